@@ -37,7 +37,8 @@ are on a stack there, or with neighbouring lanes far apart in memory.
 _READS_64 = "_64"
 """The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 WITH_LOOPS = (
-    *("matmul_tiled_float", "matmul_few_float", "attention_tiled"),
+    *("matmul_tiled_float", "matmul_tiled_mixed", "matmul_tiled_packed"),
+    *("matmul_few_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
 )
 """Kernels of GPUs that are made of multiply-adds in loops."""
@@ -156,7 +157,7 @@ class Report:
 def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
     try:
-        from vksched.cases.table import CASES, FUNCTIONS
+        from vksched.cases.table import CASES, FUNCTIONS, PRECISE
         from vksched.errors import UnsupportedOp
         from vksched.machine.limits import Limits
         from vksched.ops.core.lower import lower, variants_of
@@ -175,8 +176,9 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
         shared_bytes=65536,
         max_buffer_bytes=1 << 32,
         subgroup_size=64,
+        float16=True,
     )
-    calls = {(case.op, case.call(amd)) for case in CASES}
+    calls = {(case.op, case.call(amd)) for case in (*CASES, *PRECISE)}
     for graph in (case.graph for case in FUNCTIONS):
         for n in graph.ops:
             calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, amd)))

@@ -2,9 +2,21 @@
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch.
 // One group computes a tile of BLOCK * LOCAL_Y rows and BLOCK * LOCAL_X columns, each invocation BLOCK x BLOCK of it in fours.
 // Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs.
+// MIXED: tiles hold float16, which halves what is read of them; sums stay T. PACKED: sums are float16 too, two in a register.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#ifdef MIXED
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#define TILE4 f16vec4
+#else
+#define TILE4 T4
+#endif
+#ifdef PACKED
+#define SUM4 f16vec4
+#else
+#define SUM4 T4
+#endif
 layout(local_size_x = 16, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint BLOCK = 4;
@@ -30,8 +42,8 @@ const uint FOURS = BLOCK / 4u;
 // four rows or columns in an element, and one element more per step along k, so that writes along k meet different banks
 const uint A_LINE = TILE_M / 4u + 1u;
 const uint B_LINE = TILE_N / 4u + 1u;
-shared T4 a_tile[TILE_K * A_LINE];
-shared T4 b_tile[TILE_K * B_LINE];
+shared TILE4 a_tile[TILE_K * A_LINE];
+shared TILE4 b_tile[TILE_K * B_LINE];
 
 // Each reads four neighbours in memory, which compilers make one load. inside: none of the tile is over an edge.
 void load_a(uint first, uint row, uint step, bool inside) {
@@ -39,13 +51,13 @@ void load_a(uint first, uint row, uint step, bool inside) {
         const uvec2 in_tile = A_ALONG_K != 0u ? uvec2(i / TILE_K, i % TILE_K) : uvec2(i % TILE_M, i / TILE_M);
         const uvec2 here = uvec2(row, step) + in_tile;
         const uint at = first + here.x * a_row + here.y * a_column;
-        T4 read = T4(0);
+        TILE4 read = TILE4(0);
         if (inside) {
-            read = T4(READ(a, at), READ(a, at + 1u), READ(a, at + 2u), READ(a, at + 3u));
+            read = TILE4(READ(a, at), READ(a, at + 1u), READ(a, at + 2u), READ(a, at + 3u));
         } else {
             for (uint j = 0u; j < 4u; ++j) {
                 const uvec2 next = here + (A_ALONG_K != 0u ? uvec2(0u, j) : uvec2(j, 0u));
-                if (next.x < m && next.y < k) read[j] = READ(a, at + j);
+                if (next.x < m && next.y < k) read[j] = TILE4(READ(a, at + j)).x;
             }
         }
         if (A_ALONG_K == 0u) {
@@ -61,13 +73,13 @@ void load_b(uint first, uint column, uint step, bool inside) {
         const uvec2 in_tile = B_ALONG_N != 0u ? uvec2(i / TILE_N, i % TILE_N) : uvec2(i % TILE_K, i / TILE_K);
         const uvec2 here = uvec2(step, column) + in_tile;
         const uint at = first + here.x * b_row + here.y * b_column;
-        T4 read = T4(0);
+        TILE4 read = TILE4(0);
         if (inside) {
-            read = T4(READ(b, at), READ(b, at + 1u), READ(b, at + 2u), READ(b, at + 3u));
+            read = TILE4(READ(b, at), READ(b, at + 1u), READ(b, at + 2u), READ(b, at + 3u));
         } else {
             for (uint j = 0u; j < 4u; ++j) {
                 const uvec2 next = here + (B_ALONG_N != 0u ? uvec2(0u, j) : uvec2(j, 0u));
-                if (next.x < k && next.y < n) read[j] = READ(b, at + j);
+                if (next.x < k && next.y < n) read[j] = TILE4(READ(b, at + j)).x;
             }
         }
         if (B_ALONG_N != 0u) {
@@ -81,8 +93,8 @@ void load_b(uint first, uint column, uint step, bool inside) {
 #define KEPT(i) (BLOCK > 4u ? BLOCK * FOURS - 1u - (i) : (i))
 
 void compute_tile(uvec4 at, uint row, uint column) {
-    T4 sums[BLOCK * FOURS];
-    for (uint i = 0u; i < BLOCK * FOURS; ++i) sums[i] = T4(0);
+    SUM4 sums[BLOCK * FOURS];
+    for (uint i = 0u; i < BLOCK * FOURS; ++i) sums[i] = SUM4(0);
     const uvec2 lane = gl_LocalInvocationID.xy;
     const bool inside = row + TILE_M <= m && column + TILE_N <= n;
     for (uint step = 0u; step < at.w; step += TILE_K) {
@@ -91,18 +103,18 @@ void compute_tile(uvec4 at, uint row, uint column) {
         load_b(at.y, column, step, inside && step + TILE_K <= k);
         barrier();
         ROUNDS for (uint s = 0u; s < TILE_K; ++s) {
-            T4 left[FOURS];
+            TILE4 left[FOURS];
             for (uint i = 0u; i < FOURS; ++i) left[i] = a_tile[s * A_LINE + lane.y + i * gl_WorkGroupSize.y];
             for (uint j = 0u; j < FOURS; ++j) {
-                const T4 right = b_tile[s * B_LINE + lane.x + j * gl_WorkGroupSize.x];
-                for (uint i = 0u; i < BLOCK; ++i) sums[i * FOURS + j] += left[i / 4u][i % 4u] * right;
+                const TILE4 right = b_tile[s * B_LINE + lane.x + j * gl_WorkGroupSize.x];
+                for (uint i = 0u; i < BLOCK; ++i) sums[i * FOURS + j] += SUM4(left[i / 4u][i % 4u]) * SUM4(right);
             }
         }
     }
     // Of 16 fours a loop of a count that no compiler knows, for written out it is long. NVIDIA's registers have no index: an array
     // that is read so lies in memory. It is another than the sums, which are to stay in registers, only if it is no plain copy.
     T4 done[BLOCK * FOURS];
-    for (uint i = 0u; i < BLOCK * FOURS; ++i) done[i] = sums[KEPT(i)];
+    for (uint i = 0u; i < BLOCK * FOURS; ++i) done[i] = T4(sums[KEPT(i)]);
     const uint own_rows = BLOCK > 4u ? min(BLOCK, m - row) : BLOCK;
     for (uint i = 0u; i < own_rows; ++i) {
         for (uint j = 0u; j < FOURS; ++j) {

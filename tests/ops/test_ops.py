@@ -21,6 +21,7 @@ from vksched.cases.table import (
     FUNCTIONS,
     HALVES,
     LONGS,
+    PRECISE,
     UNSIGNED,
     fits_32_bits,
 )
@@ -41,6 +42,8 @@ LOWERED = {
     "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
     "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
 }
+ROUNDING = Limits(storage_buffers=8, float16=True)
+"""A GPU that computes in float16."""
 NOISE = np.random.default_rng(3)
 STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
 """Ops with few values as results."""
@@ -123,6 +126,27 @@ def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
             assert str(reason)
             continue
         check(case, got, expected, f"{runner.device.name} {variant}")
+
+
+@pytest.mark.parametrize("case", PRECISE, ids=lambda c: c.id)
+def test_case_of_a_precision_is_near_numpy(case: Case, runner: Runner) -> None:
+    """By each variant: those that round, and those of float32, which are more exact."""
+    own, expected = runner.device.limits, case.expected()
+    ran: list[Lowering] = []
+    for what, limits in {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}.items():
+        if limits.float16 and not own.float16:
+            continue
+        for variant in case.variants(limits):
+            try:
+                lowering = lowering_of(case, limits, variant)
+                if lowering in ran:
+                    continue
+                got = runner.run_lowered(case, lowering)
+            except UnsupportedOp as reason:
+                assert str(reason)
+                continue
+            ran.append(lowering)
+            check(case, got, expected, f"{runner.device.name}, {what} {variant}")
 
 
 @pytest.mark.parametrize("op", sorted({case.op for case in DOUBLES}))
@@ -218,9 +242,9 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
         )
         for lanes in (4, 8)
     ]
-    for case in (*CASES, *HALVES):
+    for case in (*CASES, *HALVES, *PRECISE):
         op = all_ops()[case.op]
-        for call in calls_of(case, (*LOWERED.values(), *laned)):
+        for call in calls_of(case, (*LOWERED.values(), ROUNDING, *laned)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}
@@ -231,7 +255,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
 
 def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
     """A module that asks for them must not be created on another device."""
-    asking = {name for name in load_manifest() if asks_for_int64(load_shader(name).spirv)}
+    asking = {name for name in load_manifest() if INT64 in capabilities(load_shader(name).spirv)}
     assert {"softmax_lanes", "unary_relu_float32_64"} <= asking
     lanes = [
         Limits(software=True, subgroup_size=n, subgroup_shuffle=True, storage_buffers=8)
@@ -250,14 +274,30 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
                     assert not asking & {d.shader for d in lower(op, call).dispatches}, case.id
 
 
-def asks_for_int64(spirv: bytes) -> bool:
+def test_float16_is_for_devices_that_have_it() -> None:
+    """A module that asks for it must not be created on another device, nor without a precision."""
+    asking = {name for name in load_manifest() if FLOAT16 in capabilities(load_shader(name).spirv)}
+    assert "matmul_tiled_mixed_float32" in asking
+    for cases, sets in ((PRECISE, LOWERED.values()), ((*CASES, *HALVES), (ROUNDING,))):
+        for case in cases:
+            op = all_ops()[case.op]
+            for call in calls_of(case, sets):
+                if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
+                    with contextlib.suppress(UnsupportedOp):
+                        assert not asking & {d.shader for d in lower(op, call).dispatches}, case.id
+
+
+FLOAT16, INT64 = 9, 11
+"""Capabilities of a module."""
+
+
+def capabilities(spirv: bytes) -> set[int]:
     words = np.frombuffer(spirv, "<u4")
-    at = 5
-    while words[at] & 0xFFFF == 17:  # OpCapability; 11 is Int64
-        if words[at + 1] == 11:
-            return True
+    at, found = 5, set[int]()
+    while words[at] & 0xFFFF == 17:  # OpCapability
+        found.add(int(words[at + 1]))
         at += 2
-    return False
+    return found
 
 
 def calls_of(case: Case, sets: Iterable[Limits] = tuple(LOWERED.values())) -> Iterator[Call]:

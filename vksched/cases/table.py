@@ -15,6 +15,8 @@ from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase
 from .epilogue import HALVES as HALVES_OF_EPILOGUES
 from .matmul import HALVES as HALVES_OF_MATMUL
+from .matmul import LONG_K
+from .precision import precise
 
 NAMES = """
 arg attention binary cached_attention chain channel_norm conv create einsum elementwise epilogue
@@ -72,6 +74,7 @@ def is_taken(case: Case) -> bool:
 
 
 HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL, *HALVES_OF_EPILOGUES]
+PRECISE = [*precise(CASES), *precise(LONG_K)]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})

@@ -13,6 +13,7 @@ from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
 from ..ops.core.lower import choice_of, key_of
 from ..ops.core.op import Call, Op, get_op
+from ..ops.core.precision import HALF, MIXED, PRECISION
 from ..ops.core.tensor import Tensor, apply, input
 from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
@@ -88,6 +89,10 @@ def typical_graph() -> Graph:
     for m, k, n in ((1, 768, 3072), (1, 4096, 4096), (128, 768, 768), (128, 768, 3072)):
         outputs.append(matmul(some(m, k), some(k, n), some(n)))
         outputs.append(matmul(some(m, k), some(n, k), transpose_b=True))
+    for word in (MIXED, HALF):
+        for m, k, n in ((512, 512, 512), (128, 768, 3072)):
+            plain = matmul(some(m, k), some(n, k), transpose_b=True)
+            outputs.append(apply("matmul", plain.inputs, {**plain.attrs, PRECISION: word}))
     outputs.append(matmul(some(1, 4096, dtype=FLOAT16), some(4096, 4096, dtype=FLOAT16)))
     for m, name in ((1, "q4_K"), (4, "q4_K"), (16, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)

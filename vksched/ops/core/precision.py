@@ -19,9 +19,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...types import NDArray
+from ...types import FLOAT32, NDArray
 from .attrs import Attrs, AttrValue
-from .op import Op
+from .op import Call, Op
 
 PRECISION = "precision"
 """The attribute."""
@@ -44,6 +44,14 @@ def with_word(attrs: Mapping[str, AttrValue], word: str) -> Attrs:
     """Returns the attributes of a node with another word."""
     bare = {name: value for name, value in attrs.items() if name != PRECISION}
     return Attrs(bare if word == SINGLE else {**bare, PRECISION: word})
+
+
+def may_round(call: Call) -> bool:
+    """Whether a kernel may compute a call's products in float16: the call's precision and the
+    device allow it. A variant that does so is named only where this holds.
+    """
+    allowed = call.limits.float16 and precision_of(call.attrs) != SINGLE
+    return allowed and call.output.dtype == FLOAT32
 
 
 def as_half(array: NDArray) -> NDArray:

@@ -17,7 +17,7 @@ from ...errors import UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, INT32, Shape, contiguous_strides
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
-from ..core.quads import has_lanes
+from ..core.precision import MIXED, may_round, precision_of
 from ..core.strides import (
     LOOP_STEPS,
     MAX_DISPATCHES,
@@ -27,6 +27,7 @@ from ..core.strides import (
     peel,
 )
 from ..core.variants import chosen
+from .matmul_tiles import LAYOUTS, TILES, Lanes, lanes_of
 from .operands import matrices, operands_of, pack_operand, up_to_fours
 
 _BATCH_AXES = 4
@@ -55,73 +56,6 @@ LEAST_REUSE = 16
 # -- the choice --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """A variant of `matmul_lanes` or `matmul_rows`: one subgroup computes a tile of this size."""
-
-    rows: int
-    columns: int
-    lanes: int
-    few: bool = False
-
-    @property
-    def kind(self) -> str:
-        return "rows" if self.few else "lanes"
-
-    @property
-    def fixed(self) -> bool:
-        """Whether each layout of the operands has a module of its own."""
-        return self.lanes in _FIXED
-
-    @property
-    def has_whole(self) -> bool:
-        """Whether there is a module that stores whole tiles as they are."""
-        return self.fixed and self.rows == 1
-
-    def shader(self, dtype: str, layout: str, whole: bool) -> str:
-        """Returns the module's name. whole: tiles have all their columns, rows start at multiples
-        of four, and all of k is summed at once, without a bias for each row.
-        """
-        of = f"_whole_of_{self.lanes}" if whole and self.has_whole else f"_of_{self.lanes}"
-        name = f"matmul_{self.kind}_{self.rows}x{self.columns}{of}"
-        return f"{name}_{layout}_{dtype}" if self.fixed else f"{name}_{dtype}"
-
-    def suits(self, b_along_k: bool) -> bool:
-        """Whether few rows are read as they lie: wide tiles read whole lines of b along n."""
-        return not b_along_k or self.columns == 4 * self.lanes
-
-    def tiles(self, m: int, n: int, batches: int) -> tuple[int, int, int]:
-        """Returns the groups, each of which computes one tile."""
-        return -(-m // self.rows), -(-n // self.columns), batches
-
-    def cost(self, m: int, n: int, batches: int) -> float:
-        """Returns about how long a step along k takes, in loads of a value by a lane."""
-        tiles = math.prod(self.tiles(m, n, batches))
-        return -(-tiles // 2) * self.step  # of two threads, as most machines have more
-
-    @property
-    def step(self) -> float:
-        """About how long a step along k of one tile takes, in loads of a value by a lane."""
-        products = self.rows * self.columns / self.lanes
-        return self.rows + self.columns + products * _PRODUCT_COST[self.lanes]
-
-
-_PRODUCT_COST = {8: 0.5, 4: 0.7}
-"""A multiplication and addition of all lanes, as a share of a load by one: seen on llvmpipe (8
-lanes) and SwiftShader (4).
-"""
-_ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
-"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for lines of b along n."""
-_TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
-"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
-instruction cache.
-"""
-_FIXED = (4,)
-"""Lanes of drivers that go through both sides of a branch over a constant (SwiftShader), which have
-a module for each layout of the operands.
-"""
-_LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Of a and b: n as they are multiplied, t transposed."""
 LOCAL = (16, 8)
 """Columns and rows of invocations in a group of `matmul_tiled`, the shader's default."""
 REGISTER = "register"
@@ -129,6 +63,16 @@ BLOCKS = {f"tiled {LOCAL[0]}x{LOCAL[1]} b{block}": block for block in (8, 4)}
 """Variants of `matmul_tiled`: an invocation computes a square of this many values a side. The tiles
 of the larger one take 12.2 KiB of shared memory, of the 16 that every device has.
 """
+ROUNDED = {
+    f"{kind} {LOCAL[0]}x{LOCAL[1]} b{block}": (kind, block)
+    for kind in ("packed", "mixed")
+    for block in (8, 4)
+}
+"""Those of it that round operands to float16: "mixed" sums their products in float32, "packed" in
+float16, two at a time, and PACKED_K of these sums in float32. Each has a module.
+"""
+PACKED_K = 512
+"""Steps along k of one dispatch of sums in float16: they lose about 1 / 500 of themselves."""
 FEW = {"few 1": 1, "few 4": 4}
 """Variants of `matmul_few`: rows of a group."""
 READ = 10.0
@@ -146,16 +90,6 @@ _REGISTER_TILE = 32, 64
 """Rows and columns of a tile of `matmul_register`."""
 
 
-def _lanes(limits: Limits) -> dict[str, _Lanes]:
-    """Returns the variants for the subgroups of a CPU driver, by name."""
-    if not has_lanes(limits, _TILES):
-        return {}
-    lanes = limits.subgroup_size
-    few = [_Lanes(r, c, lanes, few=True) for r, c in _ROWS[lanes]]
-    many = [_Lanes(r, c, lanes) for r, c in _TILES[lanes]]
-    return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}
-
-
 def variants(call: Call) -> tuple[str, ...]:
     """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first."""
     return _variants(call, True)
@@ -170,7 +104,7 @@ def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
     """Returns about how long a step along k takes, in a unit of the device's own: for comparing
     products whose rows are filled up to tiles, before there is a call.
     """
-    tiles = [tile for tile in _lanes(limits).values() if not tile.few]
+    tiles = [tile for tile in lanes_of(limits).values() if not tile.few]
     if not tiles:
         return float(m * -(-n // GUESSED_COLUMNS) * GUESSED_COLUMNS * batches)
     return min(tile.cost(m, n, batches) for tile in tiles)
@@ -197,7 +131,7 @@ def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
     """
     if not limits.software:
         return dict(_GPU_TILINGS)
-    lanes = _lanes(limits) if k and k % 4 == 0 else {}
+    lanes = lanes_of(limits) if k and k % 4 == 0 else {}
     fitting = {
         name: Tiling(tile.rows, tile.columns, tile.step)
         for name, tile in lanes.items()
@@ -221,10 +155,22 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
         return "few 1" if m == 1 else "few 4", small, large
     rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
     groups = -(-m // rows) * -(-n // columns) * batches
-    return (large, small) if groups >= FILLS_A_DEVICE else (small, large)
+    sizes = (8, 4) if groups >= FILLS_A_DEVICE else (4, 8)
+    return tuple(f"{kind} {LOCAL[0]}x{LOCAL[1]} b{size}" for kind in _kinds(call) for size in sizes)
 
 
-def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
+def _kinds(call: Call) -> tuple[str, ...]:
+    """Returns the kinds of tiles that a call may be computed with, the best guess first. Two sums
+    in a register take half of the instructions on all cards; reading float16 alone takes more of
+    them on some, and less of shared memory on all.
+    """
+    if not may_round(call):
+        return ("tiled",)
+    kinds = ("tiled", "mixed")
+    return kinds if precision_of(call.attrs) == MIXED else ("packed", *kinds)
+
+
+def _fitting(call: Call, packs: bool) -> dict[str, Lanes]:
     """Returns the variants that read four elements at once and can do so here."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
@@ -233,7 +179,7 @@ def _fitting(call: Call, packs: bool) -> dict[str, _Lanes]:
     if not _in_fours(call) and (not packs or min(m, n) < LEAST_REUSE):
         return {}
     most = call.limits.max_groups
-    tiles = _lanes(call.limits)
+    tiles = lanes_of(call.limits)
     few = sorted({t.rows for t in tiles.values() if t.few and t.rows >= m})[:1] if a.along_k else []
     return {
         name: variant
@@ -267,7 +213,7 @@ def _in_fours(call: Call) -> bool:
 def _packed(call: Call) -> tuple[bool, bool]:
     """Whether a and b are packed first."""
     a, b, _, _ = operands_of(call)
-    if call.output.size == 0 or call.variant not in _lanes(call.limits):
+    if call.output.size == 0 or call.variant not in lanes_of(call.limits):
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)
     return not a.in_fours or k % 4 != 0, not b.in_fours or k % 4 != 0
@@ -385,8 +331,8 @@ def _product(
     shader, tile, constants = _algorithm(call, a.along_k, not b.along_k, whole)
     most = call.limits.max_groups
     across, down = -(-n // tile[0]), -(-min(m, rows) // tile[1])
-    # those of `_Lanes` go down the rows first, so that groups share the columns of b in a cache
-    first, second = (down, across) if call.variant in _lanes(call.limits) else (across, down)
+    # those of `Lanes` go down the rows first, so that groups share the columns of b in a cache
+    first, second = (down, across) if call.variant in lanes_of(call.limits) else (across, down)
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
     return tuple(
@@ -417,8 +363,11 @@ def _product(
 
 def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
     """Returns the steps along k of one dispatch: few on a CPU driver, where several tiles read the
-    same, and the result is smaller than what they read, and so costs little to add to.
+    same, and the result is smaller than what they read, and so costs little to add to; few where
+    sums are float16.
     """
+    if call.variant in ROUNDED and ROUNDED[call.variant][0] == "packed":
+        return PACKED_K
     long = call.limits.software and call.output.dtype != FLOAT16 and k >= 4 * CACHED_K
     shared = 2 * TALLEST_TILE <= min(m, n) and m * n <= (m + n) * CACHED_K
     return CACHED_K if long and shared else PART_K
@@ -459,12 +408,16 @@ def _algorithm(
         block = BLOCKS[call.variant]
         size = LOCAL[0] * block, LOCAL[1] * block
         return f"matmul_tiled_{dtype}", size, (("BLOCK", block), *along)
+    if call.variant in ROUNDED:
+        kind, block = ROUNDED[call.variant]
+        size = LOCAL[0] * block, LOCAL[1] * block
+        return f"matmul_tiled_{kind}_{FLOAT32}", size, (("BLOCK", block), *along)
     if call.variant in FEW:
         rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
         fours = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
         return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
-    tile = _lanes(call.limits).get(call.variant)
+    tile = lanes_of(call.limits).get(call.variant)
     if tile is not None:
         constants = () if tile.fixed else along[1:] if tile.few else along
         whole = whole and call.output.shape[-1] % tile.columns == 0
@@ -486,14 +439,15 @@ SHADERS = (
     "matmul_pack",
     *{
         variant.shader(dtype, layout, whole): None
-        for lanes in _TILES
-        for variant in _lanes(
+        for lanes in TILES
+        for variant in lanes_of(
             Limits(software=True, subgroup_size=lanes, subgroup_shuffle=True, int64=True)
         ).values()
-        for layout in _LAYOUTS[: 2 if variant.few else 4]
+        for layout in LAYOUTS[: 2 if variant.few else 4]
         for dtype in (FLOAT32, FLOAT16)
         for whole in (False, True)
     },
     *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
     *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
+    *(f"matmul_tiled_{kind}_{FLOAT32}" for kind in ("mixed", "packed")),
 )
