@@ -24,6 +24,7 @@ from vksched.ops.core.lower import compute_into
 from vksched.ops.core.op import all_ops, view_offset
 from vksched.ops.elementwise import UNARY
 from vksched.ops.products import attention_host
+from vksched.runtime.host.evaluate import HostWeights
 from vksched.runtime.host.workers import LEAST_PIECE_BYTES, Buffers, Workers
 from vksched.types import NDArray, TensorType, numpy_dtype
 
@@ -248,6 +249,21 @@ def test_every_unary_host_kernel_takes_an_array_without_axes() -> None:
         with np.errstate(all="ignore"):
             compute_into(declared, (x,), attrs, out)
             np.testing.assert_allclose(out, declared.reference((x,), attrs), 1e-5)
+
+
+@pytest.mark.parametrize("odd", [True, False])
+def test_weights_that_lie_at_odd_addresses_are_moved(odd: bool) -> None:
+    """As in model files, where numpy's products take tens of times longer."""
+    raw = np.zeros(4 * 6 + 8, np.uint8)
+    start = -raw.ctypes.data % 4 + odd
+    found = raw[start : start + 24].view(np.float32).reshape(2, 3)
+    found[:] = np.arange(6).reshape(2, 3)
+    assert found.flags.aligned is not odd
+    graph, _ = vs.build_graph(vs.neg(vs.weight(found, name="w")))
+    (leaf,) = graph.weights
+    held = HostWeights(graph)[leaf.id]
+    assert held.flags.aligned and np.array_equal(held, found)
+    assert np.shares_memory(held, found) is not odd
 
 
 def test_errors_of_host_kernels_name_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
