@@ -132,21 +132,16 @@ def _blas() -> list[Any]:
 
 
 def _set(counts: list[int]) -> None:
-    """Sets the threads of each library, from a thread that ends at once: threadpoolctl lets the
-    first thread that sets them do so alone as long as it lives, and that may be one of the user's.
+    """Sets the threads of each library. Newer threadpoolctl lets the first thread that sets
+    them do so alone as long as it lives, unless that thread gives the right up.
     """
-    pools = _blas()
-    if counts == [pool.num_threads for pool in pools]:
-        return
-
-    def change() -> None:
-        for pool, count in zip(pools, counts, strict=True):
-            pool.set_num_threads(count)
-
-    thread = threading.Thread(target=change)
-    with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
-        thread.start()
-        thread.join()
+    for pool, count in zip(_blas(), counts, strict=True):
+        if pool.num_threads == count:
+            continue
+        pool.set_num_threads(count)
+        give_up = getattr(pool, "clear_controlling_thread", None)
+        if give_up is not None:
+            give_up()
 
 
 class _Limit:
