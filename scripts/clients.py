@@ -4,6 +4,7 @@
     python scripts/clients.py magika nudenet            # some
     python scripts/clients.py --vulkan                  # vksched's sessions on the Vulkan devices
     python scripts/clients.py --json build/clients.json --write     # docs/clients.md anew
+    python scripts/clients.py --models         # just for `vksched bench --suite clients`
 
 Each package gets an environment of its own under build/clients, from the package index, at its
 first run. tests/clients/use_<package>.py is the program: it uses the package as its README says
@@ -45,6 +46,9 @@ def main() -> int:
     unknown = set(args.packages) - known.keys()
     if unknown:
         sys.exit(f"[clients] expected packages of {', '.join(known)}, got {', '.join(unknown)}")
+    if args.models:
+        fetch_models([known[name] for name in args.packages or known])
+        return 0
     outcomes: list[Outcome] = []
     for name in args.packages or known:
         outcome = run_client(known[name], args.vulkan)
@@ -103,6 +107,14 @@ def environment(client: Client) -> Path:
     _report([str(python), str(PROGRAMS / client.program)], {})  # libraries fill caches of theirs
     mark.write_text(wanted)
     return python
+
+
+def fetch_models(clients: Sequence[Client]) -> None:
+    """Puts packages side by side into a folder, without what they need: their models are enough."""
+    target = FOLDER / "models"
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--no-deps"]
+    pip += ["--disable-pip-version-check", "--upgrade", "--target", str(target)]
+    _checked([*pip, *(client.requirement for client in clients)], {})
 
 
 def _ours_on_path() -> list[Path]:
@@ -164,6 +176,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("packages", nargs="*", help="names of packages; all where none is given")
     parser.add_argument("--vulkan", action="store_true", help="sessions on the Vulkan devices")
+    parser.add_argument(
+        "--models", action="store_true", help="install the packages alone, for vksched bench"
+    )
     parser.add_argument("--json", type=Path, help="a file for the results")
     parser.add_argument("--write", action="store_true", help="write the table of docs/clients.md")
     return parser.parse_args()

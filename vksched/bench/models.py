@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..importers import load_onnx
 from ..ops import (
     attention,
     conv,
@@ -35,7 +36,7 @@ from ..types import NDArray
 from .facts import Fact
 from .peers.functions import EPSILON
 from .peers.networks import build
-from .peers.specs import Spec
+from .peers.specs import Spec, joined
 from .process import PeerFailed, PeerProcess
 
 ROUNDS = 5
@@ -110,6 +111,34 @@ class Math:
 
     def pool(self, x: Tensor) -> Tensor:
         return reduce_mean(reshape(x, (1, x.shape[1], -1)), 2)
+
+
+class FileRun:
+    """An ONNX file compiled on one device, ready to run. feeds: its inputs, by name."""
+
+    def __init__(self, sched: Scheduler, file: str, feeds: dict[str, NDArray]) -> None:
+        self._run = sched.compile(load_onnx(file))
+        self._feeds = feeds
+        self.result()
+
+    def result(self) -> NDArray:
+        """Returns the outputs of one run, joined."""
+        return joined(list(self._run(**self._feeds).values()))
+
+    def seconds(self) -> float:
+        """Returns the seconds of one run."""
+        start = time.perf_counter()
+        self._run(**self._feeds)
+        return time.perf_counter() - start
+
+    @property
+    def devices(self) -> set[str]:
+        """The devices that take a part of it."""
+        plans = self._run.plans
+        return {plan.machine.devices[split.device].name for plan in plans for split in plan.splits}
+
+    def close(self) -> None:
+        self._run.close()
 
 
 class NetworkRun:

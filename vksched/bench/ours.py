@@ -38,8 +38,8 @@ from ..ops import (
 from ..ops.core.tensor import Tensor, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
-from .models import NetworkRun
-from .peers.specs import EPSILON, LANGUAGE, Array, Arrays, Spec, arrays_of
+from .models import FileRun, NetworkRun
+from .peers.specs import EPSILON, FILE, LANGUAGE, Array, Arrays, Spec, arrays_of
 from .peers.wire import repeats, sample_for
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class Ours:
         self._plain = Scheduler([device], on_fault="raise", optimize=False)
         self.device = self._sched.devices[0]
         self._device = self.device.name
-        self._wholes = {"model": self._model, LANGUAGE: self._reading}
-        self._pair: _Pair | NetworkRun | LanguageRun | None = None
+        self._wholes = {"model": self._model, LANGUAGE: self._reading, FILE: self._file}
+        self._pair: _Pair | NetworkRun | FileRun | LanguageRun | None = None
         self._language: Model | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
@@ -176,6 +176,10 @@ class Ours:
         self._pair = run = NetworkRun(self._sched, spec)
         answer = {"result": run.result(), "bytes": run.memory_bytes}
         return {**answer, "note": _others(run.devices - {self._device})}
+
+    def _file(self, spec: Spec) -> dict[str, Any]:
+        self._pair = run = FileRun(self._sched, spec["file"], arrays_of(spec))
+        return {"result": run.result(), "note": _others(run.devices - {self._device})}
 
     def _reading(self, spec: Spec) -> dict[str, Any]:
         from .language.reading import LanguageRun, Model

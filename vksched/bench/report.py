@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..errors import DeviceError, GraphError, PlanError
+from ..errors import DeviceError, GraphError, PlanError, VkschedError
 from ..runtime.vulkan import probe
 from ..trace import warn_user
 from .ceiling import Ceiling, measure_ceiling
@@ -30,6 +30,8 @@ VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
 CPU_PEERS = ("numpy", "torch", "onnxruntime")
 LANGUAGE_PEERS = ("llama.cpp",)
 """Of language models, on all devices."""
+OWN_PEERS = {"llm": LANGUAGE_PEERS, "clients": ("onnxruntime",)}
+"""Of suites whose cases have the same peers on all devices."""
 PEERS = tuple(dict.fromkeys((*VULKAN_PEERS, *CPU_PEERS, *LANGUAGE_PEERS)))
 FLOORS = ("kp",)
 """No runtimes but the device's own measure: shown, and not among those to beat."""
@@ -189,7 +191,11 @@ def run_suite(
                 report.devices.append(device)
                 for spec in fitting(specs, info.type) if suite != "prediction" else ():
                     tell(f"{info.name} {spec.name}: what is expected")
-                    made = ready(spec)
+                    try:
+                        made = ready(spec)
+                    except VkschedError as error:  # no reference to hold anybody to
+                        warn_user(f"[bench] {spec.name} is left out: {error}")
+                        continue
                     result = measure_case(info.name, made, runners, budget_s, tell=tell)
                     report.results.append(replace(result, spec=reported(made)))
                     advance(report)
@@ -202,21 +208,25 @@ def run_suite(
 
 
 def _peers_of(suite: str, info: probe.DeviceInfo) -> Sequence[str]:
-    if suite == "llm":
-        return LANGUAGE_PEERS
+    if suite in OWN_PEERS:
+        return OWN_PEERS[suite]
     return CPU_PEERS if info.name == "cpu" else VULKAN_PEERS
 
 
 @contextmanager
 def _readiness(suite: str, specs: Sequence[Spec]) -> Iterator[Callable[[Spec], Spec]]:
     """Yields what makes cases ready, by the files that they need."""
-    if suite != "llm":
-        yield lambda spec: spec
-        return
-    from .language.cases import Cases  # needs an extra
+    with ExitStack() as stack:
+        if suite == "llm":
+            from .language.cases import Cases  # needs an extra
 
-    with closing(Cases(specs)) as cases:
-        yield cases.ready
+            yield stack.enter_context(closing(Cases(specs))).ready
+        elif suite == "clients":
+            from .clients import Cases as Files
+
+            yield stack.enter_context(closing(Files())).ready
+        else:
+            yield lambda spec: spec
 
 
 def _facts_of(

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..errors import GraphError
 from ..importers import require_gguf
+from ..trace import warn_user
 from .peers.specs import Spec
 
-SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm")
+SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")
 HALF = {"storage": "float16"}
 RESNET18 = (
     # channels, size, out, kernel, stride
@@ -101,10 +102,12 @@ def specs_of(
     pattern: str | None = None,
     models: Sequence[str | Path] = (),
     kv: str = "f32",
+    packages: Sequence[Path] = (),
 ) -> list[Spec]:
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
     models: files of the suite "llm", instead of random models. kv: how it keeps keys and values.
+    packages: folders with packages, for the suite "clients".
 
     Raises:
         GraphError: there is no such suite or case. ModelFormatError: a file is no language model.
@@ -117,6 +120,7 @@ def specs_of(
         "prediction": _models,
         "devices": _models,
         "llm": lambda: _llm(models, kv),
+        "clients": lambda: _clients(packages),
     }
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
@@ -135,6 +139,15 @@ def _llm(models: Sequence[str | Path], kv: str) -> Iterator[Spec]:
     from .language.cases import language_specs
 
     return language_specs(models, kv)
+
+
+def _clients(packages: Sequence[Path]) -> Iterator[Spec]:
+    from .clients import advice, client_specs
+
+    specs, missing = client_specs(packages)
+    if missing:
+        warn_user(f"[bench] no models of {', '.join(missing)}; {advice(missing)}")
+    return iter(specs)
 
 
 def _none() -> Iterator[Spec]:

@@ -12,6 +12,7 @@ import click
 from ..errors import GraphError, VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
+from .bench_clients import client_table
 
 if TYPE_CHECKING:
     from ..bench.report import DeviceReport, Report
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     "overhead: tiny ops, a run of nothing, uploads. planning: time per node. prediction: whole "
     "networks, beside what plans count by. devices: whole networks on all devices by one plan, "
     "beside each device alone. llm: language models, random ones of each element type or --model, "
-    "in tokens a second.",
+    "in tokens a second. clients: models of packages that were made for onnxruntime, beside it.",
 )
 @feeds.devices_option
 @aim_options
@@ -55,6 +56,14 @@ if TYPE_CHECKING:
     help="For --suite llm: this model instead of random ones; may be repeated.",
 )
 @feeds.kv_option("For --suite llm: how keys and values are kept.")
+@click.option(
+    "--packages",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="For --suite clients: a folder with packages, as `pip install --target` leaves them; may "
+    "be repeated. Nothing is installed or imported.",
+)
 @click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
 @click.option(
     "--budget",
@@ -74,6 +83,7 @@ def bench(
     pythons: tuple[str, ...],
     models: tuple[str, ...],
     kv: str | None,
+    packages: tuple[Path, ...],
     pattern: str | None,
     budget_s: float,
     list_only: bool,
@@ -98,16 +108,18 @@ def bench(
         raise click.UsageError("--model needs --suite llm.")
     if kv and suite != "llm":
         raise click.UsageError("--kv needs --suite llm.")
+    if packages and suite != "clients":
+        raise click.UsageError("--packages needs --suite clients.")
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
     from ..version import __version__
 
-    specs = specs_of(suite, pattern, models, kv or "f32")
     if output is not None:
         feeds.check_folder(output)
     wanted = _parse_peers(peers)
     named = feeds.parse_devices(devices)
     with feeds.collected_warnings() as notes:
+        specs = specs_of(suite, pattern, models, kv or "f32", packages)
         asked = named is not None or not (list_only or suite == "planning")
         found = find_devices(named) if asked else []
     infos = [] if suite == "planning" else found
@@ -210,10 +222,12 @@ def show(report: Report) -> None:
             f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
         )
         results = report.results_of(device.name)
-        if results:
+        if report.suite == "clients":
+            _print(client_table(results, device))
+        elif results:
             _print(_figures(results, device))
-        if device.peers and results:
-            _print(_ratios(results, device))
+            if device.peers:
+                _print(_ratios(results, device))
         for result in results:
             for figure in result.figures:
                 if figure.reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .growth import growth_of
 from .onnxfile import TYPES, network_file
-from .specs import EPSILON, Array, Arrays, Spec, result_shape
+from .specs import EPSILON, FILE, Array, Arrays, Spec, joined, result_shape
 from .wire import Job, Skip, Timed, repeats
 
 OPSET = 18
@@ -35,6 +36,8 @@ class OnnxruntimePeer:
                 path = Path(folder) / "model.onnx"
                 path.write_bytes(data)
                 return _job(spec, data, feeds, 1, growth_of(path, feeds))
+        if spec.kind == FILE:
+            return _file(spec, arrays)
         feeds = {n: a for n, a in arrays.items() if n.startswith("x")}
         return _job(spec, _model(spec, arrays), feeds, 64, None)
 
@@ -63,6 +66,28 @@ def _job(spec: Spec, data: bytes, feeds: Arrays, most: int, memory: float | None
     job = Timed(lambda: call(calls), result, calls * spec.get("ops", 1), note, memory)
     job.held = held, binding  # type: ignore[attr-defined]
     return job
+
+
+def _file(spec: Spec, arrays: Arrays) -> Job:
+    """A file as a program runs it, on as many threads as the process may have cores."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads = usable_cores()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        spec["file"], options, providers=["CPUExecutionProvider"]
+    )
+
+    def result() -> Array:
+        return joined(session.run(None, arrays))
+
+    return Timed(lambda: session.run(None, arrays), result, 1, f"{threads} threads")
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _model(spec: Spec, arrays: Arrays) -> bytes:

@@ -7,7 +7,7 @@ result. Operands are `x0`, `x1`, ... (data) or `w0`, ... (weights, which a runti
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -35,10 +35,16 @@ LANGUAGE = "language"
 """The kind of cases that read a text with a language model; language/cases.py tells of them."""
 GENERATED = 32
 """Tokens that are read one by one behind a text, before the text goes back to where it was."""
+FILE = "file"
+"""The kind of cases that are ONNX files, with `feeds`: of each input the element type, the shape
+and the range of its numbers. Their result is `joined` outputs; clients.py tells of them.
+"""
 LOCAL = ("file", "expected")
-"""Of such a case: its file, and that of the logits that should come."""
+"""Of both: the file, and that of the result that should come."""
 LANGUAGE_NMSE = 1e-4
 """Of the logits of a language model."""
+FILE_NMSE = 1e-4
+"""Of the outputs of a file. Some round to 8-bit integers in between, where the last bit counts."""
 ROUGH_NMSE = {"llama.cpp": 0.02}
 """The same, by runner, of those that make 8-bit integers of what is multiplied by weights."""
 
@@ -77,6 +83,8 @@ def most_error(spec: Spec, runner: str = "") -> float:
     """Returns the largest normalised squared error of a runner's right result."""
     if spec.kind == LANGUAGE:
         return ROUGH_NMSE.get(runner, LANGUAGE_NMSE)
+    if spec.kind == FILE:
+        return FILE_NMSE
     return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", "float32")]
 
 
@@ -124,6 +132,11 @@ def arrays_of(spec: Spec) -> Arrays:
         return {"ids": text_of(spec["vocabulary"], spec["tokens"] + GENERATED)}
     rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
     out: Arrays = {}
+    if spec.kind == FILE:
+        for name, (dtype, shape, low, high) in spec["feeds"].items():
+            drawn = low + (high - low) * rng.random(shape)
+            out[name] = np.asarray(drawn).astype(dtype)
+        return out
     for name, shape in shapes_of(spec).items():
         if spec.kind == "gather" and name == "x1":
             out[name] = rng.integers(0, spec["shape"][0], shape, dtype=np.int32)
@@ -151,7 +164,7 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
     """Returns the result by numpy."""
     if spec.kind == MODEL:
         return computed(spec.params)[0]
-    if spec.kind == LANGUAGE:
+    if spec.kind in (LANGUAGE, FILE):
         return np.asarray(np.load(spec["expected"]))
     if spec.kind == TRAINING:
         return np.asarray(np.square(computed(spec.params)[0]).mean())
@@ -228,6 +241,17 @@ def result_shape(spec: Spec) -> tuple[int, ...]:
     return shapes_of(spec)["x0"]
 
 
+def joined(outputs: Sequence[Any]) -> Array:
+    """Returns outputs as one array (elements of all,), each as a multiple of its root mean square,
+    so that all of them count.
+    """
+    parts = []
+    for output in outputs:
+        flat = np.asarray(output).astype(np.float64).reshape(-1)
+        parts.append(flat / (np.sqrt(np.square(flat).mean()) if flat.any() else 1.0))
+    return np.concatenate(parts).astype(np.float32)
+
+
 def nmse_of(got: Array, expected: Array) -> float:
     """Returns the normalised squared error; infinity where shapes or finiteness differ."""
     if got.shape != expected.shape or not np.isfinite(got).all():
@@ -247,7 +271,7 @@ def work_of(spec: Spec) -> tuple[float, float]:
     Convolutions count as if computed directly. What a run of `chain` does is counted per op, of a
     model its products and their weights.
     """
-    if spec.kind == LANGUAGE:
+    if spec.kind in (LANGUAGE, FILE):
         return spec.get("flops", 0.0), spec.get("bytes", 0.0)
     if spec.kind in WHOLE:
         numbers = computed(spec.params)[1]

@@ -1,0 +1,48 @@
+"""`vksched bench --suite clients` as text: models of packages, as multiples of a peer's time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import feeds
+
+if TYPE_CHECKING:
+    from ..bench.report import DeviceReport
+    from ..bench.rounds import Figure, Result
+
+
+def client_table(results: Sequence[Result], device: DeviceReport) -> Any:
+    """Returns a table with a row for each model: what a run takes here and in each peer, and how
+    many times as long as in the peer.
+    """
+    from ..bench.report import means
+    from ..bench.rounds import OURS
+
+    peers = list(device.peers)
+    ratios = [f"times {peer}" for peer in peers]
+    table = feeds.table("model", OURS, "spread", *peers, *ratios, "", left=1)
+    for result in results:
+        by_name = {figure.runner: figure for figure in result.figures}
+        ours = by_name[OURS]
+        times = [_multiple(result.ratio(peer)) for peer in peers]
+        others = [_time(by_name.get(peer)) for peer in peers]
+        spread = f"{100 * ours.spread:.0f} %" if ours.seconds is not None else ""
+        table.add_row(result.spec.name, _time(ours), spread, *others, *times, ours.note)
+    for found in means(results).values():
+        cells = [_multiple(found.get(peer)) for peer in peers]
+        blank = [""] * (2 + len(peers))
+        table.add_row("geometric mean", *blank, *cells, "", style="bold")
+    return table
+
+
+def _multiple(times_as_fast: float | None) -> str:
+    return "" if times_as_fast is None else f"{1 / times_as_fast:.2f}"
+
+
+def _time(figure: Figure | None) -> str:
+    from ..units import format_seconds
+
+    if figure is None or figure.seconds is None:
+        return "wrong" if figure is not None and figure.wrong else "-"
+    return format_seconds(figure.seconds)
