@@ -78,6 +78,22 @@ def test_the_worker_computes_what_was_long(
     assert watched.here == [False, False, True]
 
 
+def test_one_run_that_took_long_changes_little(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs hold it up; of several in a row the graph is long."""
+    now, takes_s = [0.0], [1e-3]
+    clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=time.sleep)
+    watched.then = lambda: now.__setitem__(0, now[0] + takes_s[0])
+    monkeypatch.setattr(cpu, "BRIEF_S", 1e-2)
+    with patient() as sched:
+        run = sched.compile(one_op())
+        monkeypatch.setattr(cpu, "time", clock)
+        for takes_s[0] in (1e-3, 1e-3, 9.0, 1e-3, 9.0, 9.0, 9.0, 1e-3, 1e-3):
+            run(x=X)
+    assert watched.here == [False, True, True, True, True, True, False, False, True]
+
+
 def test_the_worker_computes_where_the_timeout_is_short(watched: Watched) -> None:
     go = threading.Event()
     with vs.Scheduler(["cpu"], timeout_s=1e-3, on_fault="raise") as sched:

@@ -35,9 +35,11 @@ from .threads import products_on
 from .workers import Buffers, Workers
 
 BRIEF_S = 0.01
-"""A split that took no longer is computed by who waits for it: so long may Ctrl-C take."""
+"""A split that takes no longer is computed by who waits for it: so long may Ctrl-C take."""
 SAFETY = 100
-"""So many times longer than the split took last the time must be that a caller would wait."""
+"""So many times longer than the split takes the time must be that a caller would wait."""
+OUTLIER = 4
+"""So many times longer than before a split is taken to be, at most, by one run."""
 PRODUCTS, LEAST_FLOPS = ("products", "windows"), 1 << 14
 """The families of ops that numpy may compute by products; smaller ones take one thread anyway."""
 
@@ -118,8 +120,8 @@ class CpuSession:
         self._turn = turn
         self._alone = len(plan.splits) == 1 and not plan.any_order and not plan.graph.states
         self._threaded = {s.id for s in plan.splits if s.device == index and _is_threaded(plan, s)}
-        self._last_s = math.inf
-        """What the only split took last."""
+        self._usual_s = math.inf
+        """What the only split takes; an outlier, as when others have the core, counts little."""
         self._dead = last_uses(plan, index)
         self._buffers = Buffers()
         self._host = Host(workers, self._buffers)
@@ -163,13 +165,14 @@ class CpuSession:
                 run_split(*args)
         else:
             run_split(*args)
-        self._last_s = time.perf_counter() - start
-        return self._last_s
+        taken_s = time.perf_counter() - start
+        self._usual_s = min(taken_s, OUTLIER * self._usual_s)
+        return taken_s
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         task = self._tasks[slot, split]
         if task.future is None and not task.done:
-            brief = self._last_s <= min(BRIEF_S, timeout_s / SAFETY)
+            brief = self._usual_s <= min(BRIEF_S, timeout_s / SAFETY)
             if brief and self._run_here(slot, split, task):
                 if task.result() > timeout_s:
                     raise _too_late(split, timeout_s)
