@@ -106,11 +106,13 @@ def parse_places(given: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def check_places(places: Iterable[str], graphs: Sequence[Graph]) -> None:
-    """Raises a PlanError, which names what is close, for a pattern that matches in no graph."""
+def check_places(places: Iterable[str], graphs: Sequence[Graph], stage: str = "place") -> None:
+    """Raises a PlanError, which names what is close, for a pattern that matches in no graph.
+    stage: who asks.
+    """
     from ..plan.names import NameIndex
 
-    names = [NameIndex(graph, "place") for graph in graphs]
+    names = [NameIndex(graph, stage) for graph in graphs]
     for pattern in places:
         if names and not any(index.matches(pattern) for index in names):
             names[-1].find(pattern)

@@ -8,7 +8,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,26 @@ import numpy as np
 from ..errors import GraphError, VkschedError
 from . import feeds
 from .aims import Aim, aim_options
-from .check import SMALLEST, TOLERANCE
+from .check import SMALLEST
 from .info import describe_model, hint_at, show_assumed, show_model
+from .precision import (
+    SINGLE,
+    WORDS,
+    Words,
+    cost_of,
+    least_exact,
+    parse_precision,
+    patterns_of,
+    precision_option,
+    show_cost,
+)
 from .report import PRINTED, report_option, show_report, write_report
 from .verdict import Case, check_outputs, show_check
 
 if TYPE_CHECKING:
     from ..engine.report.value import RunReport
     from ..importers.onnx.model import Model
+    from ..models.run import ModelRun
     from ..scheduler import Scheduler
     from ..trace import Recorder, Tape
     from ..types import Progress
@@ -41,6 +53,7 @@ if TYPE_CHECKING:
 @feeds.devices_option
 @aim_options
 @feeds.place_option
+@precision_option
 @click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
 @click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
 @click.option(
@@ -51,10 +64,10 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    default=TOLERANCE,
-    show_default=True,
+    type=float,
     help="What --check lets floats differ, relative to an output's largest magnitude, or to "
-    f"{SMALLEST} where that is less.",
+    f"{SMALLEST} where that is less.  [default: "
+    f"{', '.join(f'{far:g} with {word}' for word, far in WORDS.items())}]",
 )
 @click.option(
     "--trace",
@@ -73,10 +86,11 @@ def run(
     shapes: tuple[str, ...],
     devices: str | None,
     places: tuple[str, ...],
+    words: tuple[str, ...],
     output_dir: str | None,
     repeat: int,
     check_by: str | None,
-    tolerance: float,
+    tolerance: float | None,
     tape_file: str | None,
     profile: str | None,
     report: str | None,
@@ -89,11 +103,14 @@ def run(
     """
     if repeat < 1:
         raise GraphError(f"[run] expected at least one run, got {repeat}")
+    precision = parse_precision(words)
+    if tolerance is None:
+        tolerance = WORDS[least_exact(precision)]
     if not tolerance >= 0:
         raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
     if report is not None:
         repeat = max(repeat, 2)  # the first one plans and uploads
-    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim)
+    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim, precision)
     if profile is not None and aim.policy in ("dynamic", "steal"):
         raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
     for path in filter(None, (tape_file, profile)):
@@ -136,6 +153,9 @@ def run(
 
             case = Case(model_file, model, given, outputs, again, tolerance)
             found.update(check_outputs(check_by, case))
+            if least_exact(precision) != SINGLE:
+                plain = run_once(model, given, replace(where, precision=SINGLE))
+                found["precision_cost"] = cost_of(precision, case.compare(plain))
     found["notes"] += notes
     click.echo(json.dumps(found, indent=2)) if as_json else _show(found, told)
     wrong = [d for d in found.get("check", ()) if d["wrong"]]
@@ -181,17 +201,24 @@ def _inputs(
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The devices of a model, None for the default ones, what shall be where, and the aim."""
+    """The devices of a model, None for the default ones, what shall be where, the aim, and the
+    precision: a word, or names and patterns to words.
+    """
 
     devices: Sequence[str] | None
     places: Mapping[str, str]
     aim: Aim
+    precision: Words = SINGLE
 
     def open(self, **options: Any) -> Scheduler:
         """Returns a scheduler. options: more of its options."""
         from ..scheduler import Scheduler
 
         return Scheduler(self.devices, self.aim.policy, objective=self.aim.objective, **options)
+
+    def compile(self, sched: Scheduler, model: Model, progress: Progress | None = None) -> ModelRun:
+        """Returns a model compiled on a scheduler, with all that is said of it here."""
+        return sched.compile(model, self.places, progress, precision=self.precision)
 
 
 def measure(
@@ -212,14 +239,16 @@ def measure(
     meter, seconds = Meter(), []
     with where.open(trace=[meter, tape]) as sched:
         start = time.perf_counter()
-        compiled = sched.compile(model, where.places, progress)
+        compiled = where.compile(sched, model, progress)
         for number in range(repeat):
             if number == 1:
                 meter.clear()
             outputs = compiled(**given)
             seconds.append(time.perf_counter() - start)
             if number == 0:
-                feeds.check_places(where.places, [plan.graph for plan in compiled.plans])
+                graphs = [plan.graph for plan in compiled.plans]
+                feeds.check_places(where.places, graphs)
+                feeds.check_places(patterns_of(where.precision), graphs, "precision")
             start = time.perf_counter()
         labels = {d.name: d.spec.label for d in sched.devices}
         memory = _memory([plan.buffers() for plan in compiled.plans])
@@ -263,7 +292,7 @@ def run_once(
     """Returns the outputs of one run, with nothing measured."""
 
     with where.open() as sched:
-        return sched.compile(model, where.places)(**given)
+        return where.compile(sched, model)(**given)
 
 
 def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
@@ -293,7 +322,7 @@ def measure_ops(
 
     meter, trace = Meter(), Trace(sinks=[recorder])
     with where.open(trace=trace, sync=dict.fromkeys(there, "op")) as sched:
-        compiled = sched.compile(model, where.places)
+        compiled = where.compile(sched, model)
         compiled(**given)
         recorder.clear()
         trace.add(meter)
@@ -437,3 +466,5 @@ def _show_outputs(report: Mapping[str, Any]) -> None:
         click.echo(f"saved {path}")
     if "check" in report:
         show_check(report)
+    if "precision_cost" in report:
+        show_cost(report["precision_cost"])

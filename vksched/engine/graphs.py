@@ -22,6 +22,7 @@ from ..runtime.fork import Owner
 from ..types import Progress
 from .configuring import Configuring
 from .generations import Compiled
+from .overflow import OverflowWatch
 from .precision import Precision, apply_precision
 from .preparing import Preparing
 from .request import Observe, Placements, Request, find_observers, find_turns
@@ -81,6 +82,7 @@ class Graphs:
                 request.of_graph(entry.compiled.graph).observers,
                 lambda closed: self._forget(closed, key, entry),
                 self.preparing.trace,
+                OverflowWatch(entry.compiled.graph, self.preparing.states.read),
             )
             entry.runs.append(run)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..runtime.stats import RunStats
 from ..trace import Tape, Trace, find_tape
 from ..types import NDArray, numpy_dtype
 from .generations import Compiled
+from .overflow import OverflowWatch
 from .report.make import report_last
 from .report.runs import GraphRun
 from .report.value import RunReport
@@ -42,12 +44,14 @@ class Run:
         observers: Observers,
         forget: Callable[[Run], None],
         trace: Trace,
+        overflow: OverflowWatch,
     ) -> None:
         self._compiled = compiled
         self._pack = pack
         self._observers = observers
         self._forget = forget
         self._trace = trace
+        self._overflow = overflow
         self._closed = False
         self._inputs = {node.name: _Input(node) for node in compiled.graph.inputs}
 
@@ -91,18 +95,23 @@ class Run:
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:
         """Runs once and returns the outputs in the form in which they were given to compile."""
         feeds = self._feeds(unnamed, inputs, copy=False)
-        return self._pack(self._compiled.run(feeds, self._observers)[0])
+        outputs, _ = self._compiled.run(feeds, self._observers)
+        return self._done(feeds, outputs)
 
     def run_told(self, inputs: Mapping[str, Any]) -> tuple[Result, GraphRun | None]:
         """Runs once, as a call does; returns what that cost, too, where it is known."""
         feeds = self._feeds((), inputs, copy=False)
         outputs, ran = self._compiled.run(feeds, self._observers)
-        return self._pack(outputs), self._compiled.history.graph_run(*ran) if ran else None
+        return self._done(feeds, outputs), self._compiled.history.graph_run(*ran) if ran else None
 
     def submit(self, /, *unnamed: Any, **inputs: Any) -> Future[Result]:
         """Starts a run and returns at once. Inputs are copied, so the caller may change them."""
         feeds = self._feeds(unnamed, inputs, copy=True)
-        return self._compiled.submit(feeds, self._pack, self._observers)
+        return self._compiled.submit(feeds, partial(self._done, feeds), self._observers)
+
+    def _done(self, feeds: Mapping[int, NDArray], outputs: tuple[NDArray, ...]) -> Result:
+        self._overflow.look(feeds, outputs)
+        return self._pack(outputs)
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""

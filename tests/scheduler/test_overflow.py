@@ -1,0 +1,99 @@
+"""Values that float16 does not hold: warned of where results show them, found by the switch."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.engine.overflow import SWITCH
+
+LARGE = np.full((2, 8), 300, np.float32)
+ONES = np.ones((8, 8), np.float32)
+
+
+def network() -> tuple[vs.Tensor, vs.Tensor]:
+    """A value of 2,400, and one of 5,760,000, which the next product reads."""
+    x = vs.input("x", LARGE.shape)
+    first = vs.matmul(x, ONES, name="first")
+    return first, vs.matmul(first * first, ONES * 1e-7, name="second")
+
+
+def told(sched: vs.Scheduler, out: vs.Tensor, precision: str = "mixed") -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = sched.compile(out, precision=precision)
+        for _ in range(2):
+            run(x=LARGE)
+        run.submit(x=LARGE).result()
+    return [str(w.message) for w in caught if "[precision]" in str(w.message)]
+
+
+@pytest.fixture
+def sched() -> vs.Scheduler:
+    with vs.Scheduler(["cpu"]) as made:
+        yield made  # type: ignore[misc]
+
+
+def test_results_that_are_not_finite_are_told_once(sched: vs.Scheduler) -> None:
+    (text,) = told(sched, network()[1])
+    assert "output has values that are not finite" in text and SWITCH in text
+
+
+def test_float32_is_not_looked_at(sched: vs.Scheduler) -> None:
+    assert told(sched, network()[1], "float32") == []
+    assert told(sched, vs.log(vs.input("x", LARGE.shape) * 0) @ ONES, "float32") == []
+
+
+def test_the_switch_names_the_first_product(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    (text,) = told(sched, network()[1])
+    assert "second (matmul) overflows float16" in text and "5.76e+06, over 65504" in text
+    assert 'precision={"second": "float32"}' in text
+
+
+def test_a_product_is_found_that_results_do_not_show(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = vs.minimum(network()[1], 1.0)
+    assert told(sched, hidden) == []
+    monkeypatch.setenv(SWITCH, "1")
+    (text,) = told(sched, hidden)
+    assert "second (matmul)" in text
+
+
+def test_results_of_float16_overflow_too(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    out = vs.matmul(vs.input("x", LARGE.shape), ONES * 300, name="sums")
+    assert told(sched, out) == []
+    (text,) = told(sched, out, "float16")
+    assert "sums (matmul) overflows float16: its result is 720000, over 65504" in text
+
+
+def test_what_was_infinite_before_is_no_overflow(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    (text,) = told(sched, vs.log(vs.input("x", LARGE.shape) * 0) @ ONES)
+    assert "numpy finds no product that overflows" in text
+
+
+def test_states_count_with_their_values(
+    sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SWITCH, "1")
+    w = vs.state(ONES, "w")
+    out = vs.matmul(vs.input("x", LARGE.shape), w, name="product")
+    run = sched.compile(out, updates={w: w * 1e3}, precision="mixed")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            run(x=LARGE)
+    (text,) = [str(each.message) for each in caught]
+    assert "product (matmul)" in text and "operand w holds 1e+06" in text

@@ -1,0 +1,98 @@
+"""Whole networks with each precision against the same in float32, on every kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from graphs import transformer
+
+import vksched as vs
+from vksched.machine.limits import Limits
+from vksched.runtime.device import Device
+from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.types import NDArray
+
+RNG = np.random.default_rng(11)
+ERRORS = {"mixed": 3e-3, "float16": 1e-2}
+"""Of a network, as a share of its largest result."""
+LEAST = 1e-5
+"""Of numpy, which rounds: less would be no precision at all."""
+
+
+def weights(*shape: int) -> vs.Tensor:
+    size = float(np.prod(shape[1:]))
+    return vs.weight((RNG.standard_normal(shape) / size**0.5).astype(np.float32))
+
+
+def attention_network() -> vs.Tensor:
+    return transformer(layers=3)[0][0]  # type: ignore[return-value]
+
+
+def convolutions() -> vs.Tensor:
+    """A small residual network, with strides, groups and a head."""
+    h = vs.conv(vs.input("x", (2, 3, 33, 33)), weights(16, 3, 3, 3), stride=2, padding=1)
+    for _ in range(2):
+        inner = vs.relu(vs.conv(h, weights(16, 16, 3, 3), padding=1))
+        inner = vs.relu(vs.conv(inner, weights(16, 1, 3, 3), padding=1, groups=16))
+        h = vs.relu(h + vs.conv(inner, weights(16, 16, 1, 1)))
+    return vs.reduce_mean(h, (2, 3)) @ weights(16, 100)
+
+
+def gradients() -> vs.Tensor:
+    """The gradient of a wide layer, whose products are mixed as well."""
+    x = vs.input("x", (64, 96))
+    first, second = weights(96, 700), weights(700, 8)
+    loss = vs.reduce_mean(vs.square(vs.tanh(x @ first) @ second))
+    return vs.grad(loss, {"first": first})["first"]
+
+
+NETWORKS: dict[str, Callable[[], vs.Tensor]] = {
+    "attention": attention_network,
+    "convolutions": convolutions,
+    "gradients": gradients,
+}
+
+
+def like_a_card(name: str) -> Device | None:
+    """A CPU driver that is given kernels of GPUs, those of float16 too; None without float16."""
+    info = probe.resolve(name)
+    spec = probe.device_spec(info)
+    if not spec.limits.float16:
+        return None
+    spec = replace(spec, limits=Limits(storage_buffers=8, float16=True, max_buffer_bytes=1 << 28))
+    return VulkanDevice(spec, info.index)
+
+
+@pytest.fixture(params=["cpu", *vulkan_names(), *(f"{n} as a card" for n in vulkan_names())])
+def sched(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
+    name, _, other = request.param.partition(" ")
+    device = like_a_card(name) if other else name
+    if device is None:
+        pytest.skip(f"{name} has no float16")
+    with vs.Scheduler([device], tune=False) as made:
+        yield made
+
+
+def run(sched: vs.Scheduler, out: vs.Tensor, word: str) -> tuple[NDArray, vs.Plan]:
+    compiled = sched.compile(out, precision=word)
+    (node,) = compiled.plan.graph.inputs
+    given = np.random.default_rng(5).standard_normal(node.type.shape).astype(np.float32)
+    result = compiled(x=given)
+    assert isinstance(result, np.ndarray)
+    return result, compiled.plan
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_near_float32(name: str, sched: vs.Scheduler) -> None:
+    out = NETWORKS[name]()
+    exact, _ = run(sched, out, "float32")
+    for word, most in ERRORS.items():
+        got, plan = run(sched, out, word)
+        error = np.abs(got - exact).max() / np.abs(exact).max()
+        assert error < most, f"{word}: {error:.2e}"
+        assert error > LEAST or plan.machine.devices[0].kind != "cpu", f"{word}: {error:.2e}"

@@ -1,0 +1,130 @@
+"""Overflow: tells where a product that may be rounded to float16 has left its range.
+
+    results not finite -> one warning      VKSCHED_FIND_OVERFLOW=1 -> the first node, by numpy
+
+Float16 ends at 65,504: a larger operand becomes infinite, and so does a larger result of "float16".
+Looking at results costs a pass over them, in graphs with such products alone. The search computes
+each node of the graph again, after each run. Examples: tests/scheduler/test_overflow.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..ops.core.precision import SINGLE, as_half, precision_of, with_word
+from ..ops.core.tensor import Tensor
+from ..runtime.host.evaluate import evaluate_node
+from ..switches import is_on
+from ..trace.warn import warn_user
+from ..types import NDArray
+
+SWITCH = "VKSCHED_FIND_OVERFLOW"
+MOST = 65504.0
+"""The largest finite float16."""
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """A product that leaves the range of float16. node: its name. op: of it. what: is too large."""
+
+    node: str
+    op: str
+    what: str
+
+    def __str__(self) -> str:
+        remedy = f'try precision={{"{self.node}": "{SINGLE}"}}'
+        return f"[precision] {self.node} ({self.op}) overflows float16: {self.what}; {remedy}"
+
+
+class OverflowWatch:
+    """Looks at the runs of one graph. read: the value of a state."""
+
+    def __init__(self, graph: Graph, read: Callable[[Tensor], NDArray]) -> None:
+        self._graph = graph
+        self._read = read
+        self._rounds = any(precision_of(node.attrs) != SINGLE for node in graph.nodes)
+        self._searches = self._rounds and is_on(SWITCH)
+        self._told: set[str] = set()
+
+    def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
+        """Warns of an overflow, of each one once. feeds: the inputs of a run, by node."""
+        if not self._rounds:
+            return
+        if self._searches:
+            found = find_overflow(self._graph, feeds, self._states())
+            if found is not None:
+                self._tell(str(found), found.node)
+            else:
+                self._tell(self._hint(results, "numpy finds no product that overflows"))
+        else:
+            self._tell(self._hint(results, f"try {SWITCH}=1, which finds the first product"))
+
+    def _hint(self, results: Sequence[NDArray], more: str) -> str:
+        """Returns a warning of a result that is not finite; "" where all are."""
+        for (name, _), array in zip(self._graph.outputs, results, strict=True):
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return (
+                    f"[precision] {name} has values that are not finite, and products behind it "
+                    f"may be rounded to float16, which ends at {MOST:.0f}; {more}"
+                )
+        return ""
+
+    def _tell(self, text: str, about: str = "") -> None:
+        """Warns once of what it is about, by default of the text."""
+        if text and (about or text) not in self._told:
+            self._told.add(about or text)
+            warn_user(text)
+
+    def _states(self) -> dict[int, NDArray]:
+        """Returns the values that states have now, or began with where they lie in pieces."""
+        out: dict[int, NDArray] = {}
+        for node_id, first in self._graph.initial.items():
+            key = self._graph.keys[node_id]
+            out[node_id] = self._read(key) if isinstance(key, Tensor) else first
+        return out
+
+
+def find_overflow(
+    graph: Graph, feeds: Mapping[int, NDArray], states: Mapping[int, NDArray]
+) -> Overflow | None:
+    """Returns the first product that leaves the range of float16; None where none does. All is
+    computed by numpy. feeds, states: by node.
+
+    Raises:
+        VkschedError: a node cannot be computed.
+    """
+    values: dict[int, NDArray] = {**graph.arrays(), **feeds, **states}
+    for node in graph.nodes:
+        if node.op == "assign":
+            values[node.id] = values[node.inputs[1]]
+        if node.id in values:
+            continue
+        operands = tuple(values[i] for i in node.inputs)
+        values[node.id] = evaluate_node(graph, node.id, operands)
+        if precision_of(node.attrs) != SINGLE:
+            what = _overflow_of(graph, node, operands, values[node.id])
+            if what:
+                return Overflow(node.name, node.op, what)
+    return None
+
+
+def _overflow_of(graph: Graph, node: Node, operands: tuple[NDArray, ...], result: NDArray) -> str:
+    """Returns what of a node becomes infinite only as it is rounded; "" where nothing does."""
+    for i in node.declaration.factors:
+        if i < len(operands) and operands[i].dtype.kind == "f":
+            lost = np.isfinite(operands[i]) & ~np.isfinite(as_half(operands[i]))
+            if lost.any():
+                largest = np.abs(operands[i][lost]).max()
+                name = graph.nodes[node.inputs[i]].name
+                return f"its operand {name} holds {largest:g}, over {MOST:.0f}"
+    if np.isfinite(result).all():
+        return ""
+    exact = replace(node, attrs=with_word(node.attrs, SINGLE))
+    nodes = (*graph.nodes[: node.id], exact, *graph.nodes[node.id + 1 :])
+    whole = evaluate_node(replace(graph, nodes=nodes), node.id, operands)
+    lost = np.isfinite(whole) & ~np.isfinite(result)
+    return f"its result is {np.abs(whole[lost]).max():g}, over {MOST:.0f}" if lost.any() else ""
