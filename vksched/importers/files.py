@@ -36,13 +36,13 @@ class Unchanged:
     """
 
     def __init__(self, file: int, name: str, where: str) -> None:
-        self._file, self._name, self._where = os.dup(file), name, where
-        weakref.finalize(self, os.close, self._file)
-        self._was = os.fstat(self._file)
+        self.descriptor, self._name, self._where = os.dup(file), name, where
+        weakref.finalize(self, os.close, self.descriptor)
+        self._was = os.fstat(self.descriptor)
 
     def require(self) -> None:
         """Raises ModelFormatError where it was changed since it was opened."""
-        was, now = self._was, os.fstat(self._file)
+        was, now = self._was, os.fstat(self.descriptor)
         if was.st_size != now.st_size:
             how = f"{was.st_size} bytes, got {now.st_size}"
         elif was.st_mtime_ns != now.st_mtime_ns:
@@ -62,7 +62,7 @@ class Unchanged:
         """
         done = 0
         while done < out.size:
-            count = os.preadv(self._file, [out[done:].data], start + done)
+            count = os.preadv(self.descriptor, [out[done:].data], start + done)
             if not count:
                 break
             done += count
@@ -80,6 +80,7 @@ class FileBytes(Apart):
     def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
         self.size = len(content)
         self._content, self._file, self._start = content, file, start
+        self.place = file.descriptor, start
 
     def read(self, start: int, out: NDArray) -> None:
         if hasattr(os, "preadv"):
@@ -88,8 +89,11 @@ class FileBytes(Apart):
             out[...] = np.frombuffer(self._content, np.uint8)[start : start + out.size]
             self._file.require()
 
-    def view(self) -> NDArray:
+    def require(self) -> None:
         self._file.require()
+
+    def view(self) -> NDArray:
+        self.require()
         return np.frombuffer(self._content, np.uint8)
 
 

@@ -92,6 +92,8 @@ class Reader:
         """Devices that had failed by then."""
         self._runs: dict[int, Run] = {}
         model.file.read_ahead()
+        on_cpu = len(scheduler.devices) == 1
+        self._ahead = model.weights.make_ahead() if on_cpu else None
 
     def prepare(self) -> None:
         """Compiles all steps now."""
@@ -164,6 +166,9 @@ class Reader:
             step = self._model.step(self._cache, size, parts)
             how = self.placement, self._progress
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
+            if self._ahead is not None:
+                self._ahead.close()  # the CPU has them
+                self._ahead = None
         return self._runs[size]
 
     def forget(self) -> None:

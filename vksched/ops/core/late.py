@@ -60,6 +60,22 @@ class Late:
                 self._made = weakref.ref(made)
             return made
 
+    def begin(self) -> bool:
+        """Whether the caller is to make all of it, and to call `end`: nobody has it or makes it."""
+        if not self._making.acquire(blocking=False):
+            return False
+        if self._made() is None:
+            return True
+        self._making.release()
+        return False
+
+    def end(self, made: NDArray | None) -> None:
+        """Takes all of it from who began; None where that failed."""
+        if made is not None:
+            made.flags.writeable = False
+            self._made = weakref.ref(made)
+        self._making.release()
+
     def into(self, out: NDArray, start: int = 0) -> None:
         """Writes elements from `start` on, as many as `out` has, which is flat, has no gaps, and
         takes them as words or as what they are.
@@ -86,9 +102,12 @@ class Late:
 
 
 class Apart(ABC):
-    """Bytes that lie elsewhere, as in a file, and are read when they are needed. size: how many."""
+    """Bytes that lie elsewhere, as in a file, and are read when they are needed. size: how many.
+    place: the descriptor of a file and the first byte there; None where they are in no file.
+    """
 
     size: int
+    place: tuple[int, int] | None = None
 
     @abstractmethod
     def read(self, start: int, out: NDArray) -> None:
@@ -96,6 +115,10 @@ class Apart(ABC):
 
     def view(self) -> NDArray | None:
         """Returns all of them where they lie, read-only, None where that is not in one place."""
+        return None
+
+    def require(self) -> None:
+        """Raises VkschedError where they are not those of the beginning any more."""
         return None
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -100,6 +100,23 @@ def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
         return False
     native.repack(format, blocks, words)
     return True
+
+
+FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
+"""The descriptor of a file, the first byte, a format, the bytes of a row, and room for words."""
+
+
+def has_repack_file() -> bool:
+    """Whether `repack_file` is there."""
+    return hasattr(native, "repack_file")
+
+
+def repack_file(parts: Sequence[FilePart]) -> int:
+    """Writes the words of weights of one file, without the interpreter; returns how many parts the
+    file had.
+    """
+    made: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
+    return made
 
 
 def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:

@@ -298,11 +298,26 @@ def held_words(name: str, blocks: Any, shape: Shape) -> Held:
     if isinstance(raw, Apart):
         if isinstance(kind, FloatFormat):
             return late_bytes(raw, words_shape, np.uint32)
-        return Late(words_shape, partial(_make_of_apart, kind, columns, raw))
+        return Repacked(kind, columns, words_shape, raw)
     raw = raw.reshape(rows, row_bytes)
     if isinstance(kind, FloatFormat):
         return kind.words_of(raw, columns).reshape(words_shape)
     return Late(words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out))
+
+
+class Repacked(Late):
+    """The words of blocks that lie apart."""
+
+    def __init__(self, kind: Format, columns: int, shape: Shape, blocks: Apart) -> None:
+        super().__init__(shape, partial(_make_of_apart, kind, columns, blocks))
+        self.place, self.require = blocks.place, blocks.require
+        self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
+
+    def part(self, out: NDArray) -> loops.FilePart:
+        """Returns all of it as `loops.repack_file` takes it. out: where it goes."""
+        assert self.place is not None
+        rows = out.reshape(-1, self.shape[-1])
+        return *self.place, self._name, self._row_bytes, rows
 
 
 def _as_bytes(blocks: Any) -> NDArray:

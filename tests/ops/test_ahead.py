@@ -1,0 +1,171 @@
+"""Words made ahead: the same as ever, whoever comes, and nothing where the file is not whole."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import Tiny, write
+
+import vksched as vs
+from vksched.cases.packed import blocks
+from vksched.importers.files import FLAGS, FileBytes, ModelFile, Unchanged, content_of
+from vksched.importers.gguf.model import LanguageModel
+from vksched.models.reader import Reader
+from vksched.ops.core import loops
+from vksched.ops.core.late import Late, as_array
+from vksched.ops.products import ahead
+from vksched.ops.products.ahead import Ahead
+from vksched.ops.products.blocks import FORMATS, Repacked, held_words, repack
+from vksched.types import NDArray
+
+PACKED = [name for name in FORMATS if name not in ("f16", "bf16")]
+native = pytest.mark.skipif(not loops.has_repack_file(), reason="no native loops that read files")
+
+
+def file_of(folder: Path, content: bytes) -> ModelFile:
+    path = folder / f"{len(list(folder.iterdir()))}.bin"
+    path.write_bytes(content)
+    file = os.open(path, FLAGS)
+    try:
+        unchanged = Unchanged(file, str(path), "[test] file")
+        return ModelFile(content_of(file, str(path), "[test] file", True), unchanged)
+    finally:
+        os.close(file)
+
+
+def lates_of(folder: Path, names: list[str], files: int = 1) -> Iterator[tuple[str, NDArray, Late]]:
+    """Yields formats, the blocks of weights, and these in files, 3 bytes from the beginning."""
+    for part in range(files):
+        raws = [blocks(name, 7 + part, 512) for name in names]
+        file = file_of(folder, b"123" + b"".join(raw.tobytes() for raw in raws) + bytes(1 << 17))
+        at = 3
+        for name, raw in zip(names, raws, strict=True):
+            here = file.part(at, at + raw.nbytes)
+            assert isinstance(here, FileBytes)
+            late = held_words(name, here, (7 + part, 512))
+            assert isinstance(late, Repacked)
+            yield name, raw, late
+            at += raw.nbytes
+
+
+def refused(start: int, out: NDArray) -> None:
+    raise AssertionError("is there already")
+
+
+@native
+def test_words_are_there_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "BATCH_BYTES", 1 << 14)
+    found = list(lates_of(tmp_path, PACKED, files=2))
+    made = Ahead([late for _, _, late in found])
+    made.wait()
+    for name, raw, late in found:
+        monkeypatch.setattr(late, "_make", refused)
+        words = as_array(late)
+        assert not words.flags.writeable
+        assert np.array_equal(words, repack(name, raw, (len(words), 512))), name
+
+
+@native
+def test_nothing_is_kept_when_it_is_closed(tmp_path: Path) -> None:
+    ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
+    made = Ahead([late])
+    made.wait()
+    kept = weakref.ref(as_array(late))
+    assert kept() is not None
+    made.close()
+    gc.collect()
+    assert kept() is None
+    assert as_array(late).size  # made anew
+
+
+@native
+def test_who_has_words_keeps_them_and_who_needs_them_waits(tmp_path: Path) -> None:
+    (_, _, first), (_, _, second) = lates_of(tmp_path, ["q8_0", "q4_K"])
+    mine = as_array(first)
+    assert not first.begin() and second.begin() and not second.begin()
+    second.end(None)
+    made = Ahead([first, second])
+    made.wait()
+    assert as_array(first) is mine
+
+
+@native
+@pytest.mark.parametrize("how", ["cut off", "changed"])
+def test_file_that_is_not_whole(how: str, tmp_path: Path) -> None:
+    found = list(lates_of(tmp_path, ["q8_0", "q4_K"]))
+    path = tmp_path / "0.bin"
+    if how == "cut off":
+        os.truncate(path, 5000)
+    later = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(later, later))
+    made = Ahead([late for _, _, late in found])
+    made.wait()
+    for _, _, late in found:
+        with pytest.raises(vs.ModelFormatError, match=r"0\.bin"):
+            as_array(late)
+
+
+@native
+def test_files_end_where_they_end(tmp_path: Path) -> None:
+    ((_, raw, late),) = lates_of(tmp_path, ["q8_0"])
+    assert isinstance(late, Repacked) and late.place is not None
+    file, start = late.place
+    out = np.zeros(late.shape, np.uint32)
+    part = late.part(out)
+    size = os.fstat(file).st_size
+    last = (file, size - raw.nbytes, *part[2:])
+    beyond = (file, size - raw.nbytes + 1, *part[2:])
+    assert loops.repack_file([part, last, beyond, part]) == 2
+    assert loops.repack_file([]) == 0
+    with pytest.raises(KeyError):
+        loops.repack_file([(file, start, "q9_9", *part[3:])])
+    for wrong in (part[3] + 1, 2 * part[3], 0):
+        with pytest.raises(ValueError, match="expected"):
+            loops.repack_file([(file, start, "q8_0", wrong, out)])
+    with pytest.raises(ValueError, match="expected"):
+        loops.repack_file([(file, start, "q8_0", part[3], out.astype(np.float32))])
+
+
+def test_what_is_in_no_file_is_left_alone() -> None:
+    late = held_words("q8_0", blocks("q8_0", 4, 64), (4, 64))
+    made = Ahead([late, np.zeros((3, 4), np.uint32)])
+    made.wait()
+    made.close()
+    assert isinstance(late, Late) and late.begin()
+    late.end(None)
+
+
+def test_readers_on_the_cpu_make_words_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(Tiny(kind="Q8_0"), tmp_path / "m.gguf", np.random.default_rng(5))
+    logits = []
+    for wanted in (True, False):
+        if not wanted:
+            monkeypatch.setattr(loops, "has_repack_file", lambda: False)
+        model = vs.load(tmp_path / "m.gguf")
+        assert isinstance(model, LanguageModel)
+        with vs.Scheduler(["cpu"]) as sched:
+            reader = Reader(sched, model, 16)
+            assert reader._ahead is not None
+            reader._ahead.wait()
+            words = model.weights.take("blk.0.ffn_up.weight", (512, 256)).inputs[0].held
+            assert isinstance(words, Late)
+            there = wanted and loops.has_repack_file()
+            assert (words._made() is not None) is there
+            logits.append(reader.read([3, 1, 4]))
+            assert reader._ahead is None
+    assert np.array_equal(*logits)
+
+
+def test_readers_on_devices_make_none(devices: list[str], tmp_path: Path) -> None:
+    write(Tiny(kind="Q8_0"), tmp_path / "m.gguf", np.random.default_rng(5))
+    model = vs.load(tmp_path / "m.gguf")
+    with vs.Scheduler(devices) as sched:
+        assert (Reader(sched, model, 16)._ahead is not None) is (devices == ["cpu"])  # type: ignore[arg-type]
