@@ -29,6 +29,8 @@ thread_local VkResult noted = VK_SUCCESS;
 
 thread_local bool prefer_cached = false;
 
+thread_local uint32_t required_subgroup = 0; // 0: any
+
 struct UnfinishedTensor {
     uint32_t memory_types = 0; // bits of those that fit it
     uint32_t memory_type = 0;  // that of its memory
@@ -194,6 +196,12 @@ EXPORT VkResult vksched_take_error()
 EXPORT void vksched_prefer_cached(int on)
 {
     prefer_cached = on != 0;
+}
+
+// The size that the subgroups of this thread's next pipelines are to have; 0: any.
+EXPORT void vksched_require_subgroup(uint32_t size)
+{
+    required_subgroup = size;
 }
 
 // Whether a device was opened with its features, or without as it would not open with them.
@@ -439,9 +447,11 @@ WRAP(VkResult, vkCreateComputePipelines, VkDevice device, VkPipelineCache cache,
     if (algorithm.has_set && algorithm.shader != VK_NULL_HANDLE &&
         algorithm.layout != VK_NULL_HANDLE && algorithm.cache != VK_NULL_HANDLE) {
         VkComputePipelineCreateInfo like = *infos;
+        VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT required{};
+        vksched::require_subgroups(like.stage, required_subgroup, required);
         const VkPipelineLayout layout = vksched::shared_layout(device, algorithm.interface);
         if (layout == VK_NULL_HANDLE) {
-            result = __real_vkCreateComputePipelines(device, cache, count, infos, allocator, pipelines);
+            result = __real_vkCreateComputePipelines(device, cache, count, &like, allocator, pipelines);
         } else {
             like.layout = layout;
             result = vksched::take_pipeline(device, like, algorithm.code, cache, pipelines);

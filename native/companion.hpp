@@ -47,17 +47,19 @@ std::vector<VkQueueFamilyProperties> queue_families(VkPhysicalDevice device);
 
 using TakeError = VkResult (*)();
 using MakePipeline = VkResult (*)(VkDevice, const uint32_t*, size_t, const uint32_t*, uint32_t,
-                                  uint32_t, uint32_t);
+                                  uint32_t, uint32_t, uint32_t);
 using FillCache = void (*)(VkDevice, const void*, size_t);
 using ReadCache = VkResult (*)(VkDevice, size_t*, void*);
 using CountPipelines = void (*)(VkDevice, size_t*);
 using KeepPipelines = size_t (*)(size_t);
 using PreferCached = void (*)(int);
+using RequireSubgroup = void (*)(uint32_t);
 using Featured = int (*)(VkDevice);
 
 struct InKp {
     TakeError take_noted = nullptr;
     PreferCached prefer_cached = nullptr;
+    RequireSubgroup require_subgroup = nullptr;
     Featured featured = nullptr;
     MakePipeline make_pipeline = nullptr;
     FillCache fill_cache = nullptr;

@@ -59,8 +59,9 @@ void unmap_memory(kp::Manager& manager, kp::Tensor& tensor)
 
 // ---- pipelines
 
-// SPIR-V, the values of specialisation ids 0, 1, ..., storage buffers, bytes of push constants
-using Wanted = std::tuple<py::bytes, std::vector<uint32_t>, uint32_t, uint32_t>;
+// SPIR-V, the values of specialisation ids 0, 1, ..., storage buffers, bytes of push constants, the
+// size that subgroups are to have or 0
+using Wanted = std::tuple<py::bytes, std::vector<uint32_t>, uint32_t, uint32_t, uint32_t>;
 
 VkDevice open_device(kp::Manager& manager)
 {
@@ -82,10 +83,11 @@ void make_pipelines(kp::Manager& manager, const std::vector<Wanted>& wanted, uns
     std::atomic<size_t> next{ 0 };
     const auto work = [&] {
         for (size_t i = next++; i < wanted.size(); i = next++) {
-            const auto& [code, constants, buffers, push_bytes] = wanted[i];
+            const auto& [code, constants, buffers, push_bytes, subgroup] = wanted[i];
             in_kp.make_pipeline(device, reinterpret_cast<const uint32_t*>(codes[i].data()),
                                 codes[i].size(), constants.data(),
-                                static_cast<uint32_t>(constants.size()), buffers, push_bytes);
+                                static_cast<uint32_t>(constants.size()), buffers, push_bytes,
+                                subgroup);
         }
     };
     py::gil_scoped_release no_gil;
@@ -132,8 +134,11 @@ void bind_memory(py::module_& m)
           py::arg("manager"), "Whether the device opened with what it has beyond Vulkan 1.1.");
     m.def("prefer_cached", [](bool on) { in_kp.prefer_cached(on); }, py::arg("on"),
           "Whether host tensors that this thread makes are to be fast for the host to read.");
+    m.def("require_subgroup", [](uint32_t size) { in_kp.require_subgroup(size); }, py::arg("size"),
+          "The size that subgroups of Algorithms that this thread makes are to have; 0: any.");
     m.def("make_pipelines", &make_pipelines, py::arg("manager"), py::arg("wanted"), py::arg("threads"),
-          "Compiles (spirv, constants, buffers, push_bytes) for the Algorithms to come, without the GIL.");
+          "Compiles (spirv, constants, buffers, push_bytes, subgroup) for the Algorithms to come, without "
+          "the GIL.");
     m.def("count_pipelines",
           [](kp::Manager& manager) {
               std::array<size_t, 3> counts{};

@@ -41,8 +41,9 @@ struct Layout {
     VkPipelineLayout layout = VK_NULL_HANDLE;
 };
 
-// Shader, specialisation constants and layout: what decides what a compiler makes of them.
-using Key = std::tuple<std::string, std::string, VkPipelineLayout>;
+// Shader, specialisation constants, size of subgroups (0: any) and layout: what decides what a
+// compiler makes of them.
+using Key = std::tuple<std::string, std::string, uint32_t, VkPipelineLayout>;
 using Made = std::map<Key, VkPipeline>;
 
 struct Pipeline {
@@ -138,7 +139,23 @@ std::string text(const VkSpecializationInfo* constants)
     return all;
 }
 
+Key key_of(const VkComputePipelineCreateInfo& info, const std::string& code)
+{
+    const auto* size =
+      static_cast<const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT*>(info.stage.pNext);
+    return { code, text(info.stage.pSpecializationInfo), size ? size->requiredSubgroupSize : 0,
+             info.layout };
+}
+
 } // namespace
+
+void require_subgroups(VkPipelineShaderStageCreateInfo& stage, uint32_t size,
+                       VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT& required)
+{
+    required.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT;
+    required.requiredSubgroupSize = size;
+    stage.pNext = size ? &required : nullptr;
+}
 
 VkPipelineLayout shared_layout(VkDevice device, Interface wanted)
 {
@@ -166,7 +183,7 @@ VkPipelineCache shared_cache(VkDevice device)
 
 bool has_pipeline(VkDevice device, const VkComputePipelineCreateInfo& info, const std::string& code)
 {
-    const Key key{ code, text(info.stage.pSpecializationInfo), info.layout };
+    const Key key = key_of(info, code);
     std::lock_guard<std::mutex> lock(mutex);
     return devices[device].made.count(key) != 0;
 }
@@ -174,7 +191,7 @@ bool has_pipeline(VkDevice device, const VkComputePipelineCreateInfo& info, cons
 VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
                        VkPipelineCache own_cache, VkPipeline* pipeline)
 {
-    const Key key{ code, text(info.stage.pSpecializationInfo), info.layout };
+    const Key key = key_of(info, code);
     {
         std::lock_guard<std::mutex> lock(mutex);
         Shared& shared = devices[device];
@@ -261,10 +278,10 @@ void drop_shared(VkDevice device)
 // ---- for the companion, which finds these by name
 
 // Makes a pipeline before an Algorithm asks for it, from any thread; it is idle until then.
-// constants: 32-bit words, the specialisation ids 0, 1, ...
+// constants: 32-bit words, the specialisation ids 0, 1, ... subgroup: the size that is required, or 0.
 EXPORT VkResult vksched_make_pipeline(VkDevice device, const uint32_t* code, size_t code_bytes,
                                       const uint32_t* constants, uint32_t constant_count,
-                                      uint32_t buffers, uint32_t push_bytes)
+                                      uint32_t buffers, uint32_t push_bytes, uint32_t subgroup)
 {
     const VkPipelineLayout layout = vksched::shared_layout(device, { buffers, push_bytes });
     if (layout == VK_NULL_HANDLE) {
@@ -287,6 +304,8 @@ EXPORT VkResult vksched_make_pipeline(VkDevice device, const uint32_t* code, siz
     info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &values;
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT required{};
+    vksched::require_subgroups(info.stage, subgroup, required);
     const std::string text(reinterpret_cast<const char*>(code), code_bytes);
     if (vksched::has_pipeline(device, info, text)) {
         return VK_SUCCESS;

@@ -16,6 +16,11 @@ struct Interface {
     }
 };
 
+// Asks that subgroups of a stage have a size, where it is not 0. The structure is for as long as the
+// stage is used.
+void require_subgroups(VkPipelineShaderStageCreateInfo& stage, uint32_t size,
+                       VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT& required);
+
 // Null where the interface is another kind of kp's, or memory is short: kp's own serves then.
 VkPipelineLayout shared_layout(VkDevice device, Interface wanted);
 

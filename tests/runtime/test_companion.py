@@ -503,7 +503,7 @@ from vksched.runtime.vulkan.shaders import load_shader
 shader = load_shader("copy")
 def wanted(size):
     values = shader.specialize({"LOCAL_X": size})
-    return shader.spirv, values, len(shader.bindings), shader.push_bytes
+    return shader.spirv, values, len(shader.bindings), shader.push_bytes, 0
 context = Context(int(sys.argv[1]), "it")
 context.make_pipelines([wanted(64)])
 libc, attributes = ctypes.CDLL(None), ctypes.create_string_buffer(64)

@@ -14,9 +14,9 @@ from conftest import vulkan_names
 from test_mapped import run_with, to_plant
 
 from vksched.machine.limits import FEATURES, Limits
+from vksched.runtime.vulkan import binding, probe
 from vksched.runtime.vulkan import context as context_module
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.context import Context
+from vksched.runtime.vulkan.context import Context, HostBuffer, Pipeline
 from vksched.runtime.vulkan.device import VulkanDevice
 
 COUNT = 64
@@ -134,14 +134,44 @@ def test_what_is_claimed_computes(
     if not getattr(info.limits, feature):
         pytest.skip(f"{info.name} has no {feature}")
     source, given, expected = SHADERS[feature]
-    (tmp_path / "kernel.comp").write_text(source)
-    command = ["glslangValidator", "--target-env", "vulkan1.1", "-o", "kernel.spv", "kernel.comp"]
-    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout
+    code = compiled(source, tmp_path)
     buffers = [context.host(COUNT), context.host(COUNT, read=True)]
     buffers[0].array.view(np.uint8)[: given.nbytes] = given.view(np.uint8)
-    code = (tmp_path / "kernel.spv").read_bytes()
-    pipeline = context.pipeline(code, buffers, [COUNT], 4)
+    words_of = run_once(context, context.pipeline(code, buffers, [COUNT], 4), buffers)
+    got = words_of.view(np.uint8)[: expected.nbytes].view(expected.dtype)
+    np.testing.assert_array_equal(got.reshape(expected.shape), expected)
+
+
+def test_pipelines_have_the_subgroups_that_they_require(
+    info: probe.DeviceInfo, context: Context, tmp_path: Path
+) -> None:
+    """Each size that a device offers, made before it is asked for and made as it is."""
+    if not info.limits.subgroup_sizes:
+        pytest.skip(f"{info.name} lets nobody choose")
+    head = "#extension GL_KHR_shader_subgroup_basic : require\n"
+    code = compiled(words("target[i] = source[i] + gl_SubgroupSize;", head), tmp_path)
+    buffers = [context.host(COUNT), context.host(COUNT, read=True)]
+    sizes = info.limits.subgroup_sizes
+    for size in sizes:
+        if size != sizes[-1]:
+            context.make_pipelines([(code, (COUNT,), 2, 4, size)])
+        got = run_once(context, context.pipeline(code, buffers, [COUNT], 4, size), buffers)
+        np.testing.assert_array_equal(got, np.full(COUNT, size))
+    context.pipeline(code, buffers, [COUNT], 4)  # one that requires nothing is another one
+    compiled_here = binding.companion.count_pipelines(context._device.manager)[0]
+    assert compiled_here == len(sizes) + 1
+
+
+def compiled(source: str, folder: Path) -> bytes:
+    (folder / "kernel.comp").write_text(source)
+    command = ["glslangValidator", "--target-env", "vulkan1.1", "-o", "kernel.spv", "kernel.comp"]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout
+    return (folder / "kernel.spv").read_bytes()
+
+
+def run_once(context: Context, pipeline: Pipeline, buffers: list[HostBuffer]) -> np.ndarray:
+    """Returns the second buffer's words after one group."""
     recording = context.recording()
     recording.begin()
     recording.barrier("host", "shader")
@@ -150,8 +180,7 @@ def test_what_is_claimed_computes(
     recording.end()
     recording.submit()
     recording.wait(60.0)
-    got = buffers[1].array.view(np.uint8)[: expected.nbytes].view(expected.dtype)
-    np.testing.assert_array_equal(got.reshape(expected.shape), expected)
+    return buffers[1].array
 
 
 def test_features_are_limits_that_the_least_device_lacks(info: probe.DeviceInfo) -> None:

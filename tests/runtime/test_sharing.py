@@ -34,12 +34,12 @@ def context(request: pytest.FixtureRequest) -> Iterator[Context]:
 def wanted(groups: int) -> Wanted:
     """The copy kernel with a local size of its own."""
     shader = load_shader("copy")
-    return shader.spirv, shader.specialize({"LOCAL_X": groups}), 2, shader.push_bytes
+    return shader.spirv, shader.specialize({"LOCAL_X": groups}), 2, shader.push_bytes, 0
 
 
 def make(context: Context, groups: int) -> None:
     """Makes a pipeline and gives it back."""
-    code, values, _, push_bytes = wanted(groups)
+    code, values, _, push_bytes, _ = wanted(groups)
     ends = [context.storage(64), context.storage(64)]
     context.pipeline(code, ends, values, push_bytes).close()
 
@@ -156,7 +156,7 @@ def test_a_pipeline_is_compiled_once_for_all_buffers(context: Context) -> None:
 def test_of_pipelines_without_a_user_the_oldest_go(context: Context) -> None:
     before = binding.companion.keep_pipelines(2)
     try:
-        code, values, _, push_bytes = wanted(64)
+        code, values, _, push_bytes, _ = wanted(64)
         ends = [context.storage(64), context.storage(64)]
         used = context.pipeline(code, ends, values, push_bytes)
         for groups in (1, 2, 4, 2, 8):

@@ -58,6 +58,7 @@ class Dispatch:
         one place it is left out.
     partial: its results are parts of sums, to which later dispatches add.
     steps: those of the chain or epilogue that the shader carries.
+    subgroup: the size that its subgroups are to have, where it relies on one; 0: any.
     """
 
     shader: str
@@ -70,6 +71,7 @@ class Dispatch:
     apart: bool = False
     partial: bool = False
     steps: Steps = Steps()
+    subgroup: int = 0
 
 
 THEN = "then"

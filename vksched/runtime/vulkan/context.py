@@ -37,8 +37,10 @@ __all__ = [
 MAX_COMPILERS = 8
 """Threads that compile pipelines."""
 
-Wanted = tuple[bytes, tuple[int, ...], int, int]
-"""SPIR-V, the values of its constants, how many buffers it is bound to, bytes of push constants."""
+Wanted = tuple[bytes, tuple[int, ...], int, int, int]
+"""SPIR-V, the values of its constants, how many buffers it is bound to, bytes of push constants and
+the size that its subgroups are to have, or 0.
+"""
 
 MAX_BUFFER_BYTES = (1 << 32) - 4
 """kp counts bytes in 32 bits."""
@@ -119,8 +121,13 @@ class Context:
         buffers: Sequence[Buffer],
         constants: Sequence[int],
         push_bytes: int,
+        subgroup: int = 0,
     ) -> Pipeline:
-        """Returns a shader bound to buffers; constants are the specialisation ids 0, 1, ..."""
+        """Returns a shader bound to buffers; constants are the specialisation ids 0, 1, ...
+
+        subgroup: the size that its subgroups are to have, one of the device's `subgroup_sizes`; 0:
+            any.
+        """
         self._device.require_open("pipeline")
         if not spirv or len(spirv) % 4:
             raise ShaderError(f"[pipeline] expected SPIR-V of 32-bit words, got {len(spirv)} bytes")
@@ -134,15 +141,19 @@ class Context:
                 raise DeviceError(
                     f"[pipeline] {self.name}: expected its own buffers, got another's"
                 )
-        with kp_errors("pipeline", self.name):
-            native = binding.kp.Manager.algorithm(
-                self._device.manager,
-                [buffer._open_native() for buffer in buffers],
-                spirv,
-                (1, 1, 1),
-                np.array(constants, dtype=np.uint32),
-                np.zeros(push_bytes // 4, dtype=np.uint32),
-            )
+        binding.companion.require_subgroup(subgroup)
+        try:
+            with kp_errors("pipeline", self.name):
+                native = binding.kp.Manager.algorithm(
+                    self._device.manager,
+                    [buffer._open_native() for buffer in buffers],
+                    spirv,
+                    (1, 1, 1),
+                    np.array(constants, dtype=np.uint32),
+                    np.zeros(push_bytes // 4, dtype=np.uint32),
+                )
+        finally:
+            binding.companion.require_subgroup(0)
         with self._device.lock:
             self._device.counters.pipelines += 1
         return Pipeline(self._device, native)

@@ -37,8 +37,10 @@ OP_ARITHMETIC = frozenset((127, 129, 131, 133, 136, 140, 141, 142))
 """Of floats: in steps each rounds on its own, and x * 0 or x + 0 of a constant is computed, not
 folded: the operands of an op alone come from buffers, where no compiler can know them.
 """
-OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256)))
-"""What stands in functions and makes no value: stores, merges, branches, returns, barriers."""
+OP_ENDS = frozenset((OP_FUNCTION_END, OP_STORE, 63, 224, 225, 246, 247, *range(249, 256), 4458))
+"""What stands in functions and makes no value: stores (4458: of cooperative
+matrices), merges, branches, returns, barriers.
+"""
 
 Words = npt.NDArray[np.uint32]
 NONE = np.array((), np.uint32)

@@ -150,7 +150,7 @@ class Recorder:
                 values = shader.specialize(dict(dispatch.constants))
                 count = len(dispatch.operands)
                 module = shader.module(dispatch.steps)
-                found[module, values, count, shader.push_bytes] = None
+                found[module, values, count, shader.push_bytes, dispatch.subgroup] = None
         return tuple(found)
 
     def record(self, split: Split, slot: SlotMemory) -> tuple[Recording, ...]:
@@ -248,10 +248,14 @@ class Recorder:
         buffers: Sequence[Buffer],
     ) -> Pipeline:
         values = shader.specialize(dict(dispatch.constants))
-        key = (shader.name, values, dispatch.steps, *map(id, buffers))
+        key = (shader.name, values, dispatch.steps, dispatch.subgroup, *map(id, buffers))
         if key not in self.pipelines:
             self.pipelines[key] = self._context.pipeline(
-                shader.module(dispatch.steps), buffers, values, shader.push_bytes
+                shader.module(dispatch.steps),
+                buffers,
+                values,
+                shader.push_bytes,
+                dispatch.subgroup,
             )
         return self.pipelines[key]
 

@@ -43,10 +43,14 @@ class Singles:
             places = [_place(lowering, operand, place) for operand in dispatch.operands]
             values = shader.specialize(dict(dispatch.constants))
             buffers = [p.buffer for p in places]
-            key = (shader.name, values, dispatch.steps, *map(id, buffers))
+            key = (shader.name, values, dispatch.steps, dispatch.subgroup, *map(id, buffers))
             if key not in self._pipelines:
                 self._pipelines[key] = self._context.pipeline(
-                    shader.module(dispatch.steps), buffers, values, shader.push_bytes
+                    shader.module(dispatch.steps),
+                    buffers,
+                    values,
+                    shader.push_bytes,
+                    dispatch.subgroup,
                 )
             shifts = dispatch.shifts or (0,) * len(places)
             offsets = [p.offset + s for p, s in zip(places, shifts, strict=True)]
