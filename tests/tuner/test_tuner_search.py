@@ -117,6 +117,23 @@ def test_wrong_results_are_dropped_with_the_reason() -> None:
     }
 
 
+def test_rounded_factors_are_right_and_sums_in_float16_are_wrong() -> None:
+    """Of drivers that offer matrix units and add up in too few bits."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((32, 512), (512, 32)))
+    rounded_a, rounded_b = a.astype(np.float16), b.astype(np.float16)
+    sums = np.zeros((32, 32), np.float16)
+    for step in range(512):
+        sums += np.outer(rounded_a[:, step], rounded_b[step])
+    results = {
+        "plain": a @ b,
+        "rounded": rounded_a.astype(np.float32) @ rounded_b.astype(np.float32),
+        "few bits": sums.astype(np.float32),
+    }
+    found = found_by(Told({"plain": 0.002, "rounded": 0.001, "few bits": 0.0005}, results))
+    assert found.best == "rounded" and found.dropped.keys() == {"few bits"}
+
+
 def test_variants_that_cannot_run_are_dropped_and_a_lost_device_is_told() -> None:
     refused = vs.UnsupportedOp("too many groups")
     found = found_by(Told({"a": 0.002, "b": 0.001}, errors={"a": refused}))

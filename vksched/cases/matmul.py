@@ -8,7 +8,7 @@ import vksched as vs
 
 from ..ops.core.attrs import AttrValue
 from ..types import NDArray
-from .case import Case, ErrorCase, floats, ints
+from .case import Case, ErrorCase, floats, halves, ints
 
 
 def attrs(transpose_a: bool = False, transpose_b: bool = False) -> dict[str, AttrValue]:
@@ -138,6 +138,15 @@ CASES = [
 ]
 HALVES = [
     *(case.as_dtypes({"float32": "float16"}) for case in IN_FOURS),
+    *(
+        Case(
+            "matmul",
+            (swapped(halves(33, 17), ta), swapped(halves(17, 65, seed=1), tb), halves(65, seed=2)),
+            attrs(ta, tb),
+            f"float16 in no fours t{int(ta)}{int(tb)}",
+        )
+        for ta, tb in ((False, False), (True, True))
+    ),
     # the first part alone is infinite in float16
     Case(
         "matmul",

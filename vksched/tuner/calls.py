@@ -71,7 +71,7 @@ def shader_hash(op: str) -> str:
     """Returns what tells one state of an op's shaders from the next."""
     kernel, manifest = get_op(op).kernel, load_manifest()
     names = kernel.shaders if kernel is not None else ()
-    text = " ".join(str(manifest[name]["sha256"]) for name in sorted(names))
+    text = " ".join(str(manifest[n]["sha256"]) for n in sorted(names) if n in manifest)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -94,6 +94,9 @@ def typical_graph() -> Graph:
             plain = matmul(some(m, k), some(n, k), transpose_b=True)
             outputs.append(apply("matmul", plain.inputs, {**plain.attrs, PRECISION: word}))
     outputs.append(matmul(some(1, 4096, dtype=FLOAT16), some(4096, 4096, dtype=FLOAT16)))
+    for size in (256, 1024):
+        factors = some(size, size, dtype=FLOAT16), some(size, size, dtype=FLOAT16)
+        outputs.append(matmul(*factors, transpose_b=True))
     for m, name in ((1, "q4_K"), (4, "q4_K"), (16, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))

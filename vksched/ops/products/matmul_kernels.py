@@ -4,6 +4,7 @@ CPU drivers load every value of every lane by itself, at the price of some fifty
 there a value should be loaded by one lane and handed to the others (`lanes`, `rows`), in fours;
 matrices of other sizes are first packed into scratch memory, where that costs little beside the
 product. GPUs stage tiles in shared memory (`tiled`), and read b once where rows are few (`few`).
+Matrix units, where there are some, also read fours (`matrices`).
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """
@@ -28,6 +29,7 @@ from ..core.strides import (
 )
 from ..core.variants import chosen
 from .matmul_tiles import LAYOUTS, TILES, Lanes, lanes_of
+from .matrix_units import MATRIX_SHADERS, matrix_tile, matrix_variants
 from .operands import matrices, operands_of, pack_operand, up_to_fours
 
 _BATCH_AXES = 4
@@ -91,7 +93,9 @@ _REGISTER_TILE = 32, 64
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first."""
+    """Tiles of subgroups on CPU drivers, in shared memory on GPUs, each the best guess first, and
+    last those of matrix units.
+    """
     return _variants(call, True)
 
 
@@ -144,7 +148,14 @@ def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
 def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     if call.output.size == 0:
         return ()
-    a, b, batch, m = operands_of(call)
+    a, b, _, m = operands_of(call)
+    fours = a.in_fours and b.in_fours
+    units = matrix_variants(call, m) if a.along * a.lines and (packs or fours) else ()
+    return (*_plain_variants(call, packs), *units)
+
+
+def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
+    _, _, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
     if call.limits.software:
         fitting = _fitting(call, packs)
@@ -196,7 +207,7 @@ def takes_halves(call: Call) -> tuple[int, ...]:
     parts, which would be rounded, or infinite, on their own.
     """
     whole = matrices(call.inputs, call.attrs)[1] <= PART_K
-    if call.variant in BLOCKS or call.variant in FEW:
+    if call.variant in BLOCKS or call.variant in FEW or matrix_tile(call):
         taken = whole and _in_fours(call)
     else:
         taken = whole and call.variant in _fitting(call, packs=False)
@@ -213,7 +224,8 @@ def _in_fours(call: Call) -> bool:
 def _packed(call: Call) -> tuple[bool, bool]:
     """Whether a and b are packed first."""
     a, b, _, _ = operands_of(call)
-    if call.output.size == 0 or call.variant not in lanes_of(call.limits):
+    reads_fours = call.variant in lanes_of(call.limits) or matrix_tile(call)
+    if call.output.size == 0 or not reads_fours:
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)
     return not a.in_fours or k % 4 != 0, not b.in_fours or k % 4 != 0
@@ -335,6 +347,7 @@ def _product(
     first, second = (down, across) if call.variant in lanes_of(call.limits) else (across, down)
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
+    units = matrix_tile(call)
     return tuple(
         Dispatch(
             shader,
@@ -354,6 +367,7 @@ def _product(
             ),
             barrier=start > 0,
             partial=start + part < k,
+            subgroup=units.required_subgroup if units else 0,
         )
         for start in parts
         for at_a, at_b, out in shifts
@@ -417,6 +431,9 @@ def _algorithm(
         fours = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
         return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
+    units = matrix_tile(call)
+    if units is not None:
+        return f"matmul_matrices_{dtype}", (units.size, units.size), (*along, *units.constants)
     tile = lanes_of(call.limits).get(call.variant)
     if tile is not None:
         constants = () if tile.fixed else along[1:] if tile.few else along
@@ -450,4 +467,5 @@ SHADERS = (
     *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
     *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
     *(f"matmul_tiled_{kind}_{FLOAT32}" for kind in ("mixed", "packed")),
+    *MATRIX_SHADERS,
 )

@@ -26,6 +26,7 @@ from .handle import CLOSE_LIMIT_S
 from .memory import DeviceStates, WeightStore, WordView
 from .probe import PLANNED_SHARE
 from .recorder import ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
+from .shaders import left_out
 
 B = TypeVar("B", Buffer, HostBuffer)
 
@@ -37,6 +38,8 @@ class VulkanDevice:
         self.context = Context(index, spec.name)
         if not self.context.featured:
             spec = dataclasses.replace(spec, limits=spec.limits.without_features())
+        if left_out():
+            spec = dataclasses.replace(spec, limits=dataclasses.replace(spec.limits, matrices=()))
         self._spec = spec
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
