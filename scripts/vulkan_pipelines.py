@@ -189,6 +189,11 @@ class PipelineShaderStageCreateInfo(Info):
     ]
 
 
+class RequiredSubgroupSize(Info):
+    TYPE = 1000225001
+    _fields_ = [*HEAD, ("requiredSubgroupSize", U32)]
+
+
 class ComputePipelineCreateInfo(Info):
     TYPE = 29
     _fields_ = [
@@ -357,15 +362,20 @@ class Device:
         push_bytes: int,
         constants: list[int],
         assembly: bool = False,
+        subgroup: int = 0,
     ) -> dict[str, Any]:
-        """Creates a pipeline; returns the compiler's statistics by their own names."""
+        """Creates a pipeline; returns the compiler's statistics by their own names. subgroup: the
+        size that its subgroups are to have; 0: any.
+        """
         entries = (SpecializationMapEntry * len(constants))(
             *((i, 4 * i, 4) for i in range(len(constants)))
         )
         values = (U32 * len(constants))(*(v & 0xFFFFFFFF for v in constants))
         special = SpecializationInfo(len(constants), entries, 4 * len(constants), values)
         set_layout, layout = self._layout(bindings, push_bytes)
+        required = RequiredSubgroupSize(requiredSubgroupSize=subgroup)
         stage = PipelineShaderStageCreateInfo(
+            pNext=ctypes.addressof(required) if subgroup else None,
             stage=COMPUTE,
             module=self._module(spirv),
             pName=b"main",

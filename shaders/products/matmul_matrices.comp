@@ -45,41 +45,58 @@ shared uvec2 a_tile[TILE_M * LINE];
 shared uvec2 b_tile[TILE_N * LINE];
 shared float done[SUBGROUPS * MATRIX_M * MATRIX_N];
 
+const uint SIZE = gl_WorkGroupSize.x;
+
 // Four values of each of two words' halves, one step along k after the other.
 uvec2 lower(uint s, uint t, uint u, uint v) { return uvec2(s & 0xffffu | t << 16, u & 0xffffu | v << 16); }
 uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0000u, u >> 16 | v & 0xffff0000u); }
 
-// Brings some lines (rows of a, columns of b) of TILE_K steps to shared memory; what is over an edge is 0.
-// Along k it reads a four of one line, else four lines at each of four steps.
-#define DEFINE_LOAD(load, from, tile, tile_lines, along_k, lines, of_line, of_step) \
-    void load(uint first, uint line, uint step) { \
-        if (along_k) { \
-            for (uint i = gl_LocalInvocationID.x; i < tile_lines * FOURS_K; i += gl_WorkGroupSize.x) { \
-                const uint own = i / FOURS_K, four = i % FOURS_K; \
-                uvec2 read = uvec2(0u); \
-                if (line + own < lines && step + four * 4u < k) { \
-                    read = halves(from[(first + (line + own) * of_line + step) / 4u + four]); \
-                } \
-                tile[own * LINE + four] = read; \
+// How lines (rows of a, columns of b) come to shared memory: `start` at a tile, then for each TILE_K steps `fetch` and `put`. All
+// loads are under way before one is waited for, and none is in a branch: over an edge they repeat what is inside. That is 0 along
+// k, and of no line that is stored. An invocation reads fours of several lines, or along a line four steps of four lines.
+#define DEFINE_FACTOR(name, from, tile, tile_lines, along_k, lines, of_line, of_step) \
+    const uint name##_READS = tile_lines * FOURS_K / SIZE; \
+    LOAD name##_read[name##_READS]; \
+    uint name##_at[name##_READS]; \
+    void name##_start(uint first, uint line) { \
+        [[unroll]] for (uint i = 0u; i < name##_READS; ++i) { \
+            if (along_k) { \
+                const uint own = (gl_LocalInvocationID.x + i * SIZE) / FOURS_K; \
+                name##_at[i] = (first + min(line + own, lines - 1u) * of_line) / 4u; \
+            } else { \
+                const uint own = gl_LocalInvocationID.x % (tile_lines / 4u) * 4u; \
+                name##_at[i] = (first + min(line + own, (lines - 1u) / 4u * 4u)) / 4u; \
             } \
-        } else { \
-            for (uint i = gl_LocalInvocationID.x; i < tile_lines / 4u * FOURS_K; i += gl_WorkGroupSize.x) { \
-                const uint own = i % (tile_lines / 4u) * 4u, four = i / (tile_lines / 4u); \
-                uvec2 read[4] = {uvec2(0u), uvec2(0u), uvec2(0u), uvec2(0u)}; \
-                if (line + own < lines && step + four * 4u < k) { \
-                    const uint at = (first + line + own + (step + four * 4u) * of_step) / 4u; \
-                    [[unroll]] for (uint j = 0u; j < 4u; ++j) read[j] = halves(from[at + j * (of_step / 4u)]); \
-                } \
-                const uint to = own * LINE + four; \
-                tile[to] = lower(read[0].x, read[1].x, read[2].x, read[3].x); \
-                tile[to + LINE] = upper(read[0].x, read[1].x, read[2].x, read[3].x); \
-                tile[to + 2u * LINE] = lower(read[0].y, read[1].y, read[2].y, read[3].y); \
-                tile[to + 3u * LINE] = upper(read[0].y, read[1].y, read[2].y, read[3].y); \
+        } \
+    } \
+    uint name##_four(uint i) { \
+        return along_k ? gl_LocalInvocationID.x % FOURS_K : (gl_LocalInvocationID.x + i * SIZE) / (tile_lines / 4u); \
+    } \
+    void name##_fetch(uint step) { \
+        [[unroll]] for (uint i = 0u; i < name##_READS; ++i) { \
+            const uint here = min(step + name##_four(i / 4u) * 4u, k - 4u); \
+            name##_read[i] = from[name##_at[i] + (along_k ? here / 4u : (here + i % 4u) * (of_step / 4u))]; \
+        } \
+    } \
+    void name##_put(uint step) { \
+        [[unroll]] for (uint i = 0u; i < name##_READS; i += along_k ? 1u : 4u) { \
+            const uint four = name##_four(i / 4u); \
+            const uvec2 keep = uvec2(step + four * 4u < k ? ~0u : 0u); \
+            if (along_k) { \
+                tile[(gl_LocalInvocationID.x + i * SIZE) / FOURS_K * LINE + four] = halves(name##_read[i]) & keep; \
+            } else { \
+                const uint to = gl_LocalInvocationID.x % (tile_lines / 4u) * 4u * LINE + four; \
+                const uvec2 s = halves(name##_read[i]), t = halves(name##_read[i + 1u]); \
+                const uvec2 u = halves(name##_read[i + 2u]), v = halves(name##_read[i + 3u]); \
+                tile[to] = lower(s.x, t.x, u.x, v.x) & keep; \
+                tile[to + LINE] = upper(s.x, t.x, u.x, v.x) & keep; \
+                tile[to + 2u * LINE] = lower(s.y, t.y, u.y, v.y) & keep; \
+                tile[to + 3u * LINE] = upper(s.y, t.y, u.y, v.y) & keep; \
             } \
         } \
     }
-DEFINE_LOAD(load_a, a, a_tile, TILE_M, A_ALONG_K != 0u, m, a_row, a_column)
-DEFINE_LOAD(load_b, b, b_tile, TILE_N, B_ALONG_N == 0u, n, b_column, b_row)
+DEFINE_FACTOR(rows, a, a_tile, TILE_M, A_ALONG_K != 0u, m, a_row, a_column)
+DEFINE_FACTOR(columns, b, b_tile, TILE_N, B_ALONG_N == 0u, n, b_column, b_row)
 
 void compute_tile(uvec4 at, uint row, uint column) {
     coopmat<float, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator> sums[DOWN * ACROSS];
@@ -88,10 +105,14 @@ void compute_tile(uvec4 at, uint row, uint column) {
     }
     const uint own_row = gl_SubgroupID / SUBGROUPS_ACROSS * OWN_M;
     const uint own_column = gl_SubgroupID % SUBGROUPS_ACROSS * OWN_N;
-    for (uint step = 0u; step < at.w; step += TILE_K) {
+    rows_start(at.x, row);
+    columns_start(at.y, column);
+    for (uint step = 0u; step < k; step += TILE_K) {
+        rows_fetch(step);
+        columns_fetch(step);
         barrier(); // the tiles of the step before have been read
-        load_a(at.x, row, step);
-        load_b(at.y, column, step);
+        rows_put(step);
+        columns_put(step);
         barrier();
         [[unroll]] for (uint s = 0u; s < TILE_K; s += MATRIX_K) {
             coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA> left[DOWN];

@@ -85,7 +85,8 @@ class MatrixTile:
         sums = self.side * self.side // self.subgroup
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
-        return whole and fits and sums <= _MOST_SUMS
+        # an invocation reads at least four steps of four rows, or columns
+        return whole and fits and sums <= _MOST_SUMS and 2 * self.size % self.local == 0
 
 
 @lru_cache(maxsize=64)
