@@ -62,7 +62,7 @@ class MatrixTile:
     @property
     def shared_bytes(self) -> int:
         rows, columns, _ = self.shape
-        return 2 * self.size * (_STEPS + 4) * 2 + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
+        return 2 * self.size * (_STEPS + 8) * 2 + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
 
     @property
     def required_subgroup(self) -> int:
@@ -81,12 +81,12 @@ class MatrixTile:
     def fits(self, limits: Limits) -> bool:
         """Whether a device can run it."""
         rows, columns, depth = self.shape
-        whole = self.side % rows == self.side % columns == _STEPS % depth == columns % 4 == 0
+        whole = self.side % rows == self.side % columns == _STEPS % depth == depth % 8 == columns % 4 == 0
         sums = self.side * self.side // self.subgroup
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
-        # an invocation reads at least four steps of four rows, or columns
-        return whole and fits and sums <= _MOST_SUMS and 2 * self.size % self.local == 0
+        reads = self.size * _STEPS // 8  # of eight values along k, by all invocations
+        return whole and fits and sums <= _MOST_SUMS and reads % self.local == 0
 
 
 @lru_cache(maxsize=64)
