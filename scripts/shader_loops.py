@@ -22,6 +22,8 @@ MULTIPLY_ADD = re.compile(
     r"v_(dual_)?(pk_)?(fma|fmac|mac|mad|fmaak|fmamk)(_legacy|_mix)?_(f32|f16)"
 )
 QUARTER_RATE = re.compile(r"v_(rcp|rsq|sqrt|exp|log|sin|cos|mul_lo_u32|mul_hi_u32|mul_lo_i32)")
+MATRIX = re.compile(r"v_s?wmma_")
+"""A product of cooperative matrices by a whole subgroup."""
 SHARED_READ = re.compile(r"ds_(read|load)")
 GLOBAL_READ = re.compile(r"(buffer|global|flat)_load")
 BRANCH = re.compile(r"s_c?branch\w*\s+BB(\d+)")
@@ -33,7 +35,8 @@ SHARE = 0.125
 @dataclass(frozen=True)
 class Loop:
     """Instructions of a loop, both sides of its branches. block_cycles: of the blocks without a
-    branch that hold multiply-adds.
+    branch that hold multiply-adds. Where it holds products of matrices, these are its
+    multiply-adds.
     """
 
     multiply_adds: int
@@ -54,6 +57,14 @@ class Loop:
         counts = (self.vector_cycles, self.shared_reads, self.global_reads)
         whole, shared, rest = (count / self.multiply_adds for count in counts)
         return f"{self.cycles:.2f} ({whole:.2f}) · {shared:.2f} · {rest:.2f}"
+
+    def beside_matrices(self) -> str:
+        """Returns what stands beside a product of matrices: vector instructions as cycles, shared
+        and global reads.
+        """
+        vector = self.vector_cycles - self.multiply_adds
+        counts = (vector, self.shared_reads, self.global_reads)
+        return " · ".join(f"{count / self.multiply_adds:.2f}" for count in counts)
 
 
 def busy_loops(assembly: str) -> list[Loop]:
@@ -79,20 +90,21 @@ def busy_loops(assembly: str) -> list[Loop]:
 
 
 def _count(lines: list[str]) -> Loop:
+    adds = MATRIX if any(map(MATRIX.match, lines)) else MULTIPLY_ADD
     starts = [at for at, line in enumerate(lines) if LABEL.match(line)]
     blocks = [lines[at:end] for at, end in zip([0, *starts], [*starts, len(lines)], strict=True)]
-    counted = [(_multiply_adds(block), _vector_cycles(block)) for block in blocks]
+    counted = [(_matching(adds, block), _vector_cycles(block)) for block in blocks]
     return Loop(
-        multiply_adds=sum(adds for adds, _ in counted),
-        block_cycles=sum(cycles for adds, cycles in counted if adds),
+        multiply_adds=sum(number for number, _ in counted),
+        block_cycles=sum(cycles for number, cycles in counted if number),
         vector_cycles=sum(cycles for _, cycles in counted),
-        shared_reads=sum(1 for line in lines if SHARED_READ.match(line)),
-        global_reads=sum(1 for line in lines if GLOBAL_READ.match(line)),
+        shared_reads=_matching(SHARED_READ, lines),
+        global_reads=_matching(GLOBAL_READ, lines),
     )
 
 
-def _multiply_adds(lines: list[str]) -> int:
-    return sum(1 for line in lines if MULTIPLY_ADD.match(line))
+def _matching(pattern: re.Pattern[str], lines: list[str]) -> int:
+    return sum(1 for line in lines if pattern.match(line))
 
 
 def _vector_cycles(lines: list[str]) -> int:

@@ -10,36 +10,27 @@ Reached by `python build_shaders.py --stats`, and by tests/project/test_shader_s
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
-from shader_cards import AMD, CARDS, Maker, StatsError
+from shader_cards import AMD, CARDS, WITH_UNITS, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
+from shader_pipelines import FOR_UNITS, Pipeline, unit_pipelines, used_pipelines
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
-_FOR_CPU_DRIVERS = (
-    *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
-    *("attention_lanes_", "norm_lanes", "softmax_lanes"),
-    *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
-)
-"""Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
-are on a stack there, or with neighbouring lanes far apart in memory.
-"""
-_READS_64 = "_64"
-"""The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 WITH_LOOPS = (
     *("matmul_tiled_float", "matmul_tiled_mixed", "matmul_tiled_packed"),
     *("matmul_few_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
+    FOR_UNITS,
 )
 """Kernels of GPUs that are made of multiply-adds in loops."""
 CHILDREN = 2
@@ -50,36 +41,6 @@ BEGIN = (
     "<!-- From here to the end mark: python build_shaders.py --stats --write docs/shaders.md -->"
 )
 END = "<!-- end -->"
-
-
-MOST_NAMED = 4
-"""Steps of a pipeline that its line names."""
-
-
-def is_for_cards(variant: str) -> bool:
-    """Whether a GPU may be given a shader; others are left out of the tables unless named."""
-    return not variant.startswith(_FOR_CPU_DRIVERS) and not variant.endswith(_READS_64)
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A variant with specialisation constants, of which those not named keep their defaults, and
-    with the steps that are written into it, calls and words.
-    """
-
-    variant: str
-    constants: tuple[tuple[str, int], ...] = ()
-    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    words: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        named = [f"{name}={value}" for name, value in self.constants]
-        steps = [name for name, _ in self.calls]
-        if len(steps) > MOST_NAMED:
-            steps[MOST_NAMED - 1 :] = [f"... {len(steps)} steps"]
-        if steps:
-            named.append(f"then {', '.join(steps)}")
-        return f"{self.variant} ({', '.join(named)})" if named else self.variant
 
 
 @dataclass(frozen=True)
@@ -154,85 +115,40 @@ class Report:
         return f"Compiled by {', '.join(told)}."
 
 
-def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
-    """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
-    try:
-        from vksched.cases.table import CASES, FUNCTIONS, PRECISE
-        from vksched.errors import UnsupportedOp
-        from vksched.machine.limits import Limits
-        from vksched.ops.core.lower import lower, variants_of
-        from vksched.ops.core.op import Call, get_op, view_offset
-        from vksched.runtime.vulkan.shaders import load_manifest, load_shader
-    except ImportError as error:
-        raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
-    all_variants = load_manifest()
-    unknown = sorted(set(variants or ()) - set(all_variants))
-    if unknown:
-        raise StatsError(f"no shader variant is named {', '.join(unknown)}")
-    wanted = sorted(variants or filter(is_for_cards, all_variants))
-    amd = Limits(
-        max_invocations=1024,
-        max_local_size=(1024, 1024, 1024),
-        shared_bytes=65536,
-        max_buffer_bytes=1 << 32,
-        subgroup_size=64,
-        float16=True,
-    )
-    calls = {(case.op, case.call(amd)) for case in (*CASES, *PRECISE)}
-    for graph in (case.graph for case in FUNCTIONS):
-        for n in graph.ops:
-            calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, amd)))
-    used = {Pipeline(name) for name in wanted}
-    for name, call in calls:
-        op = get_op(name)
-        if op.kernel is None or view_offset(op, call.inputs, call.attrs) is not None:
-            continue
-        here = (replace(call, limits=limits) for limits in (amd, Limits()))
-        for run in (replace(c, variant=name) for c in here for name in variants_of(op, c)):
-            with contextlib.suppress(UnsupportedOp):
-                for dispatch in lower(op, run).dispatches:
-                    if dispatch.shader in wanted:
-                        defaults = {n: d for n, _, d in load_shader(dispatch.shader).constants}
-                        given = sorted(dict(dispatch.constants).items())
-                        changed = tuple((n, v) for n, v in given if defaults[n] != v)
-                        steps = dispatch.steps
-                        used.add(Pipeline(dispatch.shader, changed, steps.calls, steps.words))
-    return sorted(used, key=lambda p: (p.variant, p.constants, p.calls, p.words))
-
-
-def measure(pipelines: Sequence[Pipeline], families: Iterable[str]) -> Report:
+def measure(
+    pipelines: Sequence[Pipeline], families: Iterable[str], cards: Mapping[str, Card] = CARDS
+) -> Report:
     """Compiles the pipelines for every family.
 
     Raises:
         StatsError: there is no driver, or it knows a family under no name.
     """
     names = list(families)
-    unknown = sorted(set(names) - set(CARDS))
+    unknown = sorted(set(names) - set(cards))
     if unknown:
-        raise StatsError(f"expected families of {', '.join(CARDS)}; got {', '.join(unknown)}")
+        raise StatsError(f"expected families of {', '.join(cards)}; got {', '.join(unknown)}")
     for name in names:
-        maker = CARDS[name].maker
-        if not CARDS[name].is_there():
+        maker = cards[name].maker
+        if not cards[name].is_there():
             raise StatsError(
                 f"{name}: expected Mesa's driver ({maker.driver}*.json in "
                 f"{', '.join(ICD_FOLDERS)}), found none that can compile for it; try `apt-get "
                 f"install` {maker.install} (no card is needed)"
             )
     with ThreadPoolExecutor(CHILDREN) as pool:
-        answers = list(pool.map(lambda family: _compile(family, pipelines), names))
+        answers = list(pool.map(lambda f: _compile(f, cards[f], pipelines), names))
     drivers = {family: driver for family, (driver, _) in zip(names, answers, strict=True)}
     return Report(drivers, {f: results for f, (_, results) in zip(names, answers, strict=True)})
 
 
 def _compile(
-    family: str, pipelines: Sequence[Pipeline]
+    family: str, card: Card, pipelines: Sequence[Pipeline]
 ) -> tuple[str, dict[Pipeline, Statistics | str]]:
     """Returns the driver's name and version, and what it says of each pipeline.
 
     Where the compiler dies, a new child goes on at the pipeline that it died of: what came before
     may be the cause. One that dies of its first pipeline has no other; the next goes on behind it.
     """
-    card = CARDS[family]
     driver, results = "", {}
     todo = list(pipelines)
     while todo or not driver:
@@ -287,6 +203,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
         "bindings": len(shader.bindings),
         "push_bytes": shader.push_bytes,
         "constants": values,
+        "subgroup": pipeline.subgroup,
         "assembly": pipeline.variant.startswith(WITH_LOOPS),
     }
 
@@ -418,6 +335,31 @@ def loops_as_markdown(report: Report) -> str:
     return "\n".join(lines)
 
 
+def units_as_markdown(report: Report) -> str:
+    """Returns a table of the kernels for matrix units: registers of each card, and of AMD's what
+    the loop holds beside a product of matrices.
+    """
+    lines = [
+        report.made_by(report.results),
+        "",
+        f"| kernel (constants) | {' | '.join(report.results)} |",
+        "|---|" + "--:|" * len(report.results),
+    ]
+    for pipeline in report.pipelines():
+        cells = [_unit_cell(results[pipeline]) for results in report.results.values()]
+        named = f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
+        lines.append(f"| {named} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _unit_cell(got: Statistics | str) -> str:
+    if isinstance(got, str):
+        return "failed"
+    registers = f"{got.vgprs}{'!' if got.spills else '~' if got.scratch_bytes else ''}"
+    inner = sorted(got.loops, key=lambda loop: loop.vector_cycles)[:1]  # around it are its edges
+    return " · ".join([registers, *(loop.beside_matrices() for loop in inner)])
+
+
 def write_page(path: Path, *tables: str) -> None:
     """Puts the tables between the page's marks, in order."""
     before, *parts = (path.read_text() if path.exists() else "").split(BEGIN)
@@ -440,7 +382,9 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
         if page:
-            write_page(page, loops_as_markdown(report), as_markdown(report))
+            units = measure(unit_pipelines(), WITH_UNITS, WITH_UNITS)
+            tables = (loops_as_markdown(report), units_as_markdown(units), as_markdown(report))
+            write_page(page, *tables)
         elif json_too:
             print(as_json(report))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 import shader_cards
 import shader_stats
-from shader_cards import AMD, CARDS, NVIDIA, StatsError
+from shader_cards import AMD, CARDS, NVIDIA, WITH_UNITS, StatsError
+from shader_pipelines import is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 
-from vksched.runtime.vulkan.shaders import load_manifest, load_shader
+from vksched.ops.products.matrix_units import MATRIX_SHADERS
+from vksched.runtime.vulkan.shaders import left_out, load_manifest, load_shader
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -128,7 +131,7 @@ def test_a_planted_spill_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def on_cards() -> set[str]:
     """The variants that a card may be given."""
-    return set(filter(shader_stats.is_for_cards, load_manifest()))
+    return set(filter(is_for_cards, load_manifest()))
 
 
 def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
@@ -145,11 +148,34 @@ def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
 
 def test_page_names_every_variant_and_no_other() -> None:
     text = (ROOT / "docs" / "shaders.md").read_text()
-    loops, table = (t.partition(shader_stats.END)[0] for t in text.split(shader_stats.BEGIN)[1:])
+    parts = text.split(shader_stats.BEGIN)[1:]
+    loops, units, table = (part.partition(shader_stats.END)[0] for part in parts)
     remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
     assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
     named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
     assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
+    assert set(re.findall(r"^\| `(\w+)`", units, re.M)) == set(MATRIX_SHADERS), remedy
+
+
+@pytest.mark.skipif(bool(left_out()), reason="the shaders for matrix units were left out")
+def test_matrix_units_compile_without_spills() -> None:
+    there = [name for name, card in WITH_UNITS.items() if card.is_there()]
+    known = []
+    for name in there:
+        with contextlib.suppress(StatsError):  # an older Mesa does not know the card
+            driver = shader_stats.measure([], [name], WITH_UNITS).drivers[name]
+            known += [name] if int(re.findall(r"Mesa (\d+)", driver)[0]) >= 25 else []
+    if not known:
+        pytest.skip("no Mesa from 25 on here, or no card of its that has matrix units")
+    report = shader_stats.measure(shader_stats.unit_pipelines(), known, WITH_UNITS)
+    assert report.problems() == []
+    for pipeline in report.pipelines():
+        for got in (results[pipeline] for results in report.results.values()):
+            assert isinstance(got, Statistics) and got.scratch_bytes == 0, pipeline
+            assert all(loop.shared_reads <= 4 * loop.multiply_adds for loop in got.loops)
+    assert shader_stats.units_as_markdown(report).count("| `matmul_matrices_") == len(
+        report.pipelines()
+    )
 
 
 def test_page_is_written_between_its_marks(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32
 from ..core.op import Call
-from ..core.precision import SINGLE, precision_of
+from ..core.precision import may_round
 
 _SHAPE = re.compile(r"float16\*float16\+float32 (\d+)x(\d+)x(\d+)", re.ASCII)
 _SIDES = {False: (64, 32), True: (16,)}
@@ -81,7 +81,14 @@ class MatrixTile:
     def fits(self, limits: Limits) -> bool:
         """Whether a device can run it."""
         rows, columns, depth = self.shape
-        whole = self.side % rows == self.side % columns == _STEPS % depth == depth % 8 == columns % 4 == 0
+        whole = (
+            self.side % rows
+            == self.side % columns
+            == _STEPS % depth
+            == depth % 8
+            == columns % 4
+            == 0
+        )
         sums = self.side * self.side // self.subgroup
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
@@ -118,9 +125,7 @@ def matrix_variants(call: Call, rows: int) -> tuple[str, ...]:
 
 def rounds(call: Call) -> bool:
     """Whether the factors of a call are float16, or may be rounded to that."""
-    return call.output.dtype == FLOAT16 or (
-        call.output.dtype == FLOAT32 and precision_of(call.attrs) != SINGLE
-    )
+    return call.output.dtype == FLOAT16 or may_round(call)
 
 
 MATRIX_SHADERS = tuple(f"matmul_matrices_{dtype}" for dtype in (FLOAT32, FLOAT16))

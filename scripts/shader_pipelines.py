@@ -1,0 +1,143 @@
+"""Which pipelines scripts/shader_stats.py compiles: what calls of the case table use on a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from shader_cards import StatsError
+
+if TYPE_CHECKING:
+    from vksched.ops.core.op import Dispatch
+
+_FOR_CPU_DRIVERS = (
+    *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
+    *("attention_lanes_", "norm_lanes", "softmax_lanes"),
+    *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
+)
+"""Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
+are on a stack there, or with neighbouring lanes far apart in memory.
+"""
+FOR_UNITS = "matmul_matrices_"
+"""Written for matrix units, which not every card has: in a table of their own."""
+_READS_64 = "_64"
+"""The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
+
+
+MOST_NAMED = 4
+"""Steps of a pipeline that its line names."""
+
+
+def is_for_cards(variant: str) -> bool:
+    """Whether a GPU may be given a shader; others are left out of the tables unless named."""
+    others = (*_FOR_CPU_DRIVERS, FOR_UNITS)
+    return not variant.startswith(others) and not variant.endswith(_READS_64)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A variant with specialisation constants, of which those not named keep their defaults, and
+    with the steps that are written into it, calls and words. subgroup: the size that it requires.
+    """
+
+    variant: str
+    constants: tuple[tuple[str, int], ...] = ()
+    calls: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    words: tuple[int, ...] = ()
+    subgroup: int = 0
+
+    def __str__(self) -> str:
+        named = [f"{name}={value}" for name, value in self.constants]
+        steps = [name for name, _ in self.calls]
+        if len(steps) > MOST_NAMED:
+            steps[MOST_NAMED - 1 :] = [f"... {len(steps)} steps"]
+        if steps:
+            named.append(f"then {', '.join(steps)}")
+        return f"{self.variant} ({', '.join(named)})" if named else self.variant
+
+
+def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
+    """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
+    try:
+        from vksched.cases.table import CASES, FUNCTIONS, PRECISE
+        from vksched.errors import UnsupportedOp
+        from vksched.machine.limits import Limits
+        from vksched.ops.core.lower import lower, variants_of
+        from vksched.ops.core.op import Call, get_op, view_offset
+        from vksched.runtime.vulkan.shaders import load_manifest
+    except ImportError as error:
+        raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
+    all_variants = load_manifest()
+    unknown = sorted(set(variants or ()) - set(all_variants))
+    if unknown:
+        raise StatsError(f"no shader variant is named {', '.join(unknown)}")
+    wanted = sorted(variants or filter(is_for_cards, all_variants))
+    amd = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 1024),
+        shared_bytes=65536,
+        max_buffer_bytes=1 << 32,
+        subgroup_size=64,
+        float16=True,
+    )
+    calls = {(case.op, case.call(amd)) for case in (*CASES, *PRECISE)}
+    for graph in (case.graph for case in FUNCTIONS):
+        for n in graph.ops:
+            calls.add((n.op, Call(graph.input_types(n), n.type, n.attrs, amd)))
+    used = {Pipeline(name) for name in wanted}
+    for name, call in calls:
+        op = get_op(name)
+        if op.kernel is None or view_offset(op, call.inputs, call.attrs) is not None:
+            continue
+        here = (replace(call, limits=limits) for limits in (amd, Limits()))
+        for run in (replace(c, variant=name) for c in here for name in variants_of(op, c)):
+            with contextlib.suppress(UnsupportedOp):
+                for dispatch in lower(op, run).dispatches:
+                    if dispatch.shader in wanted:
+                        steps, changed = dispatch.steps, _changed(dispatch)
+                        used.add(Pipeline(dispatch.shader, changed, steps.calls, steps.words))
+    return sorted(used, key=lambda p: (p.variant, p.constants, p.calls, p.words))
+
+
+def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
+    """Returns the constants of a dispatch that are not the shader's defaults."""
+    from vksched.runtime.vulkan.shaders import load_shader
+
+    defaults = {name: default for name, _, default in load_shader(dispatch.shader).constants}
+    given = sorted(dict(dispatch.constants).items())
+    return tuple((name, value) for name, value in given if defaults[name] != value)
+
+
+def unit_pipelines() -> list[Pipeline]:
+    """Returns the products by matrix units, of all layouts and tiles."""
+    try:
+        from vksched.machine.limits import Limits
+        from vksched.ops.core.attrs import Attrs
+        from vksched.ops.core.lower import lower, variants_of
+        from vksched.ops.core.op import Call, get_op
+        from vksched.types import FLOAT16, FLOAT32, TensorType
+    except ImportError as error:
+        raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
+    card = Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 64),
+        shared_bytes=49152,
+        subgroup_size=32,
+        subgroup_sizes=(32,),
+        float16=True,
+        matrices=("float16*float16+float32 16x16x16",),
+    )
+    op, square, found = get_op("matmul"), (256, 256), set[Pipeline]()
+    for dtype in (FLOAT16, FLOAT32):
+        for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
+            attrs = {"transpose_a": turned_a, "transpose_b": turned_b, "precision": "mixed"}
+            types = (TensorType(square, dtype),) * 2
+            call = Call(types, TensorType(square, dtype), Attrs(attrs), card)
+            for name in variants_of(op, call):
+                (dispatch,) = lower(op, replace(call, variant=name)).dispatches
+                if dispatch.shader.startswith(FOR_UNITS):
+                    changed = _changed(dispatch)
+                    found.add(Pipeline(dispatch.shader, changed, subgroup=dispatch.subgroup))
+    return sorted(found, key=lambda p: (p.variant, p.constants))
