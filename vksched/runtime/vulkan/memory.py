@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -111,7 +112,12 @@ def read_words(words: NDArray, dtype: np.dtype[np.generic], shape: tuple[int, ..
 
 
 def _words(held: Held) -> int:
-    return -(-held.size // elements_of_word(held.dtype.name))
+    return -(-held.size // _elements_of_word(held.dtype))
+
+
+@lru_cache
+def _elements_of_word(dtype: np.dtype[np.generic]) -> int:
+    return elements_of_word(dtype.name)  # of which numpy makes a text each time
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,9 @@ class Recorder:
     def wanted(self) -> tuple[Wanted, ...]:
         """All that is to be compiled, each once."""
         found: dict[Wanted, None] = {}
-        for node_id in (n for split in self._splits for n in split.nodes):
+        nodes = (n for split in self._splits for n in split.nodes)
+        calls = {self._graph.signatures[node_id]: node_id for node_id in nodes}
+        for node_id in calls.values():
             for dispatch in self._lower(node_id)[0].dispatches:
                 shader = load_shader(dispatch.shader)
                 values = shader.specialize(dict(dispatch.constants))

@@ -44,24 +44,31 @@ class Shader:
         Raises:
             ShaderError: a field is missing, unknown, or has another length.
         """
-        fields = self.push[len(self.bindings) :]
-        names = {name for name, _, _ in fields}
+        fields, layout = self._fields
         missing = len(self.bindings) - len(offsets)
-        if missing not in (0, int(self._takes_residual)) or names != values.keys():
+        if missing not in (0, int(self._takes_residual)) or fields.keys() != values.keys():
             raise ShaderError(
                 f"[{self.name}] expected {len(self.bindings)} offsets and the fields "
-                f"{sorted(names)}, got {len(offsets)} and {sorted(values)}"
+                f"{sorted(fields)}, got {len(offsets)} and {sorted(values)}"
             )
-        out = [struct.pack(f"<{len(self.bindings)}I", *offsets, *(0,) * missing)]
-        for name, kind, count in fields:
+        out: list[float] = [*offsets, *(0,) * missing]
+        for name, count in fields.items():
             value = values[name]
             items = value if isinstance(value, tuple) else (value,)
             if len(items) != count:
                 raise ShaderError(
                     f"[{self.name}] expected {count} values for {name}, got {len(items)}"
                 )
-            out.append(struct.pack(f"<{count}{_FORMAT[kind]}", *items))
-        return b"".join(out)
+            out += items
+        return layout.pack(*out)
+
+    @cached_property
+    def _fields(self) -> tuple[Mapping[str, int], struct.Struct]:
+        """The fields behind the offsets, each with its count, and how all are laid out."""
+        fields = self.push[len(self.bindings) :]
+        letters = "".join(f"{count}{_FORMAT[kind]}" for _, kind, count in fields)
+        layout = struct.Struct(f"<{len(self.bindings)}I{letters}")
+        return {name: count for name, _, count in fields}, layout
 
     def specialize(self, constants: Mapping[str, int]) -> tuple[int, ...]:
         """Returns the values of all specialisation constants, by id; defaults where none is given.
