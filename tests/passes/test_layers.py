@@ -22,7 +22,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.limits import Limits
 from vksched.ops.core.tensor import Tensor
 from vksched.passes import Wishes, optimize
-from vksched.passes.layers import LEAST, shorten
+from vksched.passes.layers import KEPT, LEAST, shorten
 
 DEPTH = 12
 DECODERS = [name for name in language.NAMES if not name.startswith(("bert", "nomic"))]
@@ -143,8 +143,9 @@ def test_layers_by_hand(wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_too_few_layers_are_not_worth_it() -> None:
-    assert shorten(graph_of({"y": stacked(plain, LEAST)[LEAST - 1]}), Wishes()) is None
-    assert shorten(graph_of({"y": stacked(plain, LEAST + 1)[LEAST]}), Wishes()) is not None
+    most = KEPT + LEAST  # and the first, which reads the input
+    assert shorten(graph_of({"y": stacked(plain, most)[most - 1]}), Wishes()) is None
+    assert shorten(graph_of({"y": stacked(plain, most + 1)[most]}), Wishes()) is not None
 
 
 def odd(number: int, x: Tensor) -> Tensor:
@@ -152,14 +153,31 @@ def odd(number: int, x: Tensor) -> Tensor:
     return plain(number, x) + (2.0 if number == 6 else 1.0)
 
 
-def alternating(number: int, x: Tensor) -> Tensor:
-    return vs.tanh(x) if number % 2 else plain(number, x)
-
-
-@pytest.mark.parametrize("layer", [odd, alternating])
-def test_layers_that_differ_are_all_seen(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = graph_of({"y": stacked(layer)[DEPTH - 1]})
+def test_layers_that_differ_are_all_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of({"y": stacked(odd)[DEPTH - 1]})
     assert shorten(graph, Wishes()) is None
+    check_same(graph, Wishes(), monkeypatch)
+
+
+@pytest.mark.parametrize("turns", [2, 3, 6])
+def test_kinds_of_layers_that_take_turns(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def layer(number: int, x: Tensor) -> Tensor:
+        return plain(number, x) if number % turns else vs.softmax(plain(number, x))
+
+    graph = graph_of({"y": stacked(layer, 8 * turns + 1)[8 * turns]})
+    short = shorten(graph, Wishes())
+    assert short is not None and len(short.left_out) >= 3
+    check_same(graph, Wishes(), monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["net.{}.", "net.0{}.", "net.{}/", "{}.", "net{}.1.", "net.١{}."])
+def test_names_of_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = vs.input("x", (3, 4))
+    for number in range(DEPTH):
+        w = vs.weight(RNG.standard_normal((4, 4)).astype(np.float32), f"{name.format(number)}w")
+        x = vs.matmul(x, w, name=f"{name.format(number)}a")
+        x = vs.relu(x * 1.0, name=f"{name.format(number)}b")
+    graph = graph_of({"y": vs.softmax(x)})
     check_same(graph, Wishes(), monkeypatch)
 
 
@@ -251,9 +269,9 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 Program = list[tuple[str, int, int]]
 
 
-def layers_of(streams: list[Program], depth: int) -> list[Tensor]:
+def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
     """Returns what layers make of a few values each, by steps that read what is there already: the
-    values, one that all layers share, and results of earlier steps.
+    values, one that all layers share, and results of earlier steps. turns: kinds of layers.
     """
     shared = vs.input("shared", (4, 4))
     values = [vs.input(f"x{i}", (4, 4)) for i in range(len(streams))]
@@ -262,6 +280,8 @@ def layers_of(streams: list[Program], depth: int) -> list[Tensor]:
             given = [*values, shared]
             for which, program in enumerate(streams):
                 known = [given[which], *given]
+                if number % turns:
+                    program = program[::-1] * (1 + number % turns)
                 for count, (op, a, b) in enumerate(program):
                     with vs.scope(f"{which}{count}"):
                         known.append(STEPS[op](known[a % len(known)], known[b % len(known)]))
@@ -281,10 +301,11 @@ def layers_of(streams: list[Program], depth: int) -> list[Tensor]:
         max_size=2,
     ),
     joined=st.booleans(),
+    turns=st.integers(1, 3),
     wishes=st.sampled_from(sorted(WISHES)),
 )
-def test_random_layers(streams: list[Program], joined: bool, wishes: str) -> None:
-    values = layers_of(streams, DEPTH + 3)
+def test_random_layers(streams: list[Program], joined: bool, turns: int, wishes: str) -> None:
+    values = layers_of(streams, DEPTH + 3 if turns == 1 else 8 * turns, turns)
     made = [sum(values[1:], values[0])] if joined else values
     graph = graph_of({f"y{i}": vs.softmax(each) for i, each in enumerate(made)})
     with pytest.MonkeyPatch.context() as patch:

@@ -6,36 +6,35 @@
     first | A B M M M M Y Z | last      the result: each M is B by the names and weights of its m
 
 Problem: passes take time for each node, and do the same in each layer of a network. Method: nodes
-whose names begin alike up to a number, as "blk.7.", are a layer. Layers are alike where all that
-passes see of them is. b and y have layers of the run on both sides, so if both come out alike, so
-would each m between them. What does not fit is left to passes as it is: a layer that somebody else
-reads, a rule that looks at the elements of a weight, layers that come out differently.
+whose names begin alike up to a number, as "blk.7.", are a layer; those of several such numbers are,
+where kinds of layers take turns. Layers are alike where all that passes see of them is. b and y
+have layers of the run on both sides, so if both come out alike, so would each m between them. What
+does not fit is left to passes as it is: a layer that somebody else reads, a rule that looks at the
+elements of a weight, layers that come out differently, nodes that became part of one far away.
 
 Complexity: O(nodes), of which passes see four layers. Examples: tests/passes/test_layers.py.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NoReturn
 
-from ..graph import INLINE_BYTES, Graph, Node
-from ..ops.core.late import Held, Late, as_array
+from ..graph import Graph, Node
+from ..ops.core.late import Held, Late
 from ..types import NDArray
+from .layer_forms import ELSEWHERE, LAYER, Form, Layers, Names, Place
 from .wishes import Wishes
 
-LEAST = 7
-"""Equal layers that are worth it."""
-_LAYER = re.compile(r"(.*?)(\d+)(?=[./])")
-SAME, BEFORE, AFTER, ELSEWHERE = range(4)
-"""Where an operand is: in the layer that reads it, the one before or after it, or elsewhere."""
-Place = tuple[int, int]
-"""One of these, and the position in that layer, or the id of a node elsewhere."""
-Form = list[tuple[object, ...]]
+KEPT = 4
+"""Layers of a run that passes see."""
+LEAST = 3
+"""Numbers of layers that are left out, from which on it is worth it."""
+MOST_TURNS = 8
+"""Numbers of one layer."""
 
 
 class LookedInside(Exception):
@@ -52,63 +51,6 @@ class _Unseen(Late):
 
 def _refuse(*_: object) -> NoReturn:
     raise LookedInside
-
-
-class _Layers:
-    """The layers of a graph. numbers: of each node its layer's, None where it is in none. members:
-    the nodes of each layer. at: of each node the position among these.
-    """
-
-    def __init__(self, graph: Graph, stem: str) -> None:
-        self.graph, self.stem = graph, stem
-        self.numbers: list[int | None] = []
-        self.members: dict[int, list[int]] = {}
-        self.at: list[int] = []
-        for node in graph.nodes:
-            number = self.number(node.name)
-            self.numbers.append(number)
-            mine = self.members.setdefault(-1 if number is None else number, [])
-            self.at.append(len(mine))
-            mine.append(node.id)
-
-    def number(self, name: str) -> int | None:
-        """Returns the layer that a name is of."""
-        if not name.startswith(self.stem):
-            return None
-        found = _LAYER.match(name)
-        return int(found[2]) if found is not None and found[1] == self.stem else None
-
-    def renamed(self, name: str, number: int, to: int) -> str:
-        """Returns the name in another layer of what has this one in its own."""
-        return f"{self.stem}{to}{name[len(self.stem) + len(str(number)) :]}"
-
-    def place(self, number: int, before: int, after: int, node_id: int) -> Place:
-        """Returns where a node is, seen from a layer between two others."""
-        there = self.numbers[node_id]
-        if there is None or there not in (number, before, after):
-            return ELSEWHERE, node_id
-        return (number, before, after).index(there), self.at[node_id]
-
-    def form(self, number: int, before: int, told: Callable[[Node], object]) -> Form:
-        """Returns all that passes see of a layer, the same for layers that are alike. told: more of
-        a node.
-        """
-        nodes, skipped = self.graph.nodes, len(self.stem) + len(str(number))
-        out: Form = []
-        for node in (nodes[i] for i in self.members[number]):
-            read = [self.place(number, before, -1, i) for i in node.inputs]
-            about = (node.op, node.attrs, node.type, node.name[skipped:])
-            out.append((*about, *read, told(node)))
-        return out
-
-    def content(self, node: Node) -> object:
-        """Returns what tells a constant from others."""
-        if node.op != "constant":
-            return None
-        held = self.graph.data[node.id]
-        if held.nbytes <= INLINE_BYTES:
-            return as_array(held).tobytes()
-        return id(held)
 
 
 def _spliced(
@@ -134,7 +76,7 @@ class Short:
 
     graph: Graph
     whole: Graph
-    stem: str
+    names: Names
     first: int
     last: int
 
@@ -148,7 +90,7 @@ class Short:
         """
         if made is self.graph:
             return self.whole
-        layers, b, y = _Layers(made, self.stem), self.first + 1, self.last - 1
+        layers, b, y = Layers(made, self.names), self.first + 1, self.last - 1
         if not {self.first, b, y} <= layers.members.keys():
             return None
         told = layers.content
@@ -161,16 +103,16 @@ class Short:
             return None
         return _Longer(self, layers, made).run()
 
-    def _merges_alike(self, layers: _Layers) -> bool:
+    def _merges_alike(self, layers: Layers) -> bool:
         """Whether what became part of a node did so within its layer or beside it, and alike: a
         node of many layers would be one of still more in the whole graph.
         """
         a, b, y, z = run = (self.first, self.first + 1, self.last - 1, self.last)
-        around = {a: (-1, b), b: (a, y), y: (b, z), z: (y, -1)}
+        around = {a: (None, b), b: (a, y), y: (b, z), z: (y, None)}
         found: dict[int, dict[str, Place]] = {number: {} for number in run}
         for name, node_id in layers.graph.merged.items():
-            number, to = layers.number(name), layers.numbers[node_id]
-            if number not in around:
+            number, to = self.names.layer(name), layers.numbers[node_id]
+            if number is None or number not in around:
                 if to in (b, y):
                     return False
                 continue
@@ -178,14 +120,14 @@ class Short:
             shared = to not in run if number == z else node_id < layers.members[a][0]
             if where == ELSEWHERE and not shared:
                 return False
-            found[number][layers.renamed(name, number, 0)] = where, position
+            found[number][self.names.renamed(name, -number)] = where, position
         return found[b] == found[y]
 
 
 class _Longer:
     """The long graph as far as it is made."""
 
-    def __init__(self, short: Short, layers: _Layers, made: Graph) -> None:
+    def __init__(self, short: Short, layers: Layers, made: Graph) -> None:
         self._short, self._layers, self._made = short, layers, made
         self._nodes: list[Node] = []
         self._kept = [-1] * len(made.nodes)
@@ -203,7 +145,7 @@ class _Longer:
         for position, number in _spliced(layers.numbers, b, self._short.left_out):
             node, name = made.nodes[position], made.nodes[position].name
             if number is not None:
-                name = layers.renamed(name, b, number)
+                name = layers.names.renamed(name, number - b)
             inputs = tuple([self._found(position, number, i) for i in node.inputs])
             if -1 in inputs:
                 return None
@@ -266,7 +208,7 @@ class _Longer:
         layers, short, out = self._layers, self._short, dict[str, int]()
         b, y = short.first + 1, short.last - 1
         for name, node_id in self._made.merged.items():
-            number, to = layers.number(name), layers.numbers[node_id]
+            number, to = layers.names.layer(name), layers.numbers[node_id]
             if number == b and to == y:
                 out[name] = self._copies[b + 1][layers.at[node_id]]
             elif number == y and to == b:
@@ -276,19 +218,17 @@ class _Longer:
             if number == b:
                 where, position = layers.place(b, short.first, y, node_id)
                 for each in short.left_out:
-                    out[layers.renamed(name, b, each)] = self._in(each, where, position)
+                    out[layers.names.renamed(name, each - b)] = self._in(each, where, position)
         return out
 
 
 def shorten(graph: Graph, wishes: Wishes) -> Short | None:
     """Returns a graph without most of its equal layers; None where there are too few."""
-    layers = _found_layers(graph)
-    if layers is None:
+    found = _found_run(graph, wishes)
+    if found is None:
         return None
-    run = _longest_run(layers, wishes)
-    if len(run) < LEAST:
-        return None
-    short = Short(graph, graph, layers.stem, run[0], run[-1])
+    layers, run = found
+    short = Short(graph, graph, layers.names, run[0], run[-1])
     numbers = layers.numbers
     kept = [i for i, number in enumerate(numbers) if number not in short.left_out]
     order = [
@@ -298,35 +238,66 @@ def shorten(graph: Graph, wishes: Wishes) -> Short | None:
     if order != list(range(len(numbers))):
         return None  # layers are not one behind the other
     made = _without(layers, kept, short)
-    return None if made is None else Short(made, graph, layers.stem, run[0], run[-1])
+    return None if made is None else replace(short, graph=made)
 
 
-def _found_layers(graph: Graph) -> _Layers | None:
-    """Returns layers by the names that most nodes have."""
-    found = (_LAYER.match(node.name) for node in graph.nodes)
+def _found_run(graph: Graph, wishes: Wishes) -> tuple[Layers, range] | None:
+    """Returns layers by the names that most nodes have, and which of them are alike; None where
+    that is not worth it.
+    """
+    found = (LAYER.match(node.name) for node in graph.nodes)
     stems = Counter(each[1] for each in found if each is not None)
-    return _Layers(graph, stems.most_common(1)[0][0]) if stems else None
+    if not stems:
+        return None
+    layers = Layers(graph, Names(stems.most_common(1)[0][0]))
+    forms = _forms(layers, wishes)
+    run, turns = max(
+        ((_longest_run(forms, turns), turns) for turns in range(1, MOST_TURNS + 1)),
+        key=lambda each: len(each[0]) - KEPT * each[1],
+    )
+    if len(run) - KEPT * turns < LEAST:
+        return None
+    if turns > 1:
+        layers = Layers(graph, Names(layers.names.stem, turns, run[0] % turns))
+        run = _longest_run(_forms(layers, wishes), 1)
+    return (layers, run) if turns * (len(run) - KEPT) >= LEAST else None
 
 
-def _longest_run(layers: _Layers, wishes: Wishes) -> range:
-    """Returns the numbers of the most layers behind each other that are alike."""
+def _forms(layers: Layers, wishes: Wishes) -> Mapping[int, int]:
+    """Returns for each layer the number of its form."""
 
     def told(node: Node) -> object:
         content = layers.content(node)
         return content, wishes.homes.get(node.name), node.name in wishes.observed
 
-    best, start, before = range(0), 0, Form()
-    for number in range(max(layers.members) + 1):
-        form = layers.form(number, number - 1, told) if number in layers.members else []
-        if not form or form != before:
+    known: list[Form] = []
+    out: dict[int, int] = {}
+    for number in sorted(number for number in layers.members if number is not None):
+        form = layers.form(number, number - 1, told)
+        if form not in known:
+            known.append(form)
+        out[number] = known.index(form)
+    return out
+
+
+def _longest_run(forms: Mapping[int, int], turns: int) -> range:
+    """Returns the numbers of the most layers behind each other of which each is like the one so
+    many before it.
+    """
+    best = range(0)
+    start, before = 0, -1
+    for number in forms:
+        if number != before + 1:
             start = number
-        if form and number + 1 - start > len(best):
+        elif number - turns >= start and forms[number] != forms[number - turns]:
+            start = number - turns + 1
+        if number + 1 - start > len(best):
             best = range(start, number + 1)
-        before = form
+        before = number
     return best
 
 
-def _without(layers: _Layers, kept: Sequence[int], short: Short) -> Graph | None:
+def _without(layers: Layers, kept: Sequence[int], short: Short) -> Graph | None:
     """Returns the graph of the nodes that are kept; None where others are read elsewhere."""
     graph, b, y = layers.graph, short.first + 1, short.last - 1
     place = {node_id: position for position, node_id in enumerate(kept)}
@@ -358,7 +329,7 @@ def _without(layers: _Layers, kept: Sequence[int], short: Short) -> Graph | None
     )
 
 
-def _hidden(layers: _Layers, node_id: int, short: Short) -> Held:
+def _hidden(layers: Layers, node_id: int, short: Short) -> Held:
     """Returns what a leaf holds, hidden in weights of the run."""
     node, held = layers.graph.nodes[node_id], layers.graph.data[node_id]
     number = layers.numbers[node_id]
