@@ -75,16 +75,26 @@ def measure_layers(write: Graph, read: Graph, sizes: Sequence[int], machine: Mac
         )
         for name in writing.layers
     ]
-    places = [
+    devices = range(len(machine.devices))
+    stretch_s = [(writing.stretch_s(device), reading.stretch_s(device)) for device in devices]
+    places = places_of(machine, shared_bytes, stretch_s)
+    about = sizes[-1], reading.hidden_bytes
+    return Measured(tuple(layers), places, shared_bytes, *about)
+
+
+def places_of(
+    machine: Machine, shared_bytes: int, stretch_s: Sequence[tuple[float, float]]
+) -> tuple[Place, ...]:
+    """Returns the devices with the room that they have now. stretch_s: of each, the seconds that a
+    stretch takes beside its layers, of one token and of one part of a prompt.
+    """
+    return tuple(
         Place(
             math.inf if spec.kind == "cpu" else USED_SHARE * spec.memory_bytes - shared_bytes,
-            writing.stretch_s(device),
-            reading.stretch_s(device),
+            *seconds,
         )
-        for device, spec in enumerate(machine.devices)
-    ]
-    about = sizes[-1], reading.hidden_bytes
-    return Measured(tuple(layers), tuple(places), shared_bytes, *about)
+        for spec, seconds in zip(machine.devices, stretch_s, strict=True)
+    )
 
 
 def _experts(name: str, writing: _Step, reading: _Step) -> Experts | None:

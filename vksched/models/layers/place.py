@@ -18,6 +18,7 @@ from ...machine.spec import Machine
 from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...types import numpy_dtype
 from .divide import Division, Layer, Stretch, divide
+from .kept import kept_or_measured
 from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
 
 if TYPE_CHECKING:
@@ -134,7 +135,9 @@ def place_layers(
         held_bytes = model.device_bytes + _cache_bytes(model, cache)
         if working[0].memory_bytes >= 2 * held_bytes + BESIDE_BYTES:
             return None
-    return lay_out(model, cache, sizes, machine, scheduler.with_cpu)
+    about = model, cache, sizes, machine
+    measured = kept_or_measured(*about, lambda: _measured(*about))
+    return Layout(machine, measured, decide(measured, machine, scheduler.with_cpu))
 
 
 def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:
@@ -155,10 +158,16 @@ def lay_out(
     sizes: of the steps that will be compiled, in tokens, from 1 on. with_cpu: the CPU competes with
     other devices; else it takes only what they cannot.
     """
+    measured = _measured(model, cache, sizes, machine)
+    return Layout(machine, measured, decide(measured, machine, with_cpu))
+
+
+def _measured(
+    model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int], machine: Machine
+) -> Measured:
     steps = (model.step(cache, size) for size in (1, sizes[-1]))
     write, read = (build_graph(step.logits, step.updates)[0] for step in steps)
-    measured = measure_layers(write, read, sizes, machine)
-    return Layout(machine, measured, decide(measured, machine, with_cpu))
+    return measure_layers(write, read, sizes, machine)
 
 
 def decide(measured: Measured, machine: Machine, with_cpu: bool) -> Division:

@@ -1,0 +1,233 @@
+"""What layers take, kept on disk: the same as measured, of nothing but the same question."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf_models import Tiny, write
+from test_place_layers import CPU, SIZES, cards
+
+import vksched as vs
+from vksched.importers.gguf.model import LanguageModel
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import Machine
+from vksched.models.layers import kept, place
+from vksched.models.layers.kept import kept_or_measured, key_of
+from vksched.models.layers.measure import Measured
+
+TINY = Tiny(layers=3, vocabulary=61)
+MACHINE = Machine((*cards(40, 40), CPU))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept, "LEAST_LAYERS", 2)
+    return tmp_path / "cache" / "layers"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> LanguageModel:
+    return made(tmp_path / "tiny.gguf")
+
+
+def made(path: Path, tiny: Tiny = TINY) -> LanguageModel:
+    write(tiny, path, np.random.default_rng(0))
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def asked(model: LanguageModel, machine: Machine = MACHINE, measures: bool = True) -> Measured:
+    """Returns what layers take. measures: whether they are measured, and not read."""
+    about, calls = (model, model.cache(64), SIZES, machine), []
+
+    def measure() -> Measured:
+        calls.append(1)
+        return place._measured(*about)
+
+    found = kept_or_measured(*about, measure)
+    assert bool(calls) is measures
+    return found
+
+
+def test_second_start_reads_what_the_first_one_measured(model: LanguageModel, folder: Path) -> None:
+    first = asked(model)
+    assert (
+        asked(model, measures=False)
+        == first
+        == place._measured(model, model.cache(64), SIZES, MACHINE)
+    )
+    assert len(list(folder.glob("*.json"))) == 1
+
+
+def test_experts_are_kept(tmp_path: Path) -> None:
+    import language
+    from test_gguf_golden import made as golden
+
+    model = golden(language.load("qwen3moe"), tmp_path)
+    first = asked(model)
+    assert any(layer.experts for layer in first.layers)
+    assert asked(model, measures=False) == first
+
+
+def test_memory_that_is_free_now_makes_the_room(model: LanguageModel) -> None:
+    first = asked(model)
+    smaller = Machine((*cards(40, 7), CPU))
+    found = asked(model, smaller, measures=False)
+    assert found == place._measured(model, model.cache(64), SIZES, smaller)
+    assert found.places[1].room_bytes < first.places[1].room_bytes
+
+
+def test_all_that_decides_is_another_key(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(
+        model: LanguageModel = model,
+        length: int = 64,
+        kv: str = "f32",
+        sizes: tuple[int, ...] = SIZES,
+        machine: Machine = MACHINE,
+    ) -> str:
+        return key_of(model, model.cache(length, kv), sizes, machine)
+
+    def with_card(**changes: Any) -> Machine:
+        first, *others = MACHINE.devices
+        return replace(MACHINE, devices=(replace(first, **changes), *others))
+
+    again = made(tmp_path / "again.gguf")
+    assert key() == key(again) == key(machine=with_card(memory_bytes=1 << 20))
+    others = [
+        key(length=32),
+        key(kv="f16"),
+        key(sizes=(1, 8)),
+        key(made(tmp_path / "deeper.gguf", replace(TINY, layers=4))),
+        key(made(tmp_path / "typed.gguf", replace(TINY, kind="Q8_0"))),
+        key(made(tmp_path / "biased.gguf", replace(TINY, biases=True))),
+        key(made(tmp_path / "based.gguf", replace(TINY, base=500.0))),
+        key(machine=with_card(bytes_per_s=1e9)),
+        key(machine=with_card(limits=replace(MACHINE.devices[0].limits, storage_buffers=4))),
+        key(machine=with_card(out_of_use="it is lost")),
+        key(machine=Machine((*cards(40), CPU))),
+        key(machine=replace(MACHINE, links=Links(default=Link(bytes_per_s=1e6)))),
+    ]
+    for name, value in (
+        ("FORMAT", kept.FORMAT + 1),
+        ("__version__", "other"),
+        ("_code", lambda: [("more.py", 1, 1)]),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(kept, name, value)
+            kept._code.cache_clear() if hasattr(kept._code, "cache_clear") else None
+            others.append(key())
+    kept._code.cache_clear()
+    assert len({key(), *others}) == 1 + len(others)
+
+
+def test_code_is_that_of_the_package() -> None:
+    names = [name for name, _, _ in kept._code()]
+    assert any(name.endswith("measure.py") for name in names) and len(names) > 300
+
+
+def cut(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+def changed(text: str) -> str:
+    data = json.loads(text)
+    data["measured"]["layers"][0]["cache_bytes"] += 1
+    return json.dumps(data)
+
+
+def of_another_format(text: str) -> str:
+    return json.dumps({**json.loads(text), "format": 0})
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [cut, changed, of_another_format, lambda _: "", lambda _: "[]", lambda _: '{"format": 1}'],
+)
+def test_file_that_is_damaged_is_written_anew(
+    damage: Callable[[str], str], model: LanguageModel, folder: Path
+) -> None:
+    first = asked(model)
+    (path,) = folder.glob("*.json")
+    path.write_text(damage(path.read_text()))
+    assert asked(model) == first
+    assert asked(model, measures=False) == first
+
+
+def test_bytes_that_are_no_text(model: LanguageModel, folder: Path) -> None:
+    first = asked(model)
+    (path,) = folder.glob("*.json")
+    path.write_bytes(b"\xff\xfe\x00")
+    assert asked(model) == first
+
+
+def test_folder_that_cannot_be_written(model: LanguageModel, folder: Path) -> None:
+    folder.parent.mkdir()
+    folder.write_text("a file, where the folder should be")
+    assert asked(model) == asked(model)
+
+
+def test_no_folder_at_all(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "default_folder", lambda: None)
+    assert asked(model) == asked(model)
+
+
+def test_small_models_are_not_kept(
+    model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "LEAST_LAYERS", 4)
+    assert asked(model) == asked(model)
+    assert not folder.exists()
+
+
+def test_several_at_once(model: LanguageModel, folder: Path) -> None:
+    measured = place._measured(model, model.cache(64), SIZES, MACHINE)
+    found: list[Measured] = []
+
+    def start() -> None:
+        about = model, model.cache(64), SIZES, MACHINE
+        found.append(kept_or_measured(*about, lambda: measured))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [measured] * 8
+    assert [path.suffix for path in folder.iterdir() if path.suffix != ""] == [".json"]
+    assert asked(model, measures=False) == measured
+
+
+def test_files_are_few(model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_FILES", 3)
+    folder.mkdir(parents=True)
+    for age in range(5):
+        old = folder / f"{age}.json"
+        old.write_text("{}")
+        os.utime(old, (age, age))
+    asked(model)
+    names = {path.stem for path in folder.glob("*.json")}
+    assert len(names) == 3 and {"4", "3"} < names
+    asked(model, measures=False)
+
+
+def test_layers_lie_alike_on_a_second_start(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with vs.Scheduler([vs.NullDevice(spec, vs.SimulatedClock()) for spec in cards(7, 7)]) as sched:
+        first = place.place_layers(sched, model, model.cache(64), SIZES)
+        monkeypatch.setattr(place, "measure_layers", None)
+        second = place.place_layers(sched, model, model.cache(64), SIZES)
+    assert first is not None and second is not None
+    assert second.placement == first.placement and second.measured == first.measured
