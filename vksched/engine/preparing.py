@@ -23,6 +23,7 @@ from ..ops.core.precision import SINGLE
 from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
+from ..plan.make.collector import resting_collector
 from ..plan.plan import Plan
 from ..plan.planner import STATIC
 from ..plan.tell.fallback import find_fallbacks, join_reasons
@@ -129,7 +130,10 @@ class Preparing:
 
     def lighten(self, request: Request) -> Request:
         """Returns a request that takes less work, where that is wanted."""
-        return request.optimized(self.machine()) if self._settings.optimize else request
+        if not self._settings.optimize:
+            return request
+        with resting_collector(len(request.graph.nodes)):
+            return request.optimized(self.machine())
 
     def measure(self, request: Request, left_out: Mapping[str, str], small: bool) -> None:
         """Measures variants of the graph's kernels, as far as the tuner wants to, and then what a

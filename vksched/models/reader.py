@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import StateLost
+from ..plan.make.collector import resting_collector
 from ..types import NDArray, Progress
 from .layers.place import Places, place_layers
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 SIZES = (1, 8, 32, 128)
 """Of steps, in tokens. Each is a graph, compiled when it is first used."""
+NODES = 40
+"""Of a layer, or so."""
 LONGER = (4, 16)
 """Parts of longer steps, each of as many tokens as the largest size: while one device reads a part,
 the next one reads the part before it.
@@ -163,7 +166,8 @@ class Reader:
     def _run(self, size: int) -> Run:
         if size not in self._runs:
             parts = max(1, size // SIZES[-1])
-            step = self._model.step(self._cache, size, parts)
+            with resting_collector(NODES * self._model.hyper.layers * parts):
+                step = self._model.step(self._cache, size, parts)
             how = self.placement, self._progress
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
             if self._ahead is not None:

@@ -1,8 +1,8 @@
 """Python's cyclic garbage collector, at rest while a large plan is made.
 
 A plan of 100,000 nodes is millions of small objects that all live: looking through them again and
-again takes a sixth of the planning time and finds nothing. What other threads leave behind is
-collected afterwards.
+again takes a sixth of the planning time and finds nothing. So it is with a graph that is written
+and goes through passes. What other threads leave behind is collected afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-LARGE = 5_000
+LARGE = 1_000
 """Nodes from which on it matters."""
 
 _lock = threading.Lock()

@@ -12,6 +12,7 @@ from ....ops.core import loops
 from ....types import NDArray
 
 _LENGTH = struct.Struct("<Q")
+_LAYOUTS = {code: struct.Struct(f"<{code}") for code in "BbHhIiQqfd"}
 
 
 class Cursor:
@@ -45,8 +46,11 @@ class Cursor:
 
     def number(self, code: str, what: str) -> Any:
         """Returns a number. code: as in Python's struct: "I", "Q", "f"."""
-        layout = struct.Struct(f"<{code}")
-        return layout.unpack(self.take(layout.size, what))[0]
+        layout = _LAYOUTS[code]
+        if layout.size > self.left:
+            self.take(layout.size, what)  # which says so
+        self.at += layout.size
+        return layout.unpack_from(self.data, self.at - layout.size)[0]
 
     def numbers(self, dtype: str, count: int, what: str) -> NDArray:
         """Returns numbers as a read-only view of the file."""
