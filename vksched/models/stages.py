@@ -106,6 +106,7 @@ class StageCache:
         self._runs = threading.local()
         self._ended = threading.Condition(self.lock)
         self._active = 0
+        self._closing = False
         self._most_used = 1
 
     @contextmanager
@@ -121,9 +122,10 @@ class StageCache:
             yield
         finally:
             self._runs.used = None
-            with self._ended:
+            with self.lock:
                 self._active -= 1
-                self._ended.notify_all()
+                if self._closing:
+                    self._ended.notify_all()
 
     @property
     def _is_inside(self) -> bool:
@@ -223,6 +225,7 @@ class StageCache:
     def close(self) -> None:
         """Waits for runs under way and closes all compiled graphs."""
         with self._ended:
+            self._closing = True
             self._ended.wait_for(lambda: self._active <= self._is_inside)
             gone = [old for stage in list(self._stages) for old in self._drop(stage)]
         _close(gone)
