@@ -2,6 +2,7 @@
 //
 //   loops.cpp           the module; functions of one value and norms
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
+//   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
 //   loops_texts.cpp     strings of files
 #pragma once
@@ -54,6 +55,7 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false)
 }
 
 void add_packed(py::module_& m);
+void add_recurrent(py::module_& m);
 void add_repack(py::module_& m);
 void add_texts(py::module_& m);
 

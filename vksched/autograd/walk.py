@@ -162,8 +162,11 @@ def _pull_back(
     wrt: tuple[Tensor, ...],
     missing: str,
     what: str,
+    stop: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, ...]:
-    """Returns the gradient by each tensor of wrt; what names the caller in errors."""
+    """Returns the gradient by each tensor of wrt; what names the caller in errors. stop: tensors
+    that are taken as they are, whatever they are made of.
+    """
     if missing not in MISSING:
         raise GradientError(f"[{what}] expected missing as one of {MISSING}, got {missing!r}")
     for tensor in wrt:
@@ -171,7 +174,7 @@ def _pull_back(
             raise DTypeError(
                 f"[{what}] expected tensors of floats as wrt, got {tensor.name}: {tensor.type}"
             )
-    order = topological_order(outputs)
+    order = topological_order(outputs, stop=frozenset(stop))
     on_path = _between(order, wrt)
     grads: dict[Tensor, Tensor] = {}
     for output, cotangent in zip(outputs, cotangents, strict=True):
@@ -252,9 +255,15 @@ def _pulled(
             "around it, or other ops"
         )
     inputs, output = recomputed.values_for(tensor, gradient)
+
+    def through(made: Tensor, operands: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        used = tuple(o for o, want in zip(operands, wanted, strict=True) if want)
+        pulled = iter(_pull_back((made,), (gradient,), used, "zeros", what, stop=operands))
+        return tuple(next(pulled) if want else None for want in wanted)
+
     with backward_scope(tensor.name):
         try:
-            made = rule(Pull(inputs, output, gradient, tensor.attrs, wanted))
+            made = rule(Pull(inputs, output, gradient, tensor.attrs, wanted, through))
         except VkschedError as error:
             raise type(error)(f"{error} (in the gradient of {tensor.name})") from error
     types = tuple(t.type for t in tensor.inputs)

@@ -1,20 +1,24 @@
-"""Cases of rnn, gru and lstm: directions, states, peepholes, activations, lengths, nothing."""
+"""Cases of recurrent layers: directions, states, peepholes, activations, lengths, nothing; their op
+by itself, too, in parts of a long time and with states of several rounds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import vksched as vs
 
+from ..ops.core.attrs import Attrs
+from ..ops.core.tensor import apply, input
+from ..ops.products.recurrent_cell import DEFAULTS, GATES, STATES, Cell
 from ..types import NDArray
-from .case import ErrorCase, FunctionCase, floats
+from .case import Case, ErrorCase, FunctionCase, floats
 
-CASES: list[Any] = []
-GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 ALL = ("b", "initial_h", "initial_c", "peepholes")
 BUILDERS: dict[str, Callable[..., tuple[vs.Tensor, ...]]] = {
     "rnn": vs.rnn,
@@ -98,6 +102,66 @@ SETTINGS = {(s.op, s.case().id): s for s in _SETTINGS}
 FUNCTIONS = [s.case() for s in _SETTINGS]
 
 
+def layer(
+    kind: str,
+    sizes: tuple[int, int, int],
+    directions: str = "f",
+    activations: tuple[tuple[str, ...], ...] = (),
+    lengths: tuple[int, ...] = (),
+    large: bool = False,
+    **ways: Any,
+) -> Case:
+    """A call of the op. sizes: time, batch, hidden; directions: b for each that goes back."""
+    (time, batch, hidden), count = sizes, len(directions)
+    back = tuple(letter == "b" for letter in directions)
+    names = activations or (DEFAULTS[kind],) * count
+    cell = Cell(kind, back, names, masked=bool(lengths), **ways)
+    columns = GATES[kind] * hidden
+    shapes = [(count, time, batch, columns), (count, hidden, columns)]
+    shapes += [(STATES[kind], count, batch, hidden), *([(count, columns)] * cell.own)]
+    scales = (1.0, min(0.5, 1.5 / max(hidden, 1) ** 0.5), 1.0, 0.5)  # far from chaos
+    inputs = [floats(*s, seed=i, scale=scales[i]) for i, s in enumerate(shapes)]
+    if lengths:
+        inputs.append(np.asarray(lengths, np.int32))
+    said = [f"{k} {v}" for k, v in ways.items()]
+    label = " ".join([kind, directions, *["/".join(n) for n in activations], *said])
+    label += "".join(f" {n}" for n in lengths)
+    return Case("recurrent", tuple(inputs), cell.attrs, label, nmse=1e-9, large=large)
+
+
+_ODD = {"rnn": ("relu",), "gru": ("tanh", "relu"), "lstm": ("tanh", "relu", "sigmoid")}
+CASES = [
+    *(
+        layer(kind, sizes)
+        for kind in GATES
+        for sizes in ((1, 1, 1), (4, 3, 7), (3, 5, 33), (2, 1, 130), (0, 2, 3), (2, 0, 3))
+    ),
+    *(layer(kind, (5, 6, 17), "fb") for kind in GATES),
+    *(layer(kind, (5, 4, 9), "b", lengths=(0, 5, 2, 9)) for kind in GATES),
+    *(layer(kind, (4, 3, 8), "fb", (DEFAULTS[kind], _ODD[kind]), clip=0.5) for kind in GATES),
+    layer("gru", (4, 5, 11), "fb", linear=True),
+    layer("gru", (4, 5, 11), "fb", linear=True, own=True, lengths=(4, 1, 0, 3, 2)),
+    layer("lstm", (4, 5, 11), "fb", own=True),
+    layer("lstm", (4, 3, 6), "b", own=True, lengths=(1, 4, 3), coupled=True),
+    layer("lstm", (3, 2, 5), coupled=True),
+    layer("lstm", (700, 1, 40)),
+    layer("gru", (500, 2, 40), "fb", lengths=(500, 333)),
+    layer("rnn", (1, 1, 1500)),
+]
+
+
+def _call(**changes: Any) -> object:
+    """A call of the op with some operands or attributes in place of its own."""
+    case = layer("lstm", (4, 3, 6), own=True, lengths=(1, 4, 3))
+    names = ("gates", "r", "state", "own", "lengths")
+    given = dict(zip(names, case.inputs, strict=True)) | {
+        k: v for k, v in changes.items() if k in names
+    }
+    attrs = {**case.attrs, **{k: v for k, v in changes.items() if k not in names}}
+    operands = [input(name, x.shape, x.dtype.name) for name, x in given.items() if x is not None]
+    return apply("recurrent", tuple(operands), Attrs(attrs))
+
+
 def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorCase:
     """A call with one operand or keyword that does not fit."""
 
@@ -108,6 +172,15 @@ def refused(match: str, op: str = "lstm", **changes: Any) -> ErrorCase:
     return ErrorCase(build, vs.ShapeError, match)
 
 
+_REFUSED: list[tuple[str, type[Exception], dict[str, Any]]] = [
+    (r"gates \(direction, time, batch, 4 ", vs.ShapeError, {"gates": floats(1, 4, 3, 22)}),
+    ("r of shape", vs.ShapeError, {"r": floats(1, 24, 6)}),
+    ("state of shape", vs.ShapeError, {"state": floats(1, 1, 3, 6)}),
+    ("own of shape", vs.ShapeError, {"own": floats(1, 18)}),
+    ("lengths of shape", vs.ShapeError, {"lengths": np.zeros(4, np.int32)}),
+    ("lengths of int32 or int64", vs.DTypeError, {"lengths": floats(3)}),
+    ("expected 5 operands, got 4", vs.ShapeError, {"own": None}),
+]
 ERRORS = [
     refused("one of forward", direction="backward"),
     refused(r"x \(time, batch, size\)", x=floats(3, 5)),
@@ -121,4 +194,5 @@ ERRORS = [
     refused("sequence_lens of shape", "gru", sequence_lens=[1]),
     refused("3 activations, got 1", activations=("tanh",)),
     refused("or a function, got 'gelu'", "rnn", activations=("gelu",)),
+    *(ErrorCase(partial(_call, **changes), error, match) for match, error, changes in _REFUSED),
 ]

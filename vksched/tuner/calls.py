@@ -22,6 +22,7 @@ from ..ops.products.blocks import format_of
 from ..ops.products.grouped import grouped_linear
 from ..ops.products.matmul import matmul
 from ..ops.products.q8_rows import row_words
+from ..ops.products.recurrent import lstm
 from ..ops.rows.norm import layer_norm, rms_norm
 from ..ops.rows.reduce import reduce_sum
 from ..ops.rows.softmax import softmax
@@ -135,6 +136,9 @@ def typical_graph() -> Graph:
         in_q8_0 = [some(1, 8, 2048, row_words(64), dtype=UINT32) for _ in range(2)]
         attrs = {**outputs[-1].attrs, "columns": 64}
         outputs.append(apply("cached_attention", (q, *in_q8_0, used, *new), attrs))
+    for time, batch, hidden in ((50, 16, 128), (100, 4, 64)):
+        weights = some(1, 4 * hidden, hidden), some(1, 4 * hidden, hidden)
+        outputs.append(lstm(some(time, batch, hidden), *weights)[0])
     for channels, side in ((64, 56), (128, 28), (256, 14), (512, 7)):
         x = some(1, channels, side, side)
         outputs.append(conv(x, some(channels, channels, 3, 3), padding=1))

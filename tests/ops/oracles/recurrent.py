@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from vksched.cases.case import FunctionCase
+from vksched.cases.case import Case, FunctionCase
 from vksched.cases.recurrent import SETTINGS, Setting
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.products.recurrent_cell import cell_of, operands_of
 from vksched.types import NDArray
 
-from .common import FunctionOracle, onnx
+from .common import FunctionOracle, Oracle, onnx
 
 OUTPUTS = {"rnn": ["Y", "Y_h"], "gru": ["Y", "Y_h"], "lstm": ["Y", "Y_h", "Y_c"]}
 FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
@@ -95,9 +97,10 @@ def gru_step(
     setting: Setting, inputs: dict[str, NDArray], d: int, x: NDArray, h: NDArray
 ) -> list[NDArray]:
     f, g = (activation(setting, d, i, "sigmoid tanh") for i in range(2))
-    (xz, xr, xh), (hz, hr, _) = products(inputs, d, x, h, 3)
+    (xz, xr, xh), (hz, hr, hh) = products(inputs, d, x, h, 3)
     z, r = f(xz + hz), f(xr + hr)
-    hh = products(inputs, d, x, r * h, 3)[1][2]
+    linear = setting.keywords.get("linear_before_reset")
+    hh = r * hh if linear else products(inputs, d, x, r * h, 3)[1][2]
     return [(1 - z) * g(xh + hh) + z * h]
 
 
@@ -106,8 +109,12 @@ def lstm_step(
 ) -> list[NDArray]:
     f, g, last = (activation(setting, d, i, "sigmoid tanh tanh") for i in range(3))
     i, o, forget, cell = (a + b for a, b in zip(*products(inputs, d, x, h, 4), strict=True))
-    c = f(forget) * c + f(i) * g(cell)
-    return [f(o) * last(c), c]
+    seen = inputs["peepholes"][d] if "peepholes" in inputs else np.zeros(3 * len(h))
+    of_i, of_o, of_forget = np.split(seen, 3)
+    into = f(i + of_i * c)
+    forget = 1 - into if setting.keywords.get("input_forget") else f(forget + of_forget * c)
+    c = forget * c + into * g(cell)
+    return [f(o + of_o * c) * last(c), c]
 
 
 STEPS: dict[str, Callable[..., list[NDArray]]] = {
@@ -126,4 +133,41 @@ def recurrent(case: FunctionCase) -> list[NDArray]:
     return [np.asarray(y, np.float32) for y in result]
 
 
+def op(case: Case) -> NDArray:
+    """By the equations of a layer whose weights of the inputs choose the gates of a direction."""
+    cell = cell_of(Attrs(case.attrs))
+    given = operands_of(cell, tuple(x.astype(np.float64) for x in case.inputs))
+    count, time, batch, columns = given.gates.shape
+    hidden, rest = columns // cell.gates, columns - columns // cell.gates
+    bias = np.zeros((count, 2, columns))
+    inputs = {
+        "x": np.moveaxis(given.gates, 0, 2).reshape(time, batch, count * columns),
+        "w": np.eye(count * columns).reshape(count, columns, count * columns),
+        "r": given.r.swapaxes(1, 2),
+        "initial_h": given.state[0],
+    }
+    if cell.kind == "lstm":
+        inputs["initial_c"] = given.state[1]
+    if given.own is not None and cell.kind == "lstm":
+        inputs["peepholes"] = given.own[:, :rest]
+    elif given.own is not None:
+        bias[:, 1, rest:] = given.own[:, rest:]
+    inputs["b"] = bias.reshape(count, 2 * columns)
+    if given.lengths is not None:
+        inputs["sequence_lens"] = np.minimum(given.lengths, time)
+    keywords: dict[str, Any] = {
+        "activations": [name for names in cell.activations for name in names],
+        "clip": cell.clip or np.inf,
+        "linear_before_reset": cell.linear,
+        "input_forget": cell.coupled,
+    }
+    if cell.backwards == (True,):
+        keywords["direction"] = "reverse"
+    sizes = (time, batch, count * columns, hidden)
+    setting = Setting(cell.kind, sizes, keywords=keywords, lengths=cell.masked)
+    y, *last = by_equations(setting, inputs)
+    return np.asarray(np.concatenate([y, *(x[None] for x in last)]), np.float32)
+
+
+ORACLES: dict[str, Oracle] = {"recurrent": op}
 FUNCTION_ORACLES: dict[str, FunctionOracle] = dict.fromkeys(STEPS, recurrent)

@@ -26,7 +26,8 @@ class Pull:
     """What a rule sees: one call and the gradient of its result.
 
     inputs: the operands. output: the result. grad: the gradient of the loss by the result; its
-    type is that of the result. wanted: for each operand whether its gradient is used.
+    type is that of the result. wanted: for each operand whether its gradient is used. through: the
+    walk back from the result, made once more of operands by other ops, to these operands.
     """
 
     inputs: tuple[Tensor, ...]
@@ -34,6 +35,7 @@ class Pull:
     grad: Tensor
     attrs: Attrs
     wanted: tuple[bool, ...]
+    through: Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor | None, ...]]
 
 
 Pulled = tuple[Tensor | None, ...]

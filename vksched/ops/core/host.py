@@ -66,10 +66,12 @@ class HostKernel:
         with the operands; as exact as the reference, whatever the pieces are.
     cut: (operands, attributes, result) -> the pieces, independent of each other, that together make
         the call.
+    least: elements of the largest operand, or of the result, up to which a call is not cut.
     """
 
     compute: Compute
     cut: Cut = whole
+    least: int = BLOCK
 
 
 def cut_elements(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

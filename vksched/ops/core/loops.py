@@ -84,6 +84,29 @@ def linear_packed(
     return True
 
 
+Layer = tuple[str, tuple[bool, ...], tuple[tuple[str, ...], ...], float, bool, bool]
+"""Of a recurrent layer its kind, for each direction whether it goes back and its activations; clip,
+coupled and linear as in `Cell` (vksched/ops/products/recurrent_cell.py).
+"""
+
+
+def recurrent(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
+    """Writes all turns of a recurrent layer; returns False where numpy has to.
+
+    operands: gates, r, state, own and lengths, of which the last two may be None; they and out may
+    be parts of larger arrays.
+    """
+    floats = [x for x in (*operands[:4], out) if x is not None]
+    if not hasattr(native, "recurrent") or any(x.dtype != np.float32 for x in floats):
+        return False
+    lengths = operands[4]
+    whole = None if lengths is None else np.ascontiguousarray(lengths, np.int64)
+    gates, r, *others = operands[:4]
+    given = (_forward(gates), _forward(r, whole_rows=False), *map(_forward, others))
+    native.recurrent(*layer, *given, whole, out)
+    return True
+
+
 def unpack(format: str, words: NDArray, out: NDArray) -> bool:
     """Writes the values of a weight of few bits, (n, k); returns False where numpy has to."""
     if not (has_packed(format) and _lie_plain(words)):
@@ -136,6 +159,18 @@ def has_packed(format: str) -> bool:
 
 def _takes(x: NDArray, out: NDArray) -> bool:
     return native is not None and _lie_plain(out) and x.dtype == out.dtype == np.float32
+
+
+def _forward(x: NDArray | None, whole_rows: bool = True) -> NDArray | None:
+    """Returns an array whose elements follow each other along each axis, with gaps where views have
+    them; rows of the last axis have none, unless they may.
+    """
+    if x is None:
+        return None
+    ahead = x.flags.aligned and min(x.strides, default=0) >= 0
+    if ahead and (not whole_rows or x.shape[-1] < 2 or x.strides[-1] == x.itemsize):
+        return x
+    return np.require(x, None, ["C", "A"])
 
 
 def _lie_plain(*arrays: NDArray) -> bool:

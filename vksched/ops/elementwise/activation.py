@@ -24,7 +24,8 @@ from .special import (
 )
 
 
-def _sigmoid(x: NDArray) -> NDArray:
+def sigmoid_reference(x: NDArray) -> NDArray:
+    """1 / (1 + exp(-x)), of an exponential that does not overflow."""
     e = np.exp(-np.abs(x))
     return np.asarray(np.where(x < 0, e / (1 + e), 1 / (1 + e)), x.dtype)
 
@@ -42,8 +43,8 @@ def _celu(x: NDArray, alpha: float) -> NDArray:
 
 
 _PLAIN = {
-    "sigmoid": _sigmoid,
-    "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": sigmoid_reference,
+    "silu": lambda x: x * sigmoid_reference(x),
     "gelu": gelu_reference,
     "gelu_tanh": gelu_tanh_reference,
     "gelu_slope": gelu_slope_reference,

@@ -24,8 +24,10 @@ from . import cached_attention as cached_attention
 from . import grouped as grouped
 from . import matmul as matmul
 from . import packed as packed
+from . import recurrent_op as recurrent_op
 from . import rotary as rotary
 from .block_layout import TILE
+from .recurrent_cell import cell_of
 
 
 @sharding("matmul")
@@ -157,3 +159,11 @@ def _grouped(call: Sharded) -> Iterable[Factor]:
     yield Factor((0, WHOLE, 0), 0, chosen.shape[0])
     yield Factor((1 if x.rank == 3 else WHOLE, WHOLE, 1), 1, chosen.shape[1])
     yield Factor((WHOLE, 1, WHOLE), 2, weight.shape[1])
+
+
+@sharding("recurrent")
+def _recurrent(call: Sharded) -> Iterable[Factor]:
+    """Sequences; directions share nothing, but each has attributes of its own."""
+    cell = cell_of(call.attrs)
+    own, lengths = (WHOLE,) * cell.own, (0,) * cell.masked
+    yield Factor((2, WHOLE, 2, *own, *lengths), 2, call.output.shape[2])

@@ -66,7 +66,7 @@ def _call_of(graph: Graph, node: Node) -> _Call | None:
     if kernel is None or node.type.size == 0:
         return None
     largest = max(t.size for t in (node.type, *graph.input_types(node)))
-    cut = kernel.cut if largest > host.BLOCK else None
+    cut = kernel.cut if largest > kernel.least else None
     rounds = precision_of(node.attrs) != SINGLE
     return _Call(op, node.attrs, node.type.shape, numpy_dtype(node.type.dtype), cut, rounds)
 
