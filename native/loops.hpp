@@ -1,6 +1,7 @@
 // What the files of the CPU backend's loops share: operands as numpy hands them over.
 //
 //   loops.cpp           the module; functions of one value and norms
+//   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
@@ -54,6 +55,7 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false)
     return info;
 }
 
+void add_integer(py::module_& m);
 void add_packed(py::module_& m);
 void add_recurrent(py::module_& m);
 void add_repack(py::module_& m);

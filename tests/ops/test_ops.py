@@ -44,6 +44,10 @@ LOWERED = {
 }
 ROUNDING = Limits(storage_buffers=8, float16=True)
 """A GPU that computes in float16."""
+DOTS = Limits(integer_dot=True)
+"""A GPU that sums four products of 8 bits at once."""
+WITH_DOTS = {"matmul_integer", "conv_integer"}
+"""Ops with variants for devices with integer dot products."""
 NOISE = np.random.default_rng(3)
 STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
 """Ops with few values as results."""
@@ -75,6 +79,8 @@ def test_case_equals_numpy(case: Case, runner: Runner) -> None:
     assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
     own = runner.device.limits
     few = {"its own limits, few groups": replace(own, max_groups=(3, 2, 1))}
+    if case.op in WITH_DOTS:
+        few["a GPU with its own dot products"] = Limits(integer_dot=own.integer_dot)
     others = {} if case.large else {**LOWERED, **few}
     ran: list[Lowering] = []
     for what, limits in {"its own limits": own, **others}.items():
@@ -249,7 +255,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     )
     for case in (*CASES, *HALVES, *PRECISE):
         op = all_ops()[case.op]
-        for call in calls_of(case, (*LOWERED.values(), ROUNDING, *laned)):
+        for call in calls_of(case, (*LOWERED.values(), ROUNDING, DOTS, *laned)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}

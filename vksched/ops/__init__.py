@@ -53,6 +53,7 @@ from .elementwise.binary import (
     sub,
     subtract,
 )
+from .elementwise.quantize import quantize, requantize
 from .elementwise.select import (
     addcmul,
     bitcast,
@@ -104,13 +105,8 @@ from .elementwise.unary import (
     trunc,
 )
 from .elementwise.widen import widen
-from .moves.depth import (
-    depth_to_space,
-    space_to_depth,
-)
-from .moves.identity import (
-    stop_gradient,
-)
+from .moves.depth import depth_to_space, space_to_depth
+from .moves.identity import stop_gradient
 from .moves.index import (
     embedding,
     gather,
@@ -130,9 +126,7 @@ from .moves.layout import (
 from .moves.layout import (
     slice_ as slice,
 )
-from .moves.pad import (
-    pad,
-)
+from .moves.pad import pad
 from .moves.rearrange import (
     broadcast_to,
     flatten,
@@ -157,13 +151,11 @@ from .moves.scatter import (
     scatter_nd,
 )
 from .moves.write_rows import write_rows
-from .products.attention import (
-    attention,
-)
-from .products.einsum import (
-    einsum,
-)
+from .products.attention import attention
+from .products.codes import pack_codes
+from .products.einsum import einsum
 from .products.grouped import grouped_linear
+from .products.integer import matmul_integer
 from .products.linear import (
     dot,
     gemm,
@@ -172,23 +164,15 @@ from .products.linear import (
     tensordot,
     vecdot,
 )
-from .products.matmul import (
-    matmul,
-)
-from .products.packed import (
-    packed,
-    unpack,
-)
+from .products.matmul import matmul
+from .products.packed import packed, unpack
 from .products.q8_rows import from_q8_0, to_q8_0
 from .products.recurrent import (
     gru,
     lstm,
     rnn,
 )
-from .products.rotary import (
-    rotary_cache,
-    rotary_embedding,
-)
+from .products.rotary import rotary_cache, rotary_embedding
 from .rows.arg import (
     argmax,
     argmin,
@@ -203,10 +187,7 @@ from .rows.channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
-from .rows.norm import (
-    layer_norm,
-    rms_norm,
-)
+from .rows.norm import layer_norm, rms_norm
 from .rows.reduce import (
     reduce_all,
     reduce_any,
@@ -223,14 +204,8 @@ from .rows.reduce import (
     reduce_sum_square,
     reduce_var,
 )
-from .rows.scan import (
-    cumprod,
-    cumsum,
-)
-from .rows.softmax import (
-    log_softmax,
-    softmax,
-)
+from .rows.scan import cumprod, cumsum
+from .rows.softmax import log_softmax, softmax
 from .rows.sort import (
     argsort,
     sort,
@@ -260,6 +235,7 @@ from .windows.conv import (
     conv,
     conv_transpose,
 )
+from .windows.conv_integer import conv_integer
 from .windows.pool import (
     adaptive_average_pool,
     adaptive_max_pool,
@@ -271,13 +247,8 @@ from .windows.pool import (
     max_pool,
     max_pool_indices,
 )
-from .windows.resize import (
-    resize,
-)
-from .windows.sample import (
-    affine_grid,
-    grid_sample,
-)
+from .windows.resize import resize
+from .windows.sample import affine_grid, grid_sample
 
 __all__ = [
     "abs",
@@ -316,6 +287,7 @@ __all__ = [
     "clip",
     "concat",
     "conv",
+    "conv_integer",
     "conv_transpose",
     "copysign",
     "cos",
@@ -388,6 +360,7 @@ __all__ = [
     "lp_pool",
     "lstm",
     "matmul",
+    "matmul_integer",
     "max_pool",
     "max_pool_indices",
     "maximum",
@@ -407,12 +380,14 @@ __all__ = [
     "ones",
     "ones_like",
     "outer",
+    "pack_codes",
     "packed",
     "pad",
     "permute_dims",
     "positive",
     "pow",
     "prelu",
+    "quantize",
     "random_bits",
     "random_integers",
     "random_normal",
@@ -436,6 +411,7 @@ __all__ = [
     "relu6",
     "remainder",
     "repeat",
+    "requantize",
     "reshape",
     "resize",
     "rms_norm",

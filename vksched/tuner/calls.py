@@ -19,7 +19,9 @@ from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
 from ..ops.products.attention_gradient import attention_gradient
 from ..ops.products.blocks import format_of
+from ..ops.products.codes import words_shape
 from ..ops.products.grouped import grouped_linear
+from ..ops.products.integer import matmul_integer
 from ..ops.products.matmul import matmul
 from ..ops.products.q8_rows import row_words
 from ..ops.products.recurrent import lstm
@@ -27,6 +29,7 @@ from ..ops.rows.norm import layer_norm, rms_norm
 from ..ops.rows.reduce import reduce_sum
 from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
+from ..ops.windows.conv_integer import conv_integer
 from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
 from ..types import FLOAT16, FLOAT32, INT32, UINT32
@@ -101,6 +104,9 @@ def typical_graph() -> Graph:
     for m, name in ((1, "q4_K"), (4, "q4_K"), (16, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))
+    for m, k, n in ((1, 1024, 1024), (128, 768, 768), (512, 512, 512)):
+        codes = some(m, k, dtype=INT32), some(*words_shape((k, n)), dtype=UINT32)
+        outputs.append(matmul_integer(*codes, n))
     for tokens, picks, name in (
         (1, 2, "q4_K"),
         (64, 2, "q4_K"),
@@ -144,5 +150,8 @@ def typical_graph() -> Graph:
         outputs.append(conv(x, some(channels, channels, 3, 3), padding=1))
         outputs.append(conv(x, some(channels, channels, 1, 1)))
         outputs.append(conv(x, some(channels, 1, 3, 3), padding=1, groups=channels))
+        words = some(*words_shape((9 * channels, channels)), dtype=UINT32)
+        codes_of_x = some(1, channels, side, side, dtype=INT32)
+        outputs.append(conv_integer(codes_of_x, words, channels, (3, 3), padding=1))
     outputs.append(conv(some(1, 3, 224, 224), some(64, 3, 7, 7), stride=2, padding=3))
     return build_graph(outputs)[0]

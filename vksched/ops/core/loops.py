@@ -152,6 +152,77 @@ def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None
     return found
 
 
+def matmul_integer(
+    a: NDArray, words: NDArray, a_zero: int, b_zero: NDArray, out: NDArray, signed: bool
+) -> bool:
+    """Writes the product of codes of 8 bits, (m, k), and words of weights, into out (m, n), of
+    which rows may lie apart; returns False where numpy has to.
+    """
+    if not (has_integers() and _lie_plain(words, b_zero)):
+        return False
+    native.matmul_integer(np.require(a, np.int32, ["C", "A"]), words, a_zero, b_zero, out, signed)
+    return True
+
+
+def conv_integer(
+    x: NDArray,
+    words: NDArray,
+    x_zero: int,
+    w_zero: NDArray,
+    out: NDArray,
+    window: tuple[tuple[int, ...], ...],
+    signed: bool,
+) -> bool:
+    """Writes the convolution of an image of codes of 8 bits, (channels, places), and words of
+    weights, into out (channels, places); returns False where numpy has to.
+
+    window: sizes, kernel, stride, dilation, begin and counts of three axes each.
+    """
+    if not (has_integers() and _lie_plain(words, w_zero)):
+        return False
+    x = np.require(x, np.int32, ["C", "A"])
+    native.conv_integer(x, words, x_zero, w_zero, out, *window, signed)
+    return True
+
+
+def quantize(
+    x: NDArray,
+    scale: NDArray,
+    zero: NDArray,
+    out: NDArray,
+    limits: tuple[int, int],
+    inner: int,
+) -> bool:
+    """Writes clip(round(x / scale) + zero); returns False where numpy has to. inner: values that
+    lie beside each other in one channel, which has a scale and zero point of its own.
+    """
+    if not (has_integers() and _lie_plain(x, scale, zero, out)):
+        return False
+    native.quantize(x, scale, zero, out, *limits, inner)
+    return True
+
+
+def requantize(
+    x: NDArray,
+    scale: NDArray,
+    bias: NDArray,
+    out: NDArray,
+    zero: int,
+    limits: tuple[int, int],
+    inner: int,
+) -> bool:
+    """Writes clip(round((x + bias) * scale) + zero); as `quantize`."""
+    if not (has_integers() and _lie_plain(x, scale, bias, out)):
+        return False
+    native.requantize(x, bias, scale, out, zero, *limits, inner)
+    return True
+
+
+def has_integers() -> bool:
+    """Whether there are native loops for codes of 8 bits."""
+    return hasattr(native, "integer_ways")
+
+
 def has_packed(format: str) -> bool:
     """Whether there are native loops for weights of a format."""
     return native is not None and format in getattr(native, "packed_formats", ())

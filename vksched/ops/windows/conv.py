@@ -108,10 +108,15 @@ def _conv_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _conv_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    window = conv_window(tuple(TensorType(a.shape) for a in inputs), attrs)
+    out = reference_of(inputs[0], inputs[1], window, attrs.as_int("groups"))
+    if len(inputs) > 2:
+        out += inputs[2].reshape(-1, *(1,) * len(window.sizes))
+    return out
+
+
+def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray:
     """For each image the windows as a matrix, times the weights."""
-    x, w = inputs[:2]
-    types = tuple(TensorType(a.shape) for a in inputs)
-    window, groups = conv_window(types, attrs), attrs.as_int("groups")
     sizes, axes = window.output("conv"), len(window.sizes)
     out = np.empty((x.shape[0], w.shape[0], *sizes), x.dtype)
     if out.size == 0:
@@ -136,8 +141,6 @@ def _conv_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         done = np.matmul(weights, matrix)
         target = (image, slice(None), lines)
         out[target] = done.reshape(w.shape[0], *part.shape[1 + axes :])
-    if len(inputs) > 2:
-        out += inputs[2].reshape(-1, *(1,) * axes)
     return out
 
 

@@ -12,17 +12,16 @@ from ....ops.core.tensor import Tensor
 from ....types import FLOAT32
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
+from .integer import byte_product, integer_product, per_row, qlinear_conv, rows, zero_point
 from .narrow import NUMBERS, cast
 from .pool import averages
 from .quantize import (
     centred,
     factor,
-    integer_product,
     parameter,
-    per_row,
-    qlinear_conv,
     quantize_dynamically,
-    rows,
+    quantized,
+    real,
     saturated,
     zero_of,
 )
@@ -36,13 +35,12 @@ quantised("QLinearConv")(qlinear_conv)
 
 def _real(n: NodeContext, index: int) -> Tensor:
     """Returns the floats that an operand stands for; its scale and zero point come next."""
-    scale = parameter(n, index + 1, FLOAT32)
-    return cast(centred(n, index, index + 2), FLOAT32) * scale
+    return real(n, index, index + 2, parameter(n, index + 1, FLOAT32))
 
 
 def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
     """Returns floats as integers of the scale and zero point at an index and the next."""
-    return saturated(x / parameter(n, index, FLOAT32), zero_of(n, index + 1), elem_type)
+    return quantized(x, parameter(n, index, FLOAT32), zero_point(n, index + 1), elem_type)
 
 
 def _shifted_result(n: NodeContext, x: Tensor, index: int) -> Value:
@@ -114,27 +112,31 @@ def qlinear_concat(n: NodeContext) -> Value:
 def qgemm(n: NodeContext) -> Value:
     """alpha * a @ b + c, where c is int32 of the product's scale; float32 without scale 7."""
     turned = bool(n.attr("transB", 0))
-    a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if turned else None)
-    sums = ops.matmul(a, b, transpose_a=bool(n.attr("transA", 0)), transpose_b=turned)
+    if n.attr("transA", 0):
+        a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if turned else None)
+        sums = ops.matmul(a, b, transpose_a=True, transpose_b=turned)
+    else:
+        sums = integer_product(n, 0, 2, 3, 5, turned=turned)
     if n.has(6):
         sums = sums + n.tensor(6)
     scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))
-    real = cast(sums, FLOAT32) * scale
-    return _result(n, real, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=real)
+    made = cast(sums, FLOAT32) * scale
+    return _result(n, made, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=made)
 
 
 @quantised("MatMulIntegerToFloat")
 def matmul_integer_to_float(n: NodeContext) -> Value:
     """Operands: a, b, their scales, their zero points, and a bias."""
     product = cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
-    real = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
-    return Value(T.FLOAT, tensor=real + n.tensor(6) if n.has(6) else real)
+    made = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
+    return Value(T.FLOAT, tensor=made + n.tensor(6) if n.has(6) else made)
 
 
 @quantised("DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(n: NodeContext) -> Value:
     """Operands: a in float32, b as integers, its scale, its zero point, and a bias."""
     a, scale, zero = quantize_dynamically(n.tensor(0))
-    product = cast(ops.matmul(a - zero, centred(n, 1, 3)), FLOAT32)
-    real = product * (scale * parameter(n, 2, FLOAT32))
-    return Value(T.FLOAT, tensor=real + n.tensor(4) if n.has(4) else real)
+    by_zero = byte_product(n, a, T.UINT8, 1, 3)
+    sums = by_zero(zero) if by_zero else ops.matmul(a - zero, centred(n, 1, 3))
+    made = cast(sums, FLOAT32) * (scale * parameter(n, 2, FLOAT32))
+    return Value(T.FLOAT, tensor=made + n.tensor(4) if n.has(4) else made)

@@ -19,9 +19,8 @@ from ....types import FLOAT32, INT32, NDArray, Shape
 from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
-from .narrow import NUMBERS, cast, convert, fit, is_float, limits
+from .narrow import NUMBERS, cast, convert, fit, limits
 from .registry import MICROSOFT, rule
-from .window import ints, padding, spatial_axes
 
 T = TensorProto
 Held = TypeVar("Held", Tensor, NDArray)
@@ -81,15 +80,28 @@ def widened(x: Tensor, zero: Tensor | None, scale: Tensor | None) -> Tensor | No
     if len(axes) > 1 or any(x.shape[a] != s for along in sizes for a, s in along.items()):
         return None
     axis = max(axes, default=0)
-    flat = (None if part is None else _flat(part) for part in (scale, zero))
-    return ops.widen(x.inputs[0], *flat, axis=axis)
+    lines = (None if part is None else flat(part) for part in (scale, zero))
+    return ops.widen(x.inputs[0], *lines, axis=axis)
 
 
-def _flat(part: Tensor) -> Tensor:
+def flat(part: Tensor) -> Tensor:
+    """Returns a scale or zero point as one, or as a line."""
     shape = () if part.size == 1 else (part.size,)
     if part.data is not None and part.op == "constant":
         return constant(part.data.reshape(shape))
     return part.reshape(shape)
+
+
+def real(
+    n: NodeContext, index: int, zero: int, scale: Tensor, place: Callable[[Any], Any] | None = None
+) -> Tensor:
+    """Returns the floats that an operand stands for. Those of narrow integers, which float32 holds,
+    are computed in it from end to end.
+    """
+    if n.elem_type(index) not in NARROW_INTS or n.tensor(index).op == "widen":
+        return cast(centred(n, index, zero, place), FLOAT32) * scale
+    whole, shift = cast(n.tensor(index), FLOAT32), zero_of(n, zero, place)
+    return (whole if shift is None else whole - shift) * scale
 
 
 def zero_of(n: NodeContext, index: int, place: Callable[[Any], Any] | None = None) -> Tensor | None:
@@ -115,6 +127,15 @@ def factor(n: NodeContext, first: int, second: int, target: int | None, *shapes:
     if target is not None:
         found = fit(found / given[2], elem_type)
     return cast(found, FLOAT32)
+
+
+def quantized(x: Tensor, scale: Tensor, zero: Tensor, elem_type: int, axis: int = 0) -> Value:
+    """Returns round(x / scale) + zero, cut to the range of an integer type. axis: of several scales
+    and zero points.
+    """
+    low, high = limits(elem_type)
+    made = ops.quantize(x, flat(scale), flat(zero), low=low, high=high, axis=axis)
+    return Value(elem_type, tensor=made)
 
 
 def saturated(x: Tensor, zero: Tensor | None, elem_type: int) -> Value:
@@ -159,6 +180,11 @@ def quantize_linear(n: NodeContext) -> Value:
     precision, place = n.attr("precision") or n.elem_type(1), _along(n)
     x = convert(n.tensor(0), n.elem_type(0), precision)
     scale = parameter(n, 1, storage(n.elem_type(1)), place)
+    plain = {n.elem_type(0), n.elem_type(1), precision} == {T.FLOAT} and not n.attr("block_size", 0)
+    if plain and target in NARROW_INTS:
+        own = constant(np.int32(0)) if is_zero(n, 2) else parameter(n, 2, INT32, place)
+        axis = n.attr("axis", 1) % x.rank if max(scale.size, own.size) > 1 else 0
+        return quantized(x, scale, own, target, axis)
     quotient = fit(x / convert(scale, n.elem_type(1), precision), precision)
     scaled, zero = cast(quotient, FLOAT32), zero_of(n, 2, place)
     if target in NARROW_FLOATS:
@@ -177,7 +203,7 @@ def dequantize_linear(n: NodeContext) -> Value:
     zero = None if is_zero(n, 2) else parameter(n, 2, INT32, place)
     scaled = widened(n.tensor(0), zero, scale)
     if scaled is None:
-        scaled = cast(centred(n, 0, 2, place), FLOAT32) * scale
+        scaled = real(n, 0, 2, scale, place)
     return Value(target, tensor=convert(scaled, T.FLOAT, target))
 
 
@@ -186,9 +212,8 @@ def quantize_dynamically(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     least = ops.minimum(ops.reduce_min(x), 0.0)
     span = ops.maximum(ops.reduce_max(x), 0.0) - least
     scale = ops.where(span > 0, span / 255.0, 1.0)
-    zero = ops.round(ops.clip(-least / scale, 0, 255))
-    whole = ops.clip(ops.round(x / scale) + zero, 0, 255)
-    return ops.cast(whole, INT32), scale, ops.cast(zero, INT32)
+    zero = ops.cast(ops.round(ops.clip(-least / scale, 0, 255)), INT32)
+    return ops.quantize(x, scale, zero), scale, zero
 
 
 @rule("DynamicQuantizeLinear")
@@ -196,76 +221,3 @@ def dynamic_quantize_linear(n: NodeContext) -> list[Value]:
     types = (T.UINT8, T.FLOAT, T.UINT8)
     made = quantize_dynamically(n.tensor(0))
     return [Value(e, tensor=t) for e, t in zip(types, made, strict=True)]
-
-
-# -- products ----------------------------------------------------------------------------------
-
-
-def per_row(n: NodeContext, index: int) -> Shape:
-    """Returns how the scale or zero point of a's rows broadcasts with a."""
-    shape = n.shape(index)
-    return (*shape, 1) if len(shape) == 1 else shape
-
-
-def per_channel(n: NodeContext, index: int, rank: int, axis: int) -> Shape:
-    """Returns how what is given for each result channel broadcasts, with channels at an axis."""
-    shape = [1] * rank
-    shape[axis] = int(np.prod(n.shape(index)))
-    return tuple(shape)
-
-
-def rows(n: NodeContext, index: int) -> Callable[[Any], Any] | None:
-    """Returns how a zero point of a's rows is placed."""
-    return (lambda value: shaped(value, per_row(n, index))) if n.has(index) else None
-
-
-def channels(n: NodeContext, rank: int) -> Callable[[Any], Any]:
-    """Returns how a zero point of a convolution's results is placed beside its weights."""
-    return lambda value: shaped(value, (math.prod(value.shape), *(1,) * (rank - 1)))
-
-
-def integer_product(n: NodeContext, a: int, a_zero: int, b: int, b_zero: int) -> Tensor:
-    """Returns the product of two integer matrices, less their zero points, as int32."""
-    return ops.matmul(centred(n, a, a_zero, rows(n, a_zero)), centred(n, b, b_zero))
-
-
-def _convolution(n: NodeContext, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    axes = spatial_axes(n)
-    return ops.conv(
-        x,
-        w,
-        bias,
-        stride=ints(n, "strides", axes),
-        padding=padding(n, axes),
-        dilation=ints(n, "dilations", axes),
-        groups=n.attr("group", 1),
-    )
-
-
-@rule("MatMulInteger", types=NUMBERS)
-def matmul_integer(n: NodeContext) -> Value:
-    return Value(T.INT32, tensor=integer_product(n, 0, 2, 1, 3))
-
-
-@rule("ConvInteger", types=NUMBERS)
-def conv_integer(n: NodeContext) -> Value:
-    w = centred(n, 1, 3, channels(n, len(n.shape(1))))
-    return Value(T.INT32, tensor=_convolution(n, centred(n, 0, 2), w))
-
-
-@rule("QLinearMatMul", types=NUMBERS)
-def qlinear_matmul(n: NodeContext) -> Value:
-    n.require(not is_float(n.elem_type(7)), element_name(n.elem_type(7)))
-    product = cast(integer_product(n, 0, 2, 3, 5), FLOAT32)
-    scale = factor(n, 1, 4, 6, per_row(n, 1), n.shape(4))
-    return saturated(product * scale, zero_of(n, 7), n.elem_type(7))
-
-
-@rule("QLinearConv", types=NUMBERS)
-def qlinear_conv(n: NodeContext) -> Value:
-    n.require(not n.attr("channels_last", 0), "channels last")
-    rank = len(n.shape(3))
-    w = centred(n, 3, 5, channels(n, rank))
-    sums = cast(_convolution(n, centred(n, 0, 2), w, n.optional(8)), FLOAT32)
-    scale = factor(n, 1, 4, 6, n.shape(1), per_channel(n, 4, rank, 1))
-    return saturated(sums * scale, zero_of(n, 7), n.elem_type(7))

@@ -1,0 +1,118 @@
+"""Native loops over codes of 8 bits: each way of a processor gives numpy's sums, and numpy takes
+over where they are not built.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vksched.cases.case import Case
+from vksched.cases.integer import CASES, codes, weights
+from vksched.ops.core import loops
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.op import get_op
+from vksched.ops.products.codes import pack
+
+built = pytest.mark.skipif(not loops.has_integers(), reason="the native loops are not built")
+WAYS = getattr(loops.native, "integer_ways", ())
+RNG = np.random.default_rng(5)
+
+
+def host(case: Case, pieces: bool) -> np.ndarray:
+    kernel, attrs = get_op(case.op).host, Attrs(case.attrs)
+    assert kernel is not None
+    out = np.full(case.result_type().shape, 77, np.int32)
+    parts = kernel.cut(case.inputs, attrs, out) if pieces else [(case.inputs, out)]
+    with np.errstate(all="ignore"):
+        for inputs, part in parts:
+            kernel.compute(inputs, attrs, part)
+    return out
+
+
+HOSTED = [case for case in CASES if get_op(case.op).host is not None]
+
+
+@pytest.mark.parametrize("case", HOSTED, ids=lambda case: case.id)
+@pytest.mark.parametrize("pieces", [False, True])
+def test_the_cpu_gives_what_the_reference_gives(
+    case: Case, pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case.result_type().size:
+        np.testing.assert_array_equal(host(case, pieces), case.expected())
+        monkeypatch.setattr(loops, "native", None)
+        np.testing.assert_array_equal(host(case, pieces), case.expected())
+
+
+@pytest.mark.parametrize("op", ["matmul_integer", "conv_integer"])
+def test_pieces_of_tiles_make_the_whole(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vksched.ops.products import integer
+    from vksched.ops.windows import conv_integer
+
+    monkeypatch.setattr(integer, "PIECE_PRODUCTS", 64)
+    monkeypatch.setattr(conv_integer, "PIECE_PRODUCTS", 64)
+    for case in HOSTED:
+        if case.op == op and case.result_type().size:
+            np.testing.assert_array_equal(host(case, True), case.expected(), case.id)
+
+
+def ends(low: int, high: int, *shape: int) -> np.ndarray:
+    """Only the ends of a range, where sums of two products leave 16 bits."""
+    return RNG.choice(np.array([low, high]), shape).astype(np.int32)
+
+
+@built
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("m", [1, 2, 3, 7, 8, 9])
+def test_each_way_multiplies_exactly(way: str, signed: bool, m: int) -> None:
+    low = -128 if signed else 0
+    for k, n in ((1, 1), (2, 16), (5, 33), (64, 17), (129, 48)):
+        a, b = ends(low, low + 255, m, k), ends(-128, 127, k, n).astype(np.int8)
+        zeros = RNG.integers(-128, 128, n).astype(np.int32)
+        room = np.full((m, n + 3), 9, np.int32)
+        for b_zero in (np.zeros((), np.int32), zeros):
+            out = room[:, 1 : n + 1]
+            loops.native.matmul_integer(a, pack(b), low + 3, b_zero, out, signed, way)
+            np.testing.assert_array_equal(out, (a - low - 3) @ (b.astype(np.int32) - b_zero))
+        assert (room[:, 0] == 9).all() and (room[:, n + 1 :] == 9).all()
+
+
+@built
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_rounds_half_to_even(way: str) -> None:
+    x = (np.arange(-600, 600) / 2).astype(np.float32)
+    out = np.empty(x.shape, np.int32)
+    given: list[Any] = [np.float32(1), np.int32(3), out, -128, 127, 1, way]
+    loops.native.quantize(x, *map(np.asarray, given[:2]), *given[2:])
+    np.testing.assert_array_equal(out, np.clip(np.rint(x) + 3, -128, 127).astype(np.int32))
+    whole = np.arange(-600, 600, dtype=np.int32)
+    scale, bias = np.float32([0.5, 0.25]), np.int32([7, -1])
+    loops.native.requantize(whole, bias, scale, out, 3, -128, 127, 600, way)
+    by_channel = (whole.reshape(2, 600) + bias[:, None]) * scale[:, None]
+    np.testing.assert_array_equal(out, np.clip(np.rint(by_channel) + 3, -128, 127).reshape(-1))
+
+
+@built
+def test_what_does_not_fit_is_refused() -> None:
+    a, words, zero = codes(3, 5), pack(weights(5, 4)), np.zeros((), np.int32)
+    out = np.empty((3, 4), np.int32)
+    with pytest.raises(KeyError):
+        loops.native.matmul_integer(a, words, 0, zero, out, False, "no such way")
+    for given in (
+        (a, words, 0, zero, out[:2]),
+        (a[:, :4], words, 0, zero, out),
+        (a, words[:, 1:].copy(), 0, zero, out),
+        (a, words, 0, np.zeros(3, np.int32), out),
+        (a.astype(np.int64), words, 0, zero, out),
+        (a, words, 0, zero, np.empty((3, 17), np.int32)),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            loops.native.matmul_integer(*given, False)
+    x, scale = np.ones(6, np.float32), np.ones(1, np.float32)
+    with pytest.raises(ValueError, match="as many codes"):
+        loops.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)
+    with pytest.raises(ValueError, match="whole channels"):
+        loops.native.quantize(x, np.ones(4, np.float32), zero, np.empty(6, np.int32), 0, 255, 1)

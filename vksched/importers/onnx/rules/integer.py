@@ -1,0 +1,205 @@
+"""Rules for products of integers. Of 8 bits they are one op, which takes four products at a time.
+
+    codes, words of weights -> matmul_integer, conv_integer -> int32 -> requantize -> codes
+
+Known weights become words once (ops/products/codes.py). Wider integers, zero points for rows of a,
+and convolutions in groups are sums of int32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from .... import ops
+from ....graph import INLINE_BYTES
+from ....ops.core.tensor import Tensor, constant
+from ....ops.products.codes import SHIFT, as_signed, pack
+from ....ops.windows.conv_integer import as_matrix
+from ....types import FLOAT32, NDArray, Shape
+from ..nodes.elements import element_name, to_storage
+from ..nodes.node import NodeContext
+from ..nodes.values import Value, known
+from .narrow import NUMBERS, cast, is_float, limits
+from .quantize import centred, factor, flat, saturated, shaped, zero_of
+from .registry import rule
+from .window import ints, padding, spatial_axes
+
+T = TensorProto
+BYTES = (T.INT8, T.UINT8)
+
+# -- operands ----------------------------------------------------------------------------------
+
+
+def per_row(n: NodeContext, index: int) -> Shape:
+    """Returns how the scale or zero point of a's rows broadcasts with a."""
+    shape = n.shape(index)
+    return (*shape, 1) if len(shape) == 1 else shape
+
+
+def per_channel(n: NodeContext, index: int, rank: int, axis: int) -> Shape:
+    """Returns how what is given for each result channel broadcasts, with channels at an axis."""
+    shape = [1] * rank
+    shape[axis] = int(np.prod(n.shape(index)))
+    return tuple(shape)
+
+
+def rows(n: NodeContext, index: int) -> Callable[[Any], Any] | None:
+    """Returns how a zero point of a's rows is placed."""
+    return (lambda value: shaped(value, per_row(n, index))) if n.has(index) else None
+
+
+def channels(n: NodeContext, rank: int) -> Callable[[Any], Any]:
+    """Returns how a zero point of a convolution's results is placed beside its weights."""
+    return lambda value: shaped(value, (math.prod(value.shape), *(1,) * (rank - 1)))
+
+
+def zero_point(n: NodeContext, index: int, shift: int = 0) -> Tensor:
+    """Returns a zero point less a shift, as int32: one as a scalar, several in a line."""
+    shape: Shape = () if not n.has(index) or math.prod(n.shape(index)) == 1 else (-1,)
+    array = n.value(index).array if n.has(index) else np.zeros((), np.int32)
+    if array is None or array.nbytes > INLINE_BYTES:
+        given = n.tensor(index).reshape(shape)
+        return given - shift if shift else given
+    return constant(to_storage(array).astype(np.int32).reshape(shape) - np.int32(shift))
+
+
+def zero_of_weights(n: NodeContext, weight: int, index: int) -> Tensor:
+    """Returns the zero point of weights as words hold these."""
+    return zero_point(n, index, SHIFT if n.elem_type(weight) == T.UINT8 else 0)
+
+
+def _has_zeros(n: NodeContext, index: int, *sizes: int) -> bool:
+    """Whether a zero point is left out, or one, or one of `sizes` in a line."""
+    if not n.has(index):
+        return True
+    shape = n.shape(index)
+    return math.prod(shape) == 1 or (len(shape) == 1 and shape[0] in sizes)
+
+
+def _words(n: NodeContext, index: int, as_rows: Callable[[NDArray], NDArray], kind: str) -> Tensor:
+    """Returns known weights as words, the same ones in every lowering of a model."""
+    value, signed = n.value(index), n.elem_type(index) == T.INT8
+
+    def make() -> list[Value | None]:
+        assert value.array is not None
+        return [known(pack(as_rows(as_signed(value.array, signed))))]
+
+    found = n.lowering.context.fold(f"words {kind}".encode(), [value], make)
+    assert found is not None and found[0] is not None
+    made = n.lowering.tensor(found[0])
+    made.name = f"{n.node.input[index]}.words"
+    return made
+
+
+# -- products ----------------------------------------------------------------------------------
+
+
+def integer_product(
+    n: NodeContext, a: int, a_zero: int, b: int, b_zero: int, *, turned: bool = False
+) -> Tensor:
+    """Returns the product of two integer matrices, less their zero points, as int32. turned: b is
+    read the other way round.
+    """
+    codes = byte_product(n, n.tensor(a), n.elem_type(a), b, b_zero, turned=turned)
+    if codes is not None and _has_zeros(n, a_zero):
+        return codes(zero_point(n, a_zero))
+    left = centred(n, a, a_zero, rows(n, a_zero))
+    right = centred(n, b, b_zero, rows(n, b_zero) if turned else None)
+    return ops.matmul(left, right, transpose_b=turned)
+
+
+def byte_product(
+    n: NodeContext, a: Tensor, elem_type: int, b: int, b_zero: int, *, turned: bool = False
+) -> Callable[[Tensor], Tensor] | None:
+    """Returns the product of codes of 8 bits, by their zero point; None of others."""
+    shape = n.shape(b)
+    if elem_type not in BYTES or n.elem_type(b) not in BYTES or min(a.rank, len(shape)) < 2:
+        return None
+    columns = shape[-2] if turned else shape[-1]
+    if len(shape) > 2 and (shape[:-2] != a.shape[:-2] or turned):
+        return None
+    if not _has_zeros(n, b_zero, columns):
+        return None
+    if n.value(b).array is not None:
+        turn: Callable[[NDArray], NDArray] = (lambda w: w.T) if turned else (lambda w: w)
+        words = _words(n, b, turn, "turned" if turned else "")
+    else:
+        right = ops.transpose(n.tensor(b), (1, 0)) if turned else n.tensor(b)
+        words = ops.pack_codes(right, signed=n.elem_type(b) == T.INT8)
+    signed = elem_type == T.INT8
+    of_b = zero_of_weights(n, b, b_zero)
+    return lambda zero: ops.matmul_integer(a, words, columns, zero, of_b, signed=signed)
+
+
+def _convolution(n: NodeContext, x: int, x_zero: int, w: int, w_zero: int) -> Tensor:
+    """Returns a convolution of integers, less their zero points, as int32."""
+    axes, groups, shape = spatial_axes(n), n.attr("group", 1), n.shape(w)
+    window: dict[str, Any] = {
+        "stride": ints(n, "strides", axes),
+        "padding": padding(n, axes),
+        "dilation": ints(n, "dilations", axes),
+    }
+    types = n.elem_type(x) in BYTES and n.elem_type(w) in BYTES
+    zeros = _has_zeros(n, x_zero) and _has_zeros(n, w_zero, shape[0])
+    if types and zeros and groups == 1 and n.value(w).array is not None and 0 not in shape:
+        words = _words(n, w, as_matrix, "of windows")
+        given = zero_point(n, x_zero), zero_of_weights(n, w, w_zero)
+        signed = n.elem_type(x) == T.INT8
+        codes, kernel = n.tensor(x), shape[2:]
+        return ops.conv_integer(codes, words, shape[0], kernel, *given, signed=signed, **window)
+    weights = centred(n, w, w_zero, channels(n, len(shape)))
+    return ops.conv(centred(n, x, x_zero), weights, groups=groups, **window)
+
+
+@rule("MatMulInteger", types=NUMBERS)
+def matmul_integer(n: NodeContext) -> Value:
+    return Value(T.INT32, tensor=integer_product(n, 0, 2, 1, 3))
+
+
+@rule("ConvInteger", types=NUMBERS)
+def conv_integer(n: NodeContext) -> Value:
+    return Value(T.INT32, tensor=_convolution(n, 0, 2, 1, 3))
+
+
+# -- back to codes -----------------------------------------------------------------------------
+
+
+def _requantized(
+    n: NodeContext, sums: Tensor, scale: Tensor, bias: Tensor | None, axis: int
+) -> Value:
+    """Returns sums as codes of the zero point at index 7. axis: of scales and biases."""
+    target = n.elem_type(7)
+    zero = n.value(7).array
+    along = scale.size in (1, sums.shape[axis]) and (scale.size == 1 or scale.shape[axis] != 1)
+    if zero is not None and zero.size == 1 and along:
+        low, high = limits(target)
+        shift = constant(np.int32(0)) if bias is None else bias
+        number = int(to_storage(zero).reshape(()).item())
+        made = ops.requantize(sums, flat(scale), shift, zero=number, low=low, high=high, axis=axis)
+        return Value(target, tensor=made)
+    if bias is not None:
+        sums = sums + bias.reshape([-1 if a == axis else 1 for a in range(sums.rank)])
+    return saturated(cast(sums, FLOAT32) * scale, zero_of(n, 7), target)
+
+
+@rule("QLinearMatMul", types=NUMBERS)
+def qlinear_matmul(n: NodeContext) -> Value:
+    n.require(not is_float(n.elem_type(7)), element_name(n.elem_type(7)))
+    sums = integer_product(n, 0, 2, 3, 5)
+    scale = factor(n, 1, 4, 6, per_row(n, 1), n.shape(4))
+    if scale.size > 1 and sums.rank > scale.rank:
+        scale = scale.reshape((*(1,) * (sums.rank - scale.rank), *scale.shape))
+    return _requantized(n, sums, scale, None, sums.rank - 1)
+
+
+@rule("QLinearConv", types=NUMBERS)
+def qlinear_conv(n: NodeContext) -> Value:
+    n.require(not n.attr("channels_last", 0), "channels last")
+    sums = _convolution(n, 0, 2, 3, 5)
+    scale = factor(n, 1, 4, 6, n.shape(1), per_channel(n, 4, len(n.shape(3)), 1))
+    return _requantized(n, sums, scale, n.optional(8), 1)

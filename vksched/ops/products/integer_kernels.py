@@ -1,0 +1,177 @@
+"""How devices multiply integers of 8 bits: rows of a become words of four codes, which meet the
+words of the weights.
+
+    x --integer_rows--> scratch: zero point | words of each window, tap by tap --product--> result
+
+A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
+with integer dot products take a word of each side at once, others its four codes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ...errors import UnsupportedOp
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
+from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
+from .codes import PER_WORD, SHIFT, TILE, depth_of
+from .matmul_kernels import DISPATCH_FLOPS
+
+HEADER_WORDS = 4
+"""Of the scratch memory: the zero point of its codes comes first."""
+SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 22, 1 << 18
+"""Of the words at a time: on a CPU driver what a cache may hold."""
+DOT = " dot"
+"""The end of the names of variants for devices with integer dot products."""
+ROWS = {"rows 1": 1, "rows 8": 8}
+"""Variants of `integer_rows_*`: rows of an invocation, which has one column."""
+TILED = "tiled"
+_TILE = 64, 64
+_TILED_LOCAL = 16, 8
+"""Rows and columns of a group of `integer_tiled`, and its invocations."""
+_PACKED_EACH = 64
+"""Words that an invocation packs on a CPU driver."""
+PRODUCT_SHADERS = (
+    "integer_words",
+    *(f"integer_{kind}{dot}" for kind in ("tiled", "rows_1", "rows_8") for dot in ("", "_dot")),
+)
+
+Three = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfolded:
+    """Windows as rows of a product; three axes.
+
+    sizes, counts: places of an image, and of its windows. steps: elements from place to place, from
+        channel to channel, and from image to image. result_steps: those from window to window, from
+        column to column, and from image to image. words_step: words from one image's weights to the
+        next one's; 0: all have the same.
+    """
+
+    images: int
+    sizes: Three
+    counts: Three
+    steps: Three
+    channels: int
+    columns: int
+    result_steps: Three
+    words_step: int = 0
+    kernel: Three = (1, 1, 1)
+    stride: Three = (1, 1, 1)
+    dilation: Three = (1, 1, 1)
+    begin: Three = (0, 0, 0)
+
+    @property
+    def rows(self) -> int:
+        """Windows of an image."""
+        return math.prod(self.counts)
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.kernel)
+
+    @property
+    def depth(self) -> int:
+        """Words of a row."""
+        return self.taps * depth_of(self.channels)
+
+
+def integer_variants(call: Call, own: Unfolded) -> tuple[str, ...]:
+    """Returns the variants, the best guess first: dot products where they are one instruction."""
+    few = "rows 1" if own.rows == 1 else "rows 8"
+    kinds: tuple[str, ...] = (few,)
+    if not call.limits.software:
+        kinds = (few, TILED) if own.rows <= 8 else (TILED, few)
+    if not call.limits.integer_dot:
+        return kinds
+    dots = tuple(kind + DOT for kind in kinds)
+    return (*dots, *kinds) if call.limits.integer_dot_fast else (*kinds, *dots)
+
+
+def _rows_at_once(call: Call, own: Unfolded) -> int:
+    """Returns the rows of a pass: as many as the scratch memory and one dispatch may have."""
+    limits = call.limits
+    words = SOFTWARE_SCRATCH_WORDS if limits.software else SCRATCH_WORDS
+    words = min(words, limits.max_buffer_bytes // 4) - HEADER_WORDS
+    most = max(1, words // max(1, own.depth))
+    if not limits.software:
+        products = 2.0 * max(1, own.columns * own.depth * PER_WORD)
+        most = min(most, max(_TILE[0], int(DISPATCH_FLOPS / products)))
+    return min(own.rows, most, limits.max_groups[1] * _tile_of(call)[0])
+
+
+def _tile_of(call: Call) -> tuple[int, int]:
+    """Returns the rows and columns of the tile of a group."""
+    name, limits = call.variant.removesuffix(DOT), call.limits
+    if name == TILED:
+        return _TILE
+    return ROWS[name], min(TILE, max(4, limits.subgroup_size)) if limits.software else TILE
+
+
+def integer_scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
+    """Returns the words of the rows of a pass."""
+    return (HEADER_WORDS + _rows_at_once(call, own) * own.depth,)
+
+
+def lower_integer(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a product, or of a convolution, whose operands are codes, words,
+    and both zero points.
+    """
+    each = _rows_at_once(call, own)
+    passes = [(i, row) for i in range(own.images) for row in range(0, own.rows, each)]
+    if 2 * len(passes) > MAX_DISPATCHES:
+        raise UnsupportedOp(f"{own.images} images take more than {MAX_DISPATCHES} dispatches")
+    if own.depth >= LOOP_STEPS:
+        raise UnsupportedOp(f"sums of {own.depth * PER_WORD} products are too long for a kernel")
+    return tuple(step for at in passes for step in _pass(call, own, *at, each))
+
+
+def _pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
+    rows = min(each, own.rows - row)
+    yield _words(call, own, image, row, rows, bool(image or row))
+    yield _product(call, own, image, row, rows)
+
+
+def _words(call: Call, own: Unfolded, image: int, row: int, rows: int, later: bool) -> Dispatch:
+    limits, items = call.limits, max(1, rows * own.depth)
+    local = 8 if limits.software else 64
+    per_group = local * (_PACKED_EACH if limits.software else 1)
+    groups = min(-(-items // per_group), limits.max_groups[0])
+    if -(-items // (groups * local)) * 5 > LOOP_STEPS:
+        raise UnsupportedOp(f"{items} words are too many to pack at once")
+    push = (
+        *(("x_sizes", own.sizes), ("result_sizes", own.counts), ("kernel", own.kernel)),
+        *(("stride", own.stride), ("dilation", own.dilation), ("begin", own.begin)),
+        *(("place_step", own.steps[0]), ("channel_step", own.steps[1])),
+        *(("first", image * own.steps[2]), ("channels", own.channels)),
+        *(("flip", 0 if call.attrs.as_bool("signed") else SHIFT), ("first_row", row)),
+        ("rows", rows),
+    )
+    constants = (("LOCAL_X", local),)
+    operands = (0, 2, SCRATCH)
+    return Dispatch("integer_words", operands, (groups, 1, 1), push, constants, barrier=later)
+
+
+def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
+    limits, tile = call.limits, _tile_of(call)
+    name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
+    shader = TILED if name == TILED else f"rows_{tile[0]}"
+    local = _TILED_LOCAL if name == TILED else (tile[1], 1)
+    tiles = -(-own.columns // tile[1])
+    across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
+    if limits.software and -(-tiles // across) * (own.depth + 1) > LOOP_STEPS:
+        raise UnsupportedOp(f"{own.columns} columns are too many for {across} groups")
+    push = (
+        *(("rows", rows), ("columns", own.columns), ("depth", own.depth)),
+        *(("count", own.taps * own.channels), ("zero_step", int(call.inputs[3].size > 1))),
+        *(("row_step", own.result_steps[0]), ("column_step", own.result_steps[1])),
+        *(("words_first", image * own.words_step),),
+        ("result_first", image * own.result_steps[2] + row * own.result_steps[0]),
+    )
+    constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))
+    operands = (SCRATCH, 1, 3, OUTPUT)
+    groups = across, down, 1
+    return Dispatch(f"integer_{shader}{dot}", operands, groups, push, constants, barrier=True)
