@@ -321,6 +321,7 @@ PYBIND11_MODULE(loops, m)
     m.def("norm_gradient", &norm_gradient, py::arg("g"), py::arg("x"), py::arg("scale"),
           py::arg("out"), py::arg("columns"), py::arg("eps"), py::arg("centered"),
           py::arg("wide") = true);
+    add_conv(m);
     add_integer(m);
     add_packed(m);
     add_recurrent(m);

@@ -2,6 +2,7 @@
 //
 //   loops.cpp           the module; functions of one value and norms
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
+//   loops_conv.cpp      convolutions and pools, by conv_ways.hpp
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
@@ -56,6 +57,7 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false)
 }
 
 void add_integer(py::module_& m);
+void add_conv(py::module_& m);
 void add_packed(py::module_& m);
 void add_recurrent(py::module_& m);
 void add_repack(py::module_& m);

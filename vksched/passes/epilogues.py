@@ -7,7 +7,8 @@ they read is numbers, and one value of the result's own type. Chains and single 
 or not at all, so this comes behind `fuse_chains`. A residual takes one more buffer than the kernel
 has: where a device of the graph allows too few, only ops without one are taken. Every program with
 other numbers is a pipeline of its own, which CPU drivers compile for a second or two, so few are
-taken with numbers. On numpy alone nothing is: it would pass over the result just as often.
+taken with numbers. numpy alone takes those that its native loops of convolutions know, and none
+without these: it would pass over the result just as often.
 Examples: tests/passes/test_epilogue.py.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from ..errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..machine.limits import Limits
+from ..ops.core import loops
 from ..ops.core.attrs import Attrs
 from ..ops.core.lower import lower
 from ..ops.core.op import THEN, Call, get_op
@@ -52,11 +54,12 @@ ChainParts = tuple[tuple[int, ...], tuple[Step, ...], tuple[tuple[str, int], ...
 
 def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
     """Makes elementwise ops part of the product or convolution that they follow."""
-    limits = wishes.limits
-    if limits is None:
-        return graph
-    few = limits.software and limits.subgroup_size < LEAST_LANES
+    limits, most = wishes.limits, MOST_WITH_NUMBERS
+    ops: tuple[str, ...] = PRODUCTS
+    few = limits is not None and limits.software and limits.subgroup_size < LEAST_LANES
     taken = OPS - EXPONENTIAL if few else OPS
+    if limits is None:
+        ops, taken, most = ("conv",), loops.conv_functions(), len(graph.nodes)
     with_numbers: set[tuple[object, ...]] = set()
 
     def rule(r: Rewriter, node: Node) -> int | None:
@@ -67,11 +70,11 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
         if len(set(values)) > 2 or not all(op in taken for op, _, _ in steps):
             return None
         numbers = (steps, constants) if constants or any(given for _, _, given in steps) else ()
-        if numbers and numbers not in with_numbers and len(with_numbers) == MOST_WITH_NUMBERS:
+        if numbers and numbers not in with_numbers and len(with_numbers) == most:
             return None
         # the later value first: the other one is there by then
         tried = (
-            _follow(r, node, own, program, limits) for own in sorted(set(values), reverse=True)
+            _follow(r, node, own, program, ops, limits) for own in sorted(set(values), reverse=True)
         )
         made = next((made for made in tried if made is not None), None)
         if made is not None and numbers:
@@ -94,11 +97,18 @@ def _program(r: Rewriter, node: Node) -> ChainParts:
     return values, (step,), tuple(words.values())
 
 
-def _follow(r: Rewriter, node: Node, own: int, program: ChainParts, limits: Limits) -> int | None:
-    """Returns a product that takes a node's steps, where it is one and can."""
+def _follow(
+    r: Rewriter,
+    node: Node,
+    own: int,
+    program: ChainParts,
+    ops: tuple[str, ...],
+    limits: Limits | None,
+) -> int | None:
+    """Returns a product, one of `ops`, that takes a node's steps, where it is one and can."""
     values, steps, constants = program
     product, beside = r[own], tuple(set(values) - {own})
-    if product.op not in PRODUCTS or THEN in product.attrs or product.type != node.type:
+    if product.op not in ops or THEN in product.attrs or product.type != node.type:
         return None
     if not r.is_read(own, values.count(own)):
         return None
@@ -112,7 +122,9 @@ def _follow(r: Rewriter, node: Node, own: int, program: ChainParts, limits: Limi
     attrs = Attrs({**product.attrs, **then(1 + len(beside), moved, constants)})
     try:
         steps_of(node.type, attrs)
-        if beside:  # float16 takes scratch memory for it: the product must not go to numpy for that
+        if (
+            beside and limits is not None
+        ):  # float16 takes scratch memory for it: the product must not go to numpy for that
             types = tuple(r[i].type for i in (*product.inputs, *beside))
             lower(get_op(product.op), Call(types, node.type, attrs, limits))
     except UnsupportedOp:

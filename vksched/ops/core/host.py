@@ -22,6 +22,9 @@ BLOCK = 1 << 18
 and not the second one.
 """
 
+LONG = 1 << 23
+"""Operations of a call that several threads share, though it has few elements: some 0.1 ms."""
+
 LONG_ROW = 1 << 12
 """Values of a row beyond which a plain sum in float32 loses digits that one in pairs keeps."""
 
@@ -67,11 +70,15 @@ class HostKernel:
     cut: (operands, attributes, result) -> the pieces, independent of each other, that together make
         the call.
     least: elements of the largest operand, or of the result, up to which a call is not cut.
+    fused: as `compute`, with the epilogue that the attributes name, whose residual is the last
+        operand; returns False, with nothing written, where its steps have to follow. Then `cut`
+        cuts calls with an epilogue, too. None: there never is.
     """
 
     compute: Compute
     cut: Cut = whole
     least: int = BLOCK
+    fused: Callable[[tuple[NDArray, ...], Attrs, NDArray], bool] | None = None
 
 
 def cut_elements(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

@@ -223,6 +223,53 @@ def has_integers() -> bool:
     return hasattr(native, "integer_ways")
 
 
+def conv_functions() -> frozenset[str]:
+    """Returns the elementwise ops that loops take behind a convolution; none where there are no
+    loops for it.
+    """
+    return frozenset(getattr(native, "conv_functions", ()))
+
+
+def conv(
+    x: NDArray,
+    w: NDArray,
+    bias: NDArray | None,
+    residual: NDArray | None,
+    out: NDArray,
+    sliding: Any,
+    steps: Any,
+) -> bool:
+    """Writes a convolution and what follows it; returns False where numpy has to.
+
+    sliding, steps: native.Sliding and native.Steps. residual: as the result.
+    """
+    operands = [given for given in (x, w, bias, residual) if given is not None]
+    if not (_takes(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
+        return False
+    given = [None if values is None else _plain(values) for values in (bias, residual)]
+    native.conv(_plain(x), _plain(w), *given, out, sliding, steps)
+    return True
+
+
+def pool(
+    kind: str,
+    x: NDArray,
+    out: NDArray,
+    kernel: Sequence[int],
+    sliding: Callable[[], Any],
+    counts: Sequence[Sequence[float]],
+) -> bool:
+    """Writes the largest values ("max") or means of windows; returns False where numpy has to.
+
+    sliding: makes native.Sliding. counts: of a mean, for each axis the places that its windows
+    count.
+    """
+    if not (conv_functions() and _takes(x, out) and x.size):
+        return False
+    native.pool(kind, _plain(x), out, kernel, sliding(), counts)
+    return True
+
+
 def has_packed(format: str) -> bool:
     """Whether there are native loops for weights of a format."""
     return native is not None and format in getattr(native, "packed_formats", ())

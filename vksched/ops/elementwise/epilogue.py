@@ -172,11 +172,12 @@ def _parted(
 ) -> tuple[tuple[T, ...], Attrs, tuple[T, ...]]:
     """Returns the operands and attributes of the op itself, and the residual."""
     count = len(inputs) - program[0] + 1
-    return inputs[:count], _bare_attrs(attrs), inputs[count:]
+    return inputs[:count], bare_attrs(attrs), inputs[count:]
 
 
 @lru_cache(maxsize=4096)
-def _bare_attrs(attrs: Attrs) -> Attrs:
+def bare_attrs(attrs: Attrs) -> Attrs:
+    """Returns the attributes without the epilogue."""
     return Attrs({name: value for name, value in attrs.items() if name != THEN})
 
 
@@ -189,12 +190,16 @@ def _reference(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _host(host: HostKernel) -> HostKernel:
-    """The op itself as before; with an epilogue as one piece, as its steps read a part each."""
+    """The op itself as before; with an epilogue that it does not take as one piece, as its steps
+    read a part each.
+    """
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         program = program_of(attrs)
         if program is None:
             host.compute(inputs, attrs, out)
+            return
+        if host.fused is not None and host.fused(inputs, attrs, out):
             return
         own, own_attrs, rest = _parted(inputs, attrs, program)
         if is_small(inputs, out):
@@ -207,7 +212,8 @@ def _host(host: HostKernel) -> HostKernel:
             HOST.compute((np.array(part), *residual), program[1], part)
 
     def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-        return iter([(inputs, out)]) if THEN in attrs else host.cut(inputs, attrs, out)
+        whole = THEN in attrs and host.fused is None
+        return iter([(inputs, out)]) if whole else host.cut(inputs, attrs, out)
 
     return HostKernel(compute, cut)
 

@@ -12,13 +12,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, Shape, TensorType
 from ..core.attrs import Attrs, AttrValue
-from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import Call, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import add, mul
 from ..elementwise.epilogue import with_epilogue
 from ..moves.layout import reshape
 from ..rows.reduce import reduce_sum
+from .conv_host import conv_host, groups_of
 from .conv_kernels import (
     CONV_SHADERS,
     LEAST_ROWS,
@@ -109,7 +109,8 @@ def _conv_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _conv_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     window = conv_window(tuple(TensorType(a.shape) for a in inputs), attrs)
-    out = reference_of(inputs[0], inputs[1], window, attrs.as_int("groups"))
+    x, w = inputs[:2]
+    out = reference_of(x, w, window, groups_of(x, w, attrs))
     if len(inputs) > 2:
         out += inputs[2].reshape(-1, *(1,) * len(window.sizes))
     return out
@@ -144,55 +145,6 @@ def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray
     return out
 
 
-def _conv_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """Windows of one place are products without a copy of x; one channel per group is a sum over
-    taps of shifted images; all else as the reference.
-    """
-    x, w = inputs[:2]
-    window = conv_window(tuple(TensorType(a.shape) for a in inputs), attrs)
-    groups, axes = attrs.as_int("groups"), len(window.sizes)
-    if w.shape[1] == 1 and w.shape[0] == x.shape[1]:
-        pads = ((0, 0), (0, 0), *zip(window.begin, window.end, strict=True))
-        padded, product_of_tap = np.pad(x, pads), np.empty_like(out)
-        taps = math.prod(window.kernel)
-        for number, tap in enumerate(product(*map(range, window.kernel))):
-            places = tuple(
-                slice(t * d, t * d + (count - 1) * stride + 1, stride)
-                for t, d, count, stride in zip(
-                    tap, window.dilation, out.shape[2:], window.stride, strict=True
-                )
-            )
-            at = (slice(None), slice(None), *places)
-            weight = w[:, 0].reshape(-1, taps)[:, number].reshape(-1, *(1,) * axes)
-            np.multiply(padded[at], weight, out=product_of_tap if number else out)
-            if number:
-                out += product_of_tap
-    elif window.pointwise:
-        values = x.reshape(x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:]))
-        weights = w.reshape(groups, w.shape[0] // groups, w.shape[1])
-        target = out.reshape(*values.shape[:2], weights.shape[1], values.shape[3])
-        np.matmul(weights, values, out=target)
-    else:
-        out[...] = _conv_reference(inputs[:2], attrs)
-    if len(inputs) > 2:
-        out += inputs[2].reshape(-1, *(1,) * axes)
-
-
-def _conv_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Along images and channels where each channel has weights of its own; products have threads
-    of their own.
-    """
-    x, w = inputs[:2]
-    if attrs.as_int("groups") != w.shape[0] or w.shape[0] != x.shape[1]:
-        yield inputs, out
-        return
-    step = rows_of_piece(x.shape[0] * w.shape[0], out.size)
-    for image, channel in product(range(x.shape[0]), range(0, w.shape[0], step)):
-        at = (slice(image, image + 1), slice(channel, channel + step))
-        own = tuple(p[channel : channel + step] for p in inputs[1:])
-        yield (x[at], *own), out[at]
-
-
 def _chunks(shape: Shape, steps: int) -> Iterator[tuple[int, slice]]:
     """Yields images and lines of their first spatial axis, so that a chunk is not large."""
     per_line = max(1, steps * math.prod(shape[3:]))
@@ -211,7 +163,7 @@ register(
             Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
             work=_conv_work,
             factors=(0, 1),
-            host=HostKernel(_conv_host, _conv_cut),
+            host=conv_host(_conv_reference),
         )
     )
 )

@@ -19,6 +19,7 @@ from ..elementwise.half import computed_wide
 from ..elementwise.pointwise import LEAST_NORMAL, number
 from ..moves.layout import concat, reshape, slice_
 from ..rows.reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_sum
+from .conv_host import pool_host
 from .pool_reference import (
     adaptive_reference,
     average_reference,
@@ -151,6 +152,7 @@ register(
         max_reference,
         Kernel(_MAX, partial(_lower_largest, "max_pool", "pool_max")),
         work=_work,
+        host=pool_host("max", max_reference),
     )
 )
 register(
@@ -169,6 +171,7 @@ register(
         average_reference,
         Kernel(_AVERAGE, _lower_average),
         work=_work,
+        host=pool_host("mean", average_reference),
     )
 )
 register(

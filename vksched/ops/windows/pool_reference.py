@@ -48,18 +48,17 @@ def _slide(x: NDArray, window: Window, sizes: Shape, fill: float, combine: Combi
     return x
 
 
-def _counts(window: Window, sizes: Shape, count_padding: bool) -> NDArray:
-    """Returns how many places each window of a mean counts."""
-    out = np.ones((), np.int64)
+def window_counts(window: Window, sizes: Shape, count_padding: bool) -> list[NDArray]:
+    """Returns for each axis how many places each window of a mean counts along it."""
+    out = []
     for axis, size in enumerate(sizes):
         starts = np.arange(size) * window.stride[axis] - window.begin[axis]
         places = starts[:, None] + np.arange(window.kernel[axis]) * window.dilation[axis]
         low, high = 0, window.sizes[axis]
         if count_padding:
             low, high = -window.begin[axis], high + window.end[axis]
-        inside = ((places >= low) & (places < high)).sum(1)
-        out = out[..., None] * inside
-    return np.asarray(out)
+        out.append(((places >= low) & (places < high)).sum(1))
+    return out
 
 
 def _least(dtype: np.dtype[Any]) -> float:
@@ -77,7 +76,10 @@ def average_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     """The mean of each window; 0 for one that counts nothing."""
     x = inputs[0]
     window, sizes = pool_window(x.shape, attrs), attrs.as_ints("sizes")
-    counts = np.maximum(_counts(window, sizes, attrs.as_bool("count_include_pad")), 1)
+    counts = np.ones((), np.int64)
+    for inside in window_counts(window, sizes, attrs.as_bool("count_include_pad")):
+        counts = counts[..., None] * inside
+    counts = np.maximum(counts, 1)
     return np.asarray(_slide(x, window, sizes, 0, np.add) / counts.astype(x.dtype))
 
 

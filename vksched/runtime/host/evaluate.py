@@ -65,8 +65,10 @@ def _call_of(graph: Graph, node: Node) -> _Call | None:
     op, kernel = node.declaration, node.declaration.host
     if kernel is None or node.type.size == 0:
         return None
-    largest = max(t.size for t in (node.type, *graph.input_types(node)))
-    cut = kernel.cut if largest > kernel.least else None
+    types = graph.input_types(node)
+    large = max(t.size for t in (node.type, *types)) > kernel.least
+    long = op.work(types, node.type, node.attrs).flops > host.LONG
+    cut = kernel.cut if large or long else None
     rounds = precision_of(node.attrs) != SINGLE
     return _Call(op, node.attrs, node.type.shape, numpy_dtype(node.type.dtype), cut, rounds)
 

@@ -1,0 +1,109 @@
+// What loops over windows share: where windows lie in x, and what follows a convolution.
+#pragma once
+
+#include "packed.hpp" // which vectors there are
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#ifdef HAS_VECTORS
+constexpr size_t AXES = 3, MOST_VECTORS = 8;
+constexpr size_t BAND = 1 << 16; // floats of x that are read again and again: they stay in a cache
+constexpr size_t PAGE = 1024;    // floats: channels that lie so far apart push each other out
+
+using Sizes = std::array<size_t, AXES>;
+using Places = std::array<ptrdiff_t, AXES>;
+
+// Windows over (depth, rows, columns); fewer axes have leading ones.
+struct Window {
+    Sizes sizes, kernel, out;
+    Places stride, dilation, begin;
+
+    size_t planes() const { return sizes[0] * sizes[1] * sizes[2]; }
+    size_t results() const { return out[0] * out[1] * out[2]; }
+    size_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
+};
+
+// The taps of an axis: those with one phase (place modulo stride) lie side by side once phases are
+// parted. phases: those there are. number, shift: of each tap its phase, and how far it lies in it.
+struct Taps {
+    std::vector<ptrdiff_t> phases;
+    std::vector<size_t> number, shift;
+    size_t reach = 0;
+
+    Taps(size_t kernel, ptrdiff_t stride, ptrdiff_t dilation)
+    {
+        for (size_t tap = 0; tap < kernel; ++tap) {
+            const ptrdiff_t place = static_cast<ptrdiff_t>(tap) * dilation, phase = place % stride;
+            const auto found = std::find(phases.begin(), phases.end(), phase);
+            number.push_back(found - phases.begin());
+            if (found == phases.end())
+                phases.push_back(phase);
+            shift.push_back(place / stride);
+            reach = std::max(reach, shift.back());
+        }
+    }
+};
+
+// Results that are computed together: rows and columns of one depth.
+struct Part {
+    size_t depth, row, rows, column, columns;
+};
+
+// x as the kernels read it: result (row, column) of a part at row * pitch + column, each tap a
+// shift from there. Columns from `columns` on are of no use.
+struct Area {
+    const float* x;
+    size_t channel, pitch, count; // floats from channel to channel; results up to the last one
+    std::vector<size_t> shifts;
+};
+
+// One step behind a convolution: of registers a and b, with parameters.
+enum Function { ADD, MUL, RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH };
+
+struct Step {
+    Function function;
+    size_t a, b;
+    float p, q;
+};
+
+// Registers: the convolution, a residual where there is one, constants, results of the steps.
+struct Steps {
+    size_t operands = 1;
+    std::vector<float> constants;
+    std::vector<Step> steps;
+};
+
+// A convolution of one image. residual: null, or laid out as the result.
+struct Conv {
+    Window window;
+    size_t channels, results, groups; // channels and results of one group
+    const float *x, *w, *bias, *residual;
+    float* out;
+    const Steps* steps;
+};
+
+enum Pooling { LARGEST, MEAN };
+
+// counts: for each axis the places that each window of a mean counts.
+struct Pool {
+    Window window;
+    Pooling kind;
+    size_t planes;
+    std::array<std::vector<float>, AXES> counts;
+    const float* x;
+    float* out;
+};
+
+// Memory of a thread, kept from call to call.
+inline float* scratch(size_t floats)
+{
+    thread_local std::vector<float> kept;
+    if (kept.size() < floats)
+        kept.resize(floats);
+    return kept.data();
+}
+#endif

@@ -1,0 +1,315 @@
+"""Native loops of convolutions and pools: drawn windows against sums over taps in float64, by the
+vectors of every processor, of AVX2 and of AVX-512; what follows a convolution, special values, and
+pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.graph import Graph
+from vksched.ops.core import host, loops
+from vksched.ops.core.attrs import Attrs, AttrValue
+from vksched.ops.core.op import THEN, all_ops
+from vksched.passes import Wishes, optimize
+from vksched.types import NDArray
+
+WIDE = {"every": 0, "avx2": 1, "avx512": 2}
+"""Which vectors the loops take at most: a processor without them takes what it has."""
+Ints = tuple[int, ...]
+native: Any = loops.native
+
+pytestmark = pytest.mark.skipif(
+    not loops.conv_functions(), reason="the loops of convolutions are not built"
+)
+
+
+@pytest.fixture(params=WIDE)
+def wide(request: pytest.FixtureRequest) -> int:
+    return WIDE[request.param]
+
+
+class Drawn:
+    """A window of one to three axes over x, as a seed draws it."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = np.random.default_rng(seed)
+        axes = seed % 3 + 1
+
+        def some(low: int, high: int) -> Ints:
+            return tuple(int(v) for v in rng.integers(low, high, axes))
+
+        self.kernel, self.stride, begin = some(1, 5), some(1, 4), some(0, 4)
+        self.dilation = tuple(
+            d if k > 1 else 1 for d, k in zip(some(1, 4), self.kernel, strict=True)
+        )
+        self.begin, self.end = begin, some(0, 4)
+        if seed % 4 == 0:  # windows that read x where it lies
+            self.begin = self.end = (0,) * axes
+            self.stride = (1,) * axes
+        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
+        sizes = [r + int(v) for r, v in zip(reach, some(0, 40 if axes < 3 else 9), strict=True)]
+        if seed % 10 == 0:
+            sizes[-1] += 3000  # more than one part
+        self.sizes = tuple(sizes)
+        self.out = tuple(
+            (s + b + e - r) // t + 1
+            for s, b, e, r, t in zip(sizes, self.begin, self.end, reach, self.stride, strict=True)
+        )
+
+    def values(self, *shape: int) -> NDArray:
+        return self.rng.standard_normal(shape).astype(np.float32)
+
+    def taps(self, x: NDArray, fill: float) -> Iterator[tuple[Ints, NDArray]]:
+        """Yields each tap and what it reads for each result."""
+        room = list(zip(self.begin, self.end, strict=True))
+        padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *room], constant_values=fill)
+        for tap in product(*map(range, self.kernel)):
+            places = np.ix_(
+                *(
+                    np.arange(count) * stride + t * dilation
+                    for t, count, stride, dilation in zip(
+                        tap, self.out, self.stride, self.dilation, strict=True
+                    )
+                )
+            )
+            yield tap, padded[(slice(None), slice(None), *places)]
+
+    def sliding(self) -> Any:
+        return native.Sliding(self.stride, self.dilation, self.begin)
+
+    def attrs(self, **more: AttrValue) -> Attrs:
+        names = ("stride", "dilation", "begin", "end")
+        return Attrs({**{name: getattr(self, name) for name in names}, **more})
+
+
+def convolved(drawn: Drawn, x: NDArray, w: NDArray, bias: NDArray) -> NDArray:
+    """The sums in float64, tap after tap."""
+    groups = x.shape[1] // w.shape[1]
+    out = np.zeros((x.shape[0], groups, w.shape[0] // groups, *drawn.out))
+    weights = w.astype(np.float64).reshape(groups, -1, *w.shape[1:])
+    for tap, read in drawn.taps(x, 0):
+        parts = read.reshape(x.shape[0], groups, w.shape[1], *drawn.out)
+        at = (slice(None), slice(None), slice(None), *tap)
+        out += np.einsum("ngc...,goc->ngo...", parts, weights[at])
+    axes = (1,) * len(drawn.out)
+    return out.reshape(x.shape[0], w.shape[0], *drawn.out) + bias.reshape(-1, *axes)
+
+
+def operands(drawn: Drawn, seed: int) -> tuple[NDArray, NDArray, NDArray]:
+    few = np.random.default_rng(seed)
+    groups, channels, each = (int(few.integers(1, most)) for most in (4, 6, 11))
+    if seed % 3 == 0:
+        groups, channels, each = int(few.integers(1, 9)), 1, int(few.integers(1, 3))
+    x = drawn.values(2, groups * channels, *drawn.sizes)
+    w = drawn.values(groups * each, channels, *drawn.kernel)
+    return x, w, drawn.values(groups * each)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_convolutions(seed: int, wide: int) -> None:
+    drawn = Drawn(seed)
+    x, w, bias = operands(drawn, seed)
+    wanted = convolved(drawn, x, w, bias)
+    out = np.full(wanted.shape, 77, np.float32)
+    native.conv(x, w, bias, None, out, drawn.sliding(), native.Steps(1, [], []), wide)
+    bound = 1e-6 * np.abs(w).reshape(len(w), -1).sum(1).max() * np.abs(x).max()
+    assert np.abs(out - wanted).max() <= bound
+
+
+STEPS: list[tuple[str, tuple[float, float], Callable[[NDArray], NDArray]]] = [
+    ("relu", (0, 0), lambda x: np.maximum(x, 0)),
+    ("clip", (-0.5, 0.75), lambda x: np.clip(x, -0.5, 0.75)),
+    ("leaky_relu", (0.1, 0), lambda x: np.where(x < 0, np.float32(0.1) * x, x)),
+    ("hard_sigmoid", (0.2, 0.5), lambda x: np.clip(np.float32(0.2) * x + np.float32(0.5), 0, 1)),
+    ("hard_swish", (0, 0), lambda x: x * np.clip((x + 3) / 6, 0, 1)),
+    ("add", (0, 0), lambda x: x + x),
+    ("mul", (0, 0), lambda x: x * x),
+]
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+@pytest.mark.parametrize(("name", "given", "wanted"), STEPS)
+def test_each_step_is_its_function(
+    name: str,
+    given: tuple[float, float],
+    wanted: Callable[[NDArray], NDArray],
+    kernel: int,
+    wide: int,
+) -> None:
+    """Of special values, too; on tiles that lie in the result as in x, and others."""
+    assert {name for name, _, _ in STEPS} == loops.conv_functions()
+    x = np.random.default_rng(0).standard_normal((1, 1, 9, 21)).astype(np.float32)
+    x[0, 0, 4, 3:8] = np.nan, np.inf, -np.inf, -0.0, 3e38
+    w = np.zeros((1, 1, kernel, kernel), np.float32)
+    w[0, 0, kernel // 2, kernel // 2] = 1.5
+    sliding, plain = native.Sliding([1, 1], [1, 1], [kernel // 2] * 2), native.Steps(1, [], [])
+    sums, out = (np.full(x.shape, 77, np.float32) for _ in range(2))
+    native.conv(x, w, None, None, sums, sliding, plain, wide)
+    native.conv(x, w, None, None, out, sliding, native.Steps(1, [], [(name, 0, 0, *given)]), wide)
+    with np.errstate(all="ignore"):
+        expected = wanted(sums)
+    assert np.allclose(out, expected, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_steps_read_registers(kernel: int, wide: int) -> None:
+    """(c + residual) * 0.5 * c, with the convolution read once more at the end."""
+    drawn = Drawn(0)
+    x, w = drawn.values(2, 5, 11, 19), drawn.values(9, 5, kernel, kernel)
+    beside, bias = drawn.values(2, 9, 11, 19), drawn.values(9)
+    sliding = native.Sliding([1, 1], [1, 1], [kernel // 2] * 2)
+    sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
+    native.conv(x, w, bias, None, sums, sliding, native.Steps(1, [], []), wide)
+    steps = [("add", 0, 1, 0, 0), ("mul", 3, 2, 0, 0), ("mul", 4, 0, 0, 0)]
+    native.conv(x, w, bias, beside, out, sliding, native.Steps(2, [0.5], steps), wide)
+    assert np.allclose(out, (sums + beside) * np.float32(0.5) * sums, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["max", "mean"])
+@pytest.mark.parametrize("seed", range(30))
+def test_drawn_pools(kind: str, seed: int, wide: int) -> None:
+    drawn = Drawn(seed)
+    x = drawn.values(2, 3, *drawn.sizes)
+    read = np.stack([r for _, r in drawn.taps(x, -np.inf if kind == "max" else 0)])
+    there = np.stack([r for _, r in drawn.taps(np.ones_like(x), 0)]).sum(0)[0, 0]
+    out = np.full((2, 3, *drawn.out), 77, np.float32)
+    if kind == "max":
+        wanted = read.max(0)
+        native.pool(kind, x, out, drawn.kernel, drawn.sliding(), [], wide)
+    else:
+        inside = [_counts_along(drawn, axis) for axis in range(len(drawn.out))]
+        wanted = read.sum(0) / np.maximum(there, 1)
+        native.pool(kind, x, out, drawn.kernel, drawn.sliding(), inside, wide)
+    assert np.allclose(out, wanted, rtol=1e-5, atol=1e-6)
+
+
+def _counts_along(drawn: Drawn, axis: int) -> list[float]:
+    places = np.arange(drawn.out[axis])[:, None] * drawn.stride[axis] - drawn.begin[axis]
+    places = places + np.arange(drawn.kernel[axis]) * drawn.dilation[axis]
+    return [float(n) for n in ((places >= 0) & (places < drawn.sizes[axis])).sum(1)]
+
+
+def test_nan_wins_and_padding_never(wide: int) -> None:
+    x = np.full((1, 2, 6, 40), -np.inf, np.float32)
+    x[0, 0, 2, 5], x[0, 0, 2, 6], x[0, 0, 3, 20] = np.nan, 5, np.inf
+    out = np.full((1, 2, 6, 40), 77, np.float32)
+    native.pool("max", x, out, [3, 3], native.Sliding([1, 1], [1, 1], [1, 1]), [], wide)
+    nan = np.zeros(x.shape, bool)
+    nan[0, 0, 1:4, 4:7] = True
+    assert np.array_equal(np.isnan(out), nan)
+    assert out[0, 0, 2, 7] == 5 and out[0, 0, 3, 21] == np.inf and (out[0, 1] == -np.inf).all()
+
+
+def test_padding_is_zeros_that_meet_weights(wide: int) -> None:
+    """An infinite weight makes NaN of them, as in the reference."""
+    x, w = np.ones((1, 1, 9, 9), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    w[0, 0, 0, 0] = np.inf
+    drawn_attrs = Attrs(
+        {"stride": (1, 1), "dilation": (1, 1), "begin": (1, 1), "end": (1, 1), "groups": 1}
+    )
+    with np.errstate(all="ignore"):
+        wanted = all_ops()["conv"].reference((x, w), drawn_attrs)
+    out, sliding = np.empty_like(x), native.Sliding([1, 1], [1, 1], [1, 1])
+    native.conv(x, w, None, None, out, sliding, native.Steps(1, [], []), wide)
+    assert np.isnan(wanted).any() and np.array_equal(out, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("op", ["conv", "max_pool", "average_pool"])
+def test_pieces_make_the_same_bits(op: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Drawn(seed)
+    x, w, bias = operands(drawn, seed)
+    given: tuple[NDArray, ...] = (x, w, bias)
+    attrs = drawn.attrs(groups=x.shape[1] // w.shape[1])
+    channels = w.shape[0]
+    if op != "conv":
+        attrs = drawn.attrs(kernel=drawn.kernel, sizes=drawn.out, count_include_pad=False)
+        given, channels = (x,), x.shape[1]
+    kernel = all_ops()[op].host
+    assert kernel is not None
+    whole, cut = (np.full((2, channels, *drawn.out), 77, np.float32) for _ in range(2))
+    kernel.compute(given, attrs, whole)
+    monkeypatch.setattr(host, "BLOCK", 64)
+    pieces = list(kernel.cut(given, attrs, cut))
+    assert len(pieces) > 1
+    for piece, part in pieces:
+        kernel.compute(piece, attrs, part)
+    assert cut.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"w": np.ones((4, 2, 3), np.float32)},
+        {"w": np.ones((4, 5, 3, 3), np.float32)},
+        {"bias": np.ones(3, np.float32)},
+        {"out": np.ones((1, 3, 6, 6), np.float32)},
+        {"out": np.ones((2, 4, 6, 6), np.float32)},
+        {"residual": np.ones((1, 4, 6, 6), np.float32)},
+    ],
+)
+def test_other_shapes_are_refused(change: dict[str, NDArray]) -> None:
+    given: dict[str, Any] = {
+        "x": np.ones((1, 4, 6, 6), np.float32),
+        "w": np.ones((4, 2, 3, 3), np.float32),
+        "bias": None,
+        "residual": None,
+        "out": np.ones((1, 4, 6, 6), np.float32),
+        "sliding": native.Sliding([1, 1], [1, 1], [1, 1]),
+        "steps": native.Steps(1, [], []),
+    }
+    native.conv(**given)
+    with pytest.raises(ValueError, match="expected"):
+        native.conv(**{**given, **change})
+
+
+def test_registers_and_windows_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="registers"):
+        native.Steps(1, [], [("add", 0, 1, 0, 0)])
+    with pytest.raises(ValueError, match="steps"):
+        native.Steps(2, [], [])
+    with pytest.raises(KeyError):
+        native.Steps(1, [], [("exp", 0, 0, 0, 0)])
+    with pytest.raises(ValueError, match="above 0"):
+        native.Sliding([0], [1], [0])
+
+
+def network() -> Graph:
+    rng = np.random.default_rng(0)
+    x = vs.input("x", (1, 4, 8, 8), "float32")
+    w = vs.weight(rng.standard_normal((4, 4, 3, 3)).astype(np.float32))
+    made = vs.relu(vs.conv(x, w, padding=1) + x)
+    return vs.build_graph(made)[0]
+
+
+def test_numpy_alone_takes_steps_in_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = optimize(network(), Wishes())
+    assert [n.op for n in graph.ops] == ["conv"] and THEN in graph.ops[0].attrs
+    monkeypatch.setattr(loops, "native", None)
+    assert [n.op for n in optimize(network(), Wishes()).ops] == ["conv", "chain"]
+
+
+@pytest.mark.parametrize("with_loops", [True, False])
+def test_a_network_gives_what_its_ops_give(
+    with_loops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan with such steps runs without loops, too."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((1, 4, 8, 8)).astype(np.float32)
+    w = rng.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    given = vs.input("x", x.shape, "float32")
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.relu(vs.conv(given, vs.weight(w), padding=1) + given))
+        if not with_loops:
+            monkeypatch.setattr(loops, "native", None)
+        got = np.array(run(x=x))
+    attrs = Attrs({"stride": (1, 1), "dilation": (1, 1), "begin": (1, 1), "end": (1, 1)})
+    sums = all_ops()["conv"].reference((x, w), Attrs({**attrs, "groups": 1}))
+    assert np.allclose(got, np.maximum(sums + x, 0), rtol=1e-5, atol=1e-5)
