@@ -12,10 +12,13 @@
 #ifdef HAS_VECTORS
 constexpr size_t AXES = 3, MOST_VECTORS = 8;
 constexpr size_t BAND = 1 << 16; // floats of x that are read again and again: they stay in a cache
+constexpr size_t FEW = 1 << 12;   // floats of x that the first cache holds
 constexpr size_t PAGE = 1024;    // floats: channels that lie so far apart push each other out
 
 using Sizes = std::array<size_t, AXES>;
 using Places = std::array<ptrdiff_t, AXES>;
+
+typedef float Anywhere __attribute__((aligned(1), may_alias)); // as files hold weights
 
 // Windows over (depth, rows, columns); fewer axes have leading ones.
 struct Window {
@@ -81,7 +84,8 @@ struct Steps {
 struct Conv {
     Window window;
     size_t channels, results, groups; // channels and results of one group
-    const float *x, *w, *bias, *residual;
+    const float *x, *bias, *residual;
+    const Anywhere* w;
     float* out;
     const Steps* steps;
 };

@@ -41,17 +41,15 @@ INLINED void copy(float* to, const float* from, size_t count)
 
 // -- x as vectors ---------------------------------------------------------------------------------
 
-// Every `step`-th value.
-INLINED void gather(float* to, const float* from, size_t count, ptrdiff_t step)
+// Every STEP-th value, or every `step`-th.
+template <ptrdiff_t STEP>
+INLINED void gather(float* __restrict to, const float* __restrict from, size_t count,
+                    ptrdiff_t step)
 {
-    if (step == 1)
-        copy(to, from, count);
-    else if (step == 2)
-        for (size_t at = 0; at < count; ++at)
-            to[at] = from[2 * at];
-    else
-        for (size_t at = 0; at < count; ++at)
-            to[at] = from[step * at];
+    if (STEP == 1)
+        return copy(to, from, count);
+    for (size_t at = 0; at < count; ++at)
+        to[at] = from[static_cast<ptrdiff_t>(at) * (STEP ? STEP : step)];
 }
 
 // Results before the first that lies `place` or further from the start of x's axis.
@@ -61,30 +59,25 @@ INLINED size_t before(ptrdiff_t place, ptrdiff_t step, size_t count)
     return std::min(static_cast<size_t>(at), count);
 }
 
-// The results of a phase that read x: result j reads place first + j * step of x's row. Others
-// read padding.
+// The results along an axis that read x, from..end-1: result j reads place first + j * step.
 struct Inside {
     ptrdiff_t first, step;
-    size_t from, end, count;
+    size_t from, end;
 
     Inside(ptrdiff_t first, ptrdiff_t step, size_t size, size_t count)
       : first(first), step(step), from(before(-first, step, count)),
-        end(before(static_cast<ptrdiff_t>(size) - first, step, count)), count(count)
+        end(std::max(from, before(static_cast<ptrdiff_t>(size) - first, step, count)))
     {
     }
+
+    size_t place(size_t result) const { return first + static_cast<ptrdiff_t>(result) * step; }
 };
 
-INLINED void spread_row(float* to, const Inside& inside, const float* row, float fill)
-{
-    const size_t from = std::min(inside.from, inside.end);
-    for (size_t at = 0; at < from; ++at)
-        to[at] = fill;
-    if (from < inside.end)
-        gather(to + from, row + inside.first + static_cast<ptrdiff_t>(from) * inside.step,
-               inside.end - from, inside.step);
-    for (size_t at = inside.end; at < inside.count; ++at)
-        to[at] = fill;
-}
+// Where x goes in one phase: rows and columns of it, among padding where they are not all.
+struct Grid {
+    size_t rows, columns, from, to;
+    bool is_all = false;
+};
 
 struct Layout {
     const Window& window;
@@ -167,29 +160,62 @@ struct Layout {
         return area;
     }
 
-    // Writes one channel of x as `apart` tells.
-    void spread(const Part& part, const Area& area, const float* x, float fill, float* to) const
+    // How a channel of x becomes what `apart` tells, a grid after the other.
+    std::vector<Grid> grids_of(const Part& part, const Area& area) const
     {
-        const size_t lines = part.rows + rows.reach;
+        const size_t lines = part.rows + rows.reach, row = window.sizes[2];
+        const auto along = [&](size_t axis, size_t first, ptrdiff_t phase, size_t count) {
+            const ptrdiff_t step = window.stride[axis];
+            return Inside(static_cast<ptrdiff_t>(first) * step - window.begin[axis] + phase, step,
+                          window.sizes[axis], count);
+        };
+        std::vector<Grid> made;
         for (size_t tap = 0; tap < window.kernel[0]; ++tap) {
-            const ptrdiff_t d = static_cast<ptrdiff_t>(part.depth) * window.stride[0]
-                - window.begin[0] + static_cast<ptrdiff_t>(tap) * window.dilation[0];
-            const bool deep = d >= 0 && d < static_cast<ptrdiff_t>(window.sizes[0]);
-            for (const ptrdiff_t row_phase : rows.phases)
+            const ptrdiff_t shift = static_cast<ptrdiff_t>(tap) * window.dilation[0];
+            const Inside deep = along(0, part.depth, shift, 1);
+            for (const ptrdiff_t row_phase : rows.phases) {
+                const Inside down = along(1, part.row, row_phase, lines);
                 for (const ptrdiff_t phase : columns.phases) {
-                    const Inside inside(static_cast<ptrdiff_t>(part.column) * window.stride[2]
-                                            - window.begin[2] + phase,
-                                        window.stride[2], window.sizes[2], area.pitch);
-                    for (size_t line = 0; line < lines; ++line, to += area.pitch) {
-                        const ptrdiff_t r = static_cast<ptrdiff_t>(part.row + line)
-                                * window.stride[1] - window.begin[1] + row_phase;
-                        if (deep && r >= 0 && r < static_cast<ptrdiff_t>(window.sizes[1]))
-                            spread_row(to, inside, x + (d * window.sizes[1] + r) * window.sizes[2],
-                                       fill);
-                        else
-                            std::fill(to, to + area.pitch, fill);
-                    }
+                    const Inside across = along(2, part.column, phase, area.pitch);
+                    Grid grid{(deep.end - deep.from) * (down.end - down.from),
+                              across.end - across.from, 0, 0};
+                    grid.is_all = grid.rows == lines && grid.columns == area.pitch;
+                    grid.to = down.from * area.pitch + across.from;
+                    if (grid.rows && grid.columns)
+                        grid.from = (deep.place(0) * window.sizes[1] + down.place(down.from)) * row
+                            + across.place(across.from);
+                    else
+                        grid.rows = 0;
+                    made.push_back(grid);
                 }
+            }
+        }
+        return made;
+    }
+
+    template <ptrdiff_t STEP>
+    void gather_rows(const Grid& grid, const Area& area, const float* x, float* to) const
+    {
+        const size_t apart = window.stride[1] * window.sizes[2];
+        for (size_t row = 0; row < grid.rows; ++row)
+            gather<STEP>(to + grid.to + row * area.pitch, x + grid.from + row * apart,
+                         grid.columns, window.stride[2]);
+    }
+
+    // Writes one channel of x.
+    void spread(const std::vector<Grid>& grids, const Part& part, const Area& area, const float* x,
+                float fill, float* to) const
+    {
+        const size_t size = (part.rows + rows.reach) * area.pitch;
+        for (const Grid& grid : grids) {
+            if (!grid.is_all)
+                std::fill(to, to + size, fill);
+            switch (window.stride[2]) {
+            case 1: gather_rows<1>(grid, area, x, to); break;
+            case 2: gather_rows<2>(grid, area, x, to); break;
+            default: gather_rows<0>(grid, area, x, to);
+            }
+            to += size;
         }
         std::fill(to, to + shared(part), fill);
     }
@@ -234,8 +260,8 @@ struct Rows {
 
 // The sums of R output channels and V vectors of results, from the bias on.
 template <size_t R, size_t V>
-void products(const Area& area, size_t channels, const float* w, const float* bias, const float* x,
-              Rows made)
+void products(const Area& area, size_t channels, const void* weights, const float* bias,
+              const float* x, Rows made)
 {
     Vector sums[R][V];
     for (size_t r = 0; r < R; ++r)
@@ -243,6 +269,7 @@ void products(const Area& area, size_t channels, const float* w, const float* bi
             sums[r][v] = Vector{} + bias[r];
     const size_t taps = area.shifts.size(), row = channels * taps;
     const size_t* shifts = area.shifts.data();
+    const Anywhere* w = static_cast<const Anywhere*>(weights);
     for (size_t channel = 0; channel < channels; ++channel, x += area.channel)
         for (size_t tap = 0; tap < taps; ++tap, ++w) {
             const float* at = x + shifts[tap];
@@ -261,7 +288,7 @@ void products(const Area& area, size_t channels, const float* w, const float* bi
             store(made.first + r * made.apart + v * LANES, sums[r][v]);
 }
 
-using Products = void (*)(const Area&, size_t, const float*, const float*, const float*, Rows);
+using Products = void (*)(const Area&, size_t, const void*, const float*, const float*, Rows);
 
 template <size_t R, size_t... V>
 constexpr std::array<Products, sizeof...(V)> of_rows(std::index_sequence<V...>)
@@ -427,13 +454,16 @@ INLINED void end_apart(Ending& ending, const Part& part, const Area& area, const
              });
 }
 
-// x of one part as the kernels read it, group after group.
+// x of one part as the kernels read it, some groups at a time: what is written is read a while later,
+// as processors hand a vector over at once only where one store wrote all of it.
 struct Reader {
     const Layout& layout;
     const Part& part;
     size_t channels;
     float fill;
     Area area;
+    std::vector<Grid> grids;
+    size_t batch = 1;    // groups
     float* to = nullptr; // null where x itself is read
 
     // least: vectors of the widest tile, of which none may reach beyond x.
@@ -443,17 +473,41 @@ struct Reader {
         if (layout.lies_ready() && area.count >= least * LANES)
             return;
         area = layout.apart(part);
-        to = scratch(channels * area.channel + WIDEST);
+        grids = layout.grids_of(part, area);
+        batch = std::max<size_t>(1, FEW / (channels * area.channel));
+        to = scratch(batch * channels * area.channel + WIDEST);
     }
 
-    void read(const float* x)
-    {
-        area.x = to ? to : x + layout.first_place(part);
-        for (size_t channel = 0; to && channel < channels; ++channel)
-            layout.spread(part, area, x + channel * layout.window.planes(), fill,
-                          to + channel * area.channel);
-    }
 };
+
+// Calls with each group and its area. x: of the first one.
+template <class Call>
+INLINED void each_group(Reader& reader, const float* x, size_t groups, Call call)
+{
+    const size_t planes = reader.layout.window.planes();
+    for (size_t first = 0; first < groups; first += reader.batch) {
+        const size_t count = std::min(reader.batch, groups - first);
+        for (size_t channel = 0; reader.to && channel < count * reader.channels; ++channel)
+            reader.layout.spread(reader.grids, reader.part, reader.area,
+                               x + (first * reader.channels + channel) * planes, reader.fill,
+                               reader.to + channel * reader.area.channel);
+        for (size_t group = first; group < first + count; ++group) {
+            reader.area.x = reader.to
+                ? reader.to + (group - first) * reader.channels * reader.area.channel
+                : x + group * reader.channels * planes + reader.layout.first_place(reader.part);
+            call(group);
+        }
+    }
+}
+
+// Asks for the weights of the next rows, as far as this tile is of all: they come while it is computed.
+INLINED void ask_ahead(const Anywhere* w, size_t count, const Tile& tile, size_t of)
+{
+    constexpr size_t line = 16;
+    const Anywhere* end = w + count * (tile.first + tile.count) / of;
+    for (const Anywhere* at = w + count * tile.first / of; at < end; at += line)
+        __builtin_prefetch(at);
+}
 
 // The results of one group in a part: ROWS channels at a time, tile after tile.
 INLINED void convolve_group(Ending& ending, const Part& part, const Area& area, size_t group)
@@ -473,6 +527,9 @@ INLINED void convolve_group(Ending& ending, const Part& part, const Area& area, 
             const size_t count = std::min(vectors * LANES, area.count - first);
             const bool direct = dense && count == vectors * LANES;
             float* out = conv.out + channel * plane + start + first;
+            const size_t left = conv.results - row - own;
+            ask_ahead(conv.w + (channel + own) * steps, std::min(left, rows) * steps,
+                      {channel, first, count}, area.count);
             products_of(own, vectors, std::make_index_sequence<ROWS>())(
                 area, conv.channels, conv.w + channel * steps, bias, area.x + first,
                 direct ? Rows{out, plane} : Rows{made, WIDEST});
@@ -488,6 +545,111 @@ INLINED void convolve_group(Ending& ending, const Part& part, const Area& area, 
     }
 }
 
+// Taps below each other, of one column and one phase of rows: shifts 0, 1, ... rows from `first`.
+struct Column {
+    size_t first, tap, taps, apart; // of the weights the first one, how many, and how far apart
+};
+
+constexpr size_t STRIP = 4, MOST_TAPS = 5;
+
+// The columns of a window of one channel; none where rows of a phase do not follow each other.
+INLINED std::vector<Column> columns_of(const Layout& layout, const Area& area)
+{
+    const Window& window = layout.window;
+    const size_t wide = window.kernel[2], phases = layout.rows.phases.size();
+    std::vector<Column> made;
+    for (size_t row = 0; row < window.kernel[1]; ++row) {
+        const size_t number = layout.rows.number[row], shift = layout.rows.shift[row];
+        for (size_t column = 0; column < wide; ++column) {
+            if (shift == 0)
+                made.push_back({area.shifts[row * wide + column], row * wide + column, 0, 0});
+            Column& own = made[number * wide + column];
+            if (number >= phases || shift != own.taps++ || own.taps > MOST_TAPS)
+                return {};
+            if (shift == 1)
+                own.apart = row * wide + column - own.tap;
+        }
+    }
+    return made;
+}
+
+// Adds what a column gives to STRIP rows of results: each vector of x is read once.
+template <size_t TAPS>
+INLINED void add_column(Vector (&sums)[STRIP], const float* x, size_t pitch, const Anywhere* w,
+                        size_t apart)
+{
+    Vector from[STRIP + TAPS - 1];
+#pragma GCC unroll 8
+    for (size_t row = 0; row < STRIP + TAPS - 1; ++row)
+        from[row] = load(x + row * pitch);
+#pragma GCC unroll 8
+    for (size_t tap = 0; tap < TAPS; ++tap)
+#pragma GCC unroll 8
+        for (size_t row = 0; row < STRIP; ++row)
+            sums[row] += from[row + tap] * w[tap * apart];
+}
+
+// STRIP rows of results, one channel in and out; the last vector ends where the row does.
+INLINED void convolve_strip(const std::vector<Column>& columns, const Area& area, const float* x,
+                            const Anywhere* w, float bias, float* out, size_t count)
+{
+    const auto tile = [&](size_t at, size_t width) {
+        Vector sums[STRIP];
+        for (Vector& sum : sums)
+            sum = Vector{} + bias;
+        for (const Column& column : columns) {
+            const float* from = x + column.first + at;
+            const Anywhere* own = w + column.tap;
+            switch (column.taps) {
+            case 1: add_column<1>(sums, from, area.pitch, own, column.apart); break;
+            case 2: add_column<2>(sums, from, area.pitch, own, column.apart); break;
+            case 3: add_column<3>(sums, from, area.pitch, own, column.apart); break;
+            case 4: add_column<4>(sums, from, area.pitch, own, column.apart); break;
+            default: add_column<5>(sums, from, area.pitch, own, column.apart);
+            }
+        }
+        for (size_t row = 0; row < STRIP; ++row)
+            if (width == LANES)
+                store(out + row * count + at, sums[row]);
+            else {
+                float made[LANES];
+                store(made, sums[row]);
+                copy(out + row * count + at, made, width);
+            }
+    };
+    if (count < LANES)
+        return tile(0, count);
+    each_of(LANES, count, [&](size_t at) { tile(at, LANES); });
+}
+
+// A part of one channel with weights of its own, strip after strip; the last one ends where the part
+// does.
+INLINED void convolve_alone(Ending& ending, const std::vector<Column>& columns, const Part& part,
+                            const Area& area, size_t channel)
+{
+    const Conv& conv = ending.conv;
+    const size_t row = conv.window.out[2];
+    const float bias = conv.bias ? conv.bias[channel] : 0.0f;
+    const size_t start = channel * conv.window.results()
+        + (part.depth * conv.window.out[1] + part.row) * row;
+    size_t done = 0;
+    const auto take_until = [&](size_t line) {
+        float* out = conv.out + start;
+        for (size_t at = done * row; at < line * row; at += WIDEST) {
+            const float* beside = conv.residual ? conv.residual + start + at : nullptr;
+            take_all(ending, beside, out + at, std::min(WIDEST, line * row - at));
+        }
+        done = line;
+    };
+    each_of(STRIP, part.rows, [&](size_t line) {
+        convolve_strip(columns, area, area.x + line * area.pitch,
+                       conv.w + channel * conv.window.taps(), bias, conv.out + start + line * row,
+                       row);
+        take_until(line); // a strip later, as what was stored just now is not to be had at once
+    });
+    take_until(part.rows);
+}
+
 void convolve(const Conv& conv)
 {
     const Layout layout(conv.window);
@@ -495,10 +657,16 @@ void convolve(const Conv& conv)
     each_part(conv.window, layout.first(conv.channels), [&](const Part& part) {
         Ending ending(conv);
         Reader reader(layout, part, conv.channels, most, 0.0f);
-        for (size_t group = 0; group < conv.groups; ++group) {
-            reader.read(conv.x + group * conv.channels * conv.window.planes());
-            convolve_group(ending, part, reader.area, group);
-        }
+        std::vector<Column> columns;
+        if (conv.channels == 1 && conv.results == 1 && conv.window.kernel[0] == 1
+            && part.rows >= STRIP && part.columns == conv.window.out[2])
+            columns = columns_of(layout, reader.area);
+        each_group(reader, conv.x, conv.groups, [&](size_t group) {
+            if (columns.empty())
+                convolve_group(ending, part, reader.area, group);
+            else
+                convolve_alone(ending, columns, part, reader.area, group);
+        });
     });
 }
 
@@ -519,14 +687,13 @@ INLINED void pool_planes(const Pool& pool)
 {
     const Layout layout(pool.window);
     constexpr float fill = KIND == LARGEST ? -std::numeric_limits<float>::infinity() : 0.0f;
-    const size_t from = pool.window.planes(), to = pool.window.results();
+    const size_t to = pool.window.results();
     alignas(64) float made[WIDEST];
     each_part(pool.window, layout.first(1), [&](const Part& part) {
         Reader reader(layout, part, 1, MOST_VECTORS, fill);
         const Area& area = reader.area;
         const auto counts = KIND == MEAN ? counted(pool, part, area) : std::vector<float>{};
-        for (size_t plane = 0; plane < pool.planes; ++plane) {
-            reader.read(pool.x + plane * from);
+        each_group(reader, pool.x, pool.planes, [&](size_t plane) {
             each_tile(area.count, MOST_VECTORS, [&](size_t first, size_t vectors) {
                 pooled_of<KIND>(vectors, std::make_index_sequence<MOST_VECTORS>())(
                     area, area.x + first, made);
@@ -539,7 +706,7 @@ INLINED void pool_planes(const Pool& pool)
                              copy(pool.out + plane * to + place, made + at, run);
                          });
             });
-        }
+        });
     });
 }
 

@@ -43,14 +43,14 @@ inline bool is_float(const std::string& format)
     return format == "f" || format == "@f" || format == "=f" || format == std::string{own, 'f'};
 }
 
-inline py::buffer_info floats(const py::buffer& given, bool writable = false)
+inline py::buffer_info floats(const py::buffer& given, bool writable = false, bool anywhere = false)
 {
     py::buffer_info info = given.request(writable);
     py::ssize_t expected = sizeof(float);
     bool dense = true;
     for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
         dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
-    const bool aligned = reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
+    const bool aligned = anywhere || reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
     require(is_float(info.format) && aligned && (dense || info.size == 0),
             "expected contiguous, aligned float32");
     return info;

@@ -55,7 +55,10 @@ bool has_widest() { return false; }
 // wide: 0 for vectors that all processors have, 1 for those of AVX2, 2 for those of AVX-512.
 void convolve(const Conv& told, int wide)
 {
-    if (wide > 1 && has_widest())
+    // of a channel alone the vectors are rows: short ones leave a part of the widest empty
+    const bool short_rows =
+        told.channels == 1 && told.results == 1 && told.window.out[2] < widest::LANES;
+    if (wide > 1 && has_widest() && !short_rows)
         widest::convolve(told);
     else
         wide > 0 && has_wider() ? wider::convolve(told) : plain::convolve(told);
@@ -148,7 +151,7 @@ void conv(const py::buffer& x, const py::buffer& w, const py::object& bias,
           const py::object& residual, const py::buffer& out, const Sliding& sliding,
           const Steps& steps, int wide)
 {
-    const py::buffer_info from = floats(x), weights = floats(w), to = floats(out, true);
+    const py::buffer_info from = floats(x), weights = floats(w, false, true), to = floats(out, true);
     require(weights.ndim == from.ndim && weights.ndim > 2, "expected w of (C_out, C, kernel...)");
     std::vector<size_t> kernel(weights.shape.begin() + 2, weights.shape.end());
     require(kernel.size() == sliding.stride.size(), "expected a kernel of as many axes");
@@ -172,7 +175,7 @@ void conv(const py::buffer& x, const py::buffer& w, const py::object& bias,
         require(beside.size == to.size, "expected a residual like the result");
         told.residual = values(beside);
     }
-    told.w = values(weights);
+    told.w = static_cast<const Anywhere*>(weights.ptr);
     told.steps = &steps;
     const size_t x_image = from.shape[1] * told.window.planes();
     const size_t image = to.shape[1] * told.window.results();

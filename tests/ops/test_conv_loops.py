@@ -236,7 +236,7 @@ def test_pieces_make_the_same_bits(op: str, seed: int, monkeypatch: pytest.Monke
     assert kernel is not None
     whole, cut = (np.full((2, channels, *drawn.out), 77, np.float32) for _ in range(2))
     kernel.compute(given, attrs, whole)
-    monkeypatch.setattr(host, "BLOCK", 64)
+    monkeypatch.setattr(host, "BLOCK", 4)
     pieces = list(kernel.cut(given, attrs, cut))
     assert len(pieces) > 1
     for piece, part in pieces:

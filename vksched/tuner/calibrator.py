@@ -20,10 +20,10 @@ from pathlib import Path
 
 from ..errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
 from ..graph import Graph
+from ..machine.cores import usable_cores
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..runtime.device import Device
-from ..runtime.host.threads import usable_cores
 from ..trace import Clock, Event, Trace
 from .attempts import Attempt
 from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate

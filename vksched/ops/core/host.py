@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...machine.cores import usable_cores
 from ...types import NDArray
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ and not the second one.
 
 LONG = 1 << 23
 """Operations of a call that several threads share, though it has few elements: some 0.1 ms."""
+
+SHARES = 2 * usable_cores() if usable_cores() > 1 else 1
+"""Pieces at most of a call of which each piece reads all of an operand anew."""
 
 LONG_ROW = 1 << 12
 """Values of a row beyond which a plain sum in float32 loses digits that one in pairs keeps."""

@@ -247,7 +247,8 @@ def conv(
     if not (_takes(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
         return False
     given = [None if values is None else _plain(values) for values in (bias, residual)]
-    native.conv(_plain(x), _plain(w), *given, out, sliding, steps)
+    weights = w if w.flags.c_contiguous else _plain(w)  # they may lie at any byte
+    native.conv(_plain(x), weights, *given, out, sliding, steps)
     return True
 
 

@@ -107,6 +107,11 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     unit = channels // groups if groups > 1 else CHANNELS
     flops = 2 * math.prod(out.shape) * math.prod(w.shape[1:])
     pieces = max(-(-flops // host.LONG), -(-out.size // host.BLOCK))
+    if groups == 1:
+        pieces = max(min(pieces, host.SHARES), images)
+    if pieces == 1:
+        yield inputs, out
+        return
     each = -(-images * channels // pieces)
     step = -(-min(each, channels) // unit) * unit
     taken = w.shape[1] if groups > 1 else 0

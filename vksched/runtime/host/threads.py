@@ -24,6 +24,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from ...machine.cores import usable_cores
 from ..fork import in_child
 
 MOMENT_S = 0.25
@@ -37,13 +38,6 @@ _IDLE = (3, 4)
 """The columns of a line of /proc/stat in which a core did nothing: idle, and waiting for a disk."""
 _NICE = 1
 """The column of what programs of a lower priority did."""
-
-
-def usable_cores() -> int:
-    """Returns how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def worked_s() -> float | None:

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...errors import DeviceLost, DTypeError
+from ...machine.cores import usable_cores
 from ...ops.core.late import Held, Late
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
@@ -26,7 +27,6 @@ from ...types import (
     is_uniform,
     numpy_dtype,
 )
-from ..host.threads import usable_cores
 from ..host.workers import Workers
 from ..states import Item
 from .buffers import Buffer, HostBuffer
