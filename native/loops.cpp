@@ -81,21 +81,16 @@ struct GeluTanhSlope {
     }
 };
 
+struct Exp {
+    INLINED float of(float x) { return exponential(x); }
+};
+
 struct Sigmoid {
     INLINED float of(float x) { return 1.0f / (1.0f + exponential(-x)); }
 };
 
 struct Silu {
     INLINED float of(float x) { return x / (1.0f + exponential(-x)); }
-};
-
-// Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
-// length and for means far from 0. scale, shift: a value for each column, or null.
-struct Norm {
-    size_t rows, columns;
-    const float *scale, *shift;
-    double eps;
-    bool centered;
 };
 
 template <bool SQUARED>
@@ -171,8 +166,6 @@ INLINED void norm_gradient_row(const Norm& norm, const float* g, const float* x,
         out[at] = static_cast<float>((h(at) - middle - out[at] * part) / spread);
 }
 
-using Loop = void (*)(const float*, float*, size_t);
-using NormLoop = void (*)(const Norm&, const float*, float*);
 using GradientLoop = void (*)(const Norm&, const float*, const float*, float*);
 
 template <class F>
@@ -228,17 +221,18 @@ WIDE void gradient_rows_wide(const Norm& norm, const float* g, const float* x, f
 const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
 template <class F>
-constexpr Loop over_wide = over<F>;
+constexpr ValueLoop over_wide = over<F>;
 constexpr NormLoop norm_rows_wide = norm_rows;
 constexpr GradientLoop gradient_rows_wide = gradient_rows;
 const bool has_wide = false;
 #endif
 
 struct Ways {
-    Loop plain, wide;
+    ValueLoop plain, wide;
 };
 
-const std::map<std::string, Ways> functions{{"erf", {over<Erf>, over_wide<Erf>}},
+const std::map<std::string, Ways> functions{{"exp", {over<Exp>, over_wide<Exp>}},
+                                            {"erf", {over<Erf>, over_wide<Erf>}},
                                             {"gelu", {over<Gelu>, over_wide<Gelu>}},
                                             {"gelu_tanh", {over<GeluTanh>, over_wide<GeluTanh>}},
                                             {"gelu_slope", {over<GeluSlope>, over_wide<GeluSlope>}},
@@ -249,12 +243,9 @@ const std::map<std::string, Ways> functions{{"erf", {over<Erf>, over_wide<Erf>}}
 
 void run(const std::string& name, const py::buffer& x, const py::buffer& out, bool wide)
 {
-    const auto found = functions.find(name);
-    if (found == functions.end())
-        throw py::key_error(name);
+    const ValueLoop loop = value_loop(name, wide);
     const py::buffer_info from = floats(x), to = floats(out, true);
     require(from.size == to.size, "expected as many values in the result as in the operand");
-    const Loop loop = wide && has_wide ? found->second.wide : found->second.plain;
     py::gil_scoped_release unlocked;
     loop(static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr), to.size);
 }
@@ -283,7 +274,7 @@ void norm(const py::buffer& x, const py::object& scale, const py::object& shift,
     told.shift = of_columns(shift, shifts, columns);
     told.eps = eps;
     told.centered = centered;
-    const NormLoop loop = wide && has_wide ? norm_rows_wide : norm_rows;
+    const NormLoop loop = norm_loop(wide);
     py::gil_scoped_release unlocked;
     loop(told, static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr));
 }
@@ -310,6 +301,16 @@ void norm_gradient(const py::buffer& g, const py::buffer& x, const py::object& s
 
 } // namespace
 
+ValueLoop value_loop(const std::string& name, bool wide)
+{
+    const auto found = functions.find(name);
+    if (found == functions.end())
+        throw py::key_error(name);
+    return wide && has_wide ? found->second.wide : found->second.plain;
+}
+
+NormLoop norm_loop(bool wide) { return wide && has_wide ? norm_rows_wide : norm_rows; }
+
 PYBIND11_MODULE(loops, m)
 {
     m.doc() = "What takes numpy many passes over float32, in one; operands are contiguous, and a "
@@ -324,6 +325,7 @@ PYBIND11_MODULE(loops, m)
     add_conv(m);
     add_integer(m);
     add_packed(m);
+    add_program(m);
     add_recurrent(m);
     add_repack(m);
     add_texts(m);

@@ -4,6 +4,7 @@
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
 //   loops_conv.cpp      convolutions and pools, by conv_ways.hpp
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
+//   loops_program.cpp   many of them in one call
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
 //   loops_texts.cpp     strings of files
@@ -56,9 +57,25 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false, bo
     return info;
 }
 
-void add_integer(py::module_& m);
+// Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
+// length and for means far from 0. scale, shift: a value for each column, or null.
+struct Norm {
+    size_t rows, columns;
+    const float *scale, *shift;
+    double eps;
+    bool centered;
+};
+
+// Loops by name, for the processor at hand or, not wide, for all.
+using ValueLoop = void (*)(const float*, float*, size_t);
+using NormLoop = void (*)(const Norm&, const float*, float*);
+ValueLoop value_loop(const std::string& name, bool wide);
+NormLoop norm_loop(bool wide);
+
 void add_conv(py::module_& m);
+void add_integer(py::module_& m);
 void add_packed(py::module_& m);
+void add_program(py::module_& m);
 void add_recurrent(py::module_& m);
 void add_repack(py::module_& m);
 void add_texts(py::module_& m);

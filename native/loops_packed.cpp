@@ -15,14 +15,6 @@ namespace {
 
 constexpr uint32_t SUMS = 16;
 
-// Rows of a weight, and where their products go. bias: null without.
-struct Packed {
-    const uint32_t* words;
-    size_t rows, row_words, columns;
-    const float* bias;
-    size_t out_row;
-};
-
 // Values are float16 or bfloat16; or how heads hold scales: two float16 in a word; a scale and a
 // shift in a word; powers of two, four in a word; numbers of six bits times two float16; 16 numbers
 // of eight bits times one; 16 scales and shifts of four bits times two; 16, or 8, scales of six bits
@@ -58,10 +50,8 @@ constexpr uint32_t words_of()
     return Format::head + RUNS * (Format::low + Format::high);
 }
 
-using Loop = void (*)(const Packed&, const float*, size_t, float*);
-
 struct Loops {
-    Loop linear, unpack;
+    PackedLoop linear, unpack;
     uint32_t low, tile_words;
 };
 
@@ -147,7 +137,7 @@ void linear_packed(const std::string& name, const py::buffer& x, const py::buffe
         require(static_cast<size_t>(shift.size) == told.rows, "expected a bias for each row");
         told.bias = static_cast<const float*>(shift.ptr);
     }
-    const Loop loop = loops_of(name, wide).linear;
+    const PackedLoop loop = loops_of(name, wide).linear;
     py::gil_scoped_release unlocked;
     loop(told, static_cast<const float*>(from.info.ptr), from.rows(),
          static_cast<float*>(to.info.ptr));
@@ -159,12 +149,14 @@ void unpack(const std::string& name, const py::buffer& words, const py::buffer& 
     require(to.row() == to.columns() && to.rows() == weight.rows(), "expected a result (n, k)");
     const Packed told = packed(weight, to.columns());
     require(weight.columns() == row_words_of(name, told.columns), "expected other rows of words");
-    const Loop loop = loops_of(name, wide).unpack;
+    const PackedLoop loop = loops_of(name, wide).unpack;
     py::gil_scoped_release unlocked;
     loop(told, nullptr, 0, static_cast<float*>(to.info.ptr));
 }
 
 } // namespace
+
+PackedLoop packed_loop(const std::string& name, bool wide) { return loops_of(name, wide).linear; }
 
 void add_packed(py::module_& m)
 {

@@ -55,4 +55,17 @@ struct Matrix {
     size_t row() const { return rows() < 2 ? columns() : info.strides[0] / 4; }
     py::buffer_info info;
 };
+
+// Rows of a weight, and where their products go. bias: null without.
+struct Packed {
+    const uint32_t* words;
+    size_t rows, row_words, columns;
+    const float* bias;
+    size_t out_row;
+};
+
+using PackedLoop = void (*)(const Packed&, const float*, size_t, float*);
+
+// The product of a format with few rows of x.
+PackedLoop packed_loop(const std::string& name, bool wide);
 #endif

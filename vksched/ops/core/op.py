@@ -12,6 +12,7 @@ from ...machine.limits import Limits
 from ...types import FLOAT16, NDArray, TensorType, elements_of_word
 from .attrs import Attrs
 from .host import HostKernel
+from .recipe import Recipes
 
 OUTPUT = -1
 """Operand index of the node's result in `Dispatch.operands`."""
@@ -223,6 +224,8 @@ class Op:
     """Declared by an importer for nodes of a file that no op of ours expresses; CPU only."""
     host: HostKernel | None = None
     """How the CPU backend runs it, where that can be better than the reference."""
+    recipe: Recipes | None = None
+    """How native loops run it, or write it where an operand lies (`InPlace.write`)."""
     in_place: InPlace | None = None
     """Whether the result may lie where an operand does."""
     gap: str = ""

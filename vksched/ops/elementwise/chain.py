@@ -42,6 +42,7 @@ from ..core.op import (
     register,
 )
 from ..core.quads import both_readings, launch_run, reading
+from ..core.recipe import Recipe, joined
 from ..core.sharding import no_sharding
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .pointwise import PARAMETERS, function_name
@@ -220,6 +221,22 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def recipe_of(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Returns the loops of all steps, where each has one."""
+    program, types = program_of(attrs), _types(inputs, attrs)
+    count, constants = len(inputs), len(program.constants)
+    if any(t.dtype != FLOAT32 for t in (*inputs, output)):
+        return None
+    parts: list[tuple[Recipe, tuple[int, ...]]] = []
+    for number, (op, registers, own) in enumerate(program.steps):
+        seen = tuple(types[r] for r in registers)
+        recipe = op.recipe and op.recipe(seen, types[count + constants + number], own)
+        if not recipe:
+            return None
+        parts.append((recipe, registers))
+    return joined(parts, count, program.values)
+
+
 def cost_of(op: str) -> int:
     """Returns the cost of a step."""
     return COSTS.get(op, COST)
@@ -345,7 +362,17 @@ SHADERS = (
 
 HOST = HostKernel(_compute, cut_elements)
 
-_KERNEL = Kernel(SHADERS, _lower)
-register(Op("chain", _infer, _reference, _KERNEL, work=_work, host=HOST, in_place=InPlace()))
+register(
+    Op(
+        "chain",
+        _infer,
+        _reference,
+        Kernel(SHADERS, _lower),
+        work=_work,
+        host=HOST,
+        recipe=recipe_of,
+        in_place=InPlace(),
+    )
+)
 no_gradient("is made by passes, behind gradients", "chain")
 no_sharding("is made by passes, of ops that were cut before", "chain")

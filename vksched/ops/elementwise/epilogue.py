@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import TypeVar, cast
 
 import numpy as np
@@ -36,7 +36,9 @@ from ..core.op import (
     halves_of,
     no_variants,
 )
+from ..core.recipe import Recipe, joined
 from .chain import HOST, Step, program_attrs
+from .chain import recipe_of as recipe_of_chain
 from .chain import steps_of as steps_of_chain
 
 MAX_STEPS = 4
@@ -139,6 +141,7 @@ def with_epilogue(op: Op) -> Op:
         reference=lambda inputs, attrs: _reference(op, inputs, attrs),
         work=work,
         host=None if op.host is None else _host(op.host),
+        recipe=None if op.recipe is None else partial(_recipe, op),
         kernel=Kernel(
             kernel.shaders,
             lambda call: _lower(kernel, call),
@@ -187,6 +190,24 @@ def _reference(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         return op.reference(inputs, attrs)
     own, own_attrs, rest = _parted(inputs, attrs, program)
     return get_op("chain").reference((op.reference(own, own_attrs), *rest), program[1])
+
+
+def _recipe(
+    op: Op, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """The op's own loops, and those of the steps."""
+    assert op.recipe is not None
+    program = program_of(attrs)
+    if program is None:
+        return op.recipe(inputs, output, attrs)
+    own, own_attrs, rest = _parted(inputs, attrs, program)
+    first = op.recipe(own, output, own_attrs)
+    then = recipe_of_chain((output, *rest), output, program[1])
+    if first is None or then is None:
+        return None
+    count = len(inputs)
+    operands = tuple(range(len(own)))
+    return joined(((first, operands), (then, (count, *range(len(own), count)))), count)
 
 
 def _host(host: HostKernel) -> HostKernel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, cut_elements
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
+from ..core.recipe import Recipe, one_loop
 from ..core.strides import broadcast_strides, collapse, pad
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -75,6 +77,31 @@ def function_name(op: str, dtype: str) -> str:
     """Returns the shader function of an op of operands of one type."""
     name = f"{op}_{dtype}"
     return _SHARED.get(name, name)
+
+
+UNARY_LOOPS = frozenset(
+    "neg abs relu square sqrt reciprocal erf gelu gelu_tanh gelu_slope gelu_tanh_slope sigmoid "
+    "silu".split()
+)
+BINARY_LOOPS = frozenset("add sub mul div maximum minimum".split())
+"""Ops that native programs have a loop for."""
+
+
+def _unary_recipe(
+    op: str, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    return one_loop(op, inputs, output, (output.size,))
+
+
+def _binary_recipe(
+    op: str, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    given = [broadcast_strides(t.shape, output.shape) for t in inputs]
+    sizes, strides = collapse(output.shape, given)
+    if len(sizes) > 4:
+        return None
+    told = pad(sizes, 4, 1), *(pad(s, 4) for s in strides)
+    return one_loop(op, inputs, output, tuple(chain.from_iterable(told)))
 
 
 def _host(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> HostKernel:
@@ -175,7 +202,10 @@ def declare_unary(
         PARAMETERS[op] = values_of
     host = HostKernel(run, cut_elements)
     seen = view if same else None
-    register(Op(op, infer, reference, kernel, view=seen, host=host, in_place=InPlace()))
+    recipe = partial(_unary_recipe, op) if op in UNARY_LOOPS else None
+    register(
+        Op(op, infer, reference, kernel, view=seen, host=host, recipe=recipe, in_place=InPlace())
+    )
 
 
 def unary(op: str, x: TensorLike, name: str | None, **parameters: AttrValue) -> Tensor:
@@ -255,5 +285,15 @@ def declare_binary(
         f"binary_{function_name(op, dtype)}" for dtype in allowed if dtype in ALL
     )
     kernel = Kernel(both_readings(shaders), partial(_lower_binary, op))
-    host = _host(compute)
-    register(Op(op, infer, reference, kernel, any_dtype=any_dtype, host=host, in_place=InPlace()))
+    register(
+        Op(
+            op,
+            infer,
+            reference,
+            kernel,
+            any_dtype=any_dtype,
+            host=_host(compute),
+            recipe=partial(_binary_recipe, op) if op in BINARY_LOOPS else None,
+            in_place=InPlace(),
+        )
+    )

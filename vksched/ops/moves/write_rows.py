@@ -13,9 +13,10 @@ import math
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import NDArray, TensorType, normalize_axis
+from ...types import INT64, NDArray, TensorType, normalize_axis
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, Work, register
+from ..core.recipe import Loop, Recipe
 from ..core.strides import as_words, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .copies import WHOLE_COPIES, copy_words
@@ -63,6 +64,18 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return out
 
 
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Of writing where the data lies, of any type."""
+    data, rows, start = inputs
+    axis = attrs.as_int("axis")
+    lines, itemsize = math.prod(data.shape[:axis]), data.host_bytes // max(1, data.size)
+    numbers = (
+        *(lines, lines // max(1, start.size), data.shape[axis], rows.shape[axis]),
+        *(math.prod(data.shape[axis + 1 :]) * itemsize, int(start.dtype == INT64)),
+    )
+    return Recipe((Loop("write_rows", (0, 1, 2), rows.size, numbers),))
+
+
 def _lower(call: Call) -> tuple[Dispatch, ...]:
     data, rows, start = call.inputs
     if data.size == 0:
@@ -99,6 +112,7 @@ register(
         Kernel((*WHOLE_COPIES, "write_rows"), _lower, as_words=_words),
         work=_work,
         indices=(2,),
+        recipe=_recipe,
         in_place=InPlace(kept=0, write=_write),
     )
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -24,9 +24,10 @@ from ..core.attrs import Attrs
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel
 from ..core.op import Op, Work, register
+from ..core.recipe import Loop, Recipe
 from .attention import infer_attention
 from .attention_host import REFERENCE_SCORES, attend, hidden_keys, to_weights
-from .attention_kernels import CACHED_KERNEL, by_heads
+from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys
 from .q8_rows import check_words, values_of
 
 NAME = "cached_attention"
@@ -185,6 +186,55 @@ def _attend_at_once(
     result[...] = parts[0].reshape(result.shape)
 
 
+# -- native loops --------------------------------------------------------------------------------
+
+RECIPE_ROWS = 8
+"""Rows of a head's queries up to which native loops go through the keys one by one."""
+
+
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    q, k, v, used, *new = inputs
+    kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
+    rows, kept = by_heads(inputs, attrs)[:2]
+    batches, heads, queries, depth = rows.shape
+    shared, keys = kept.shape[1:3]
+    if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
+        return None
+    if queries > RECIPE_ROWS or not output.size or not shared or len(new) not in (0, 2):
+        return None
+    together = 1 if k.dtype == FLOAT32 else heads // shared  # rows are unpacked once for all
+    low, high = seen_keys(attrs)
+    turned = attrs.as_ints("by_length")
+    *given, result = (
+        _steps(t.shape, turn) for t, turn in zip((q, k, v, output), turned, strict=True)
+    )
+    fresh = [_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
+    numbers = (
+        *(batches, heads, shared, queries, depth, output.shape[-1], keys),
+        *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
+        *(int(used.dtype == INT64), int(used.rank > 0), low, high),
+        int(attrs.as_bool("none_seen_is_nan")),
+        *chain.from_iterable((*given, *fresh, result)),
+    )
+    loop = Loop(
+        NAME,
+        tuple(range(len(inputs))) if new else (0, 1, 2, 3, 0, 0),
+        output.size,
+        numbers,
+        (attrs.as_float("scale"), attrs.as_float("softcap")),
+        batches * heads // together,
+        2 * batches * heads * queries * keys * depth // 2,
+    )
+    return Recipe((loop,))
+
+
+def _steps(shape: tuple[int, ...], turn: int) -> tuple[int, int, int]:
+    """Returns how far batches, heads and rows are from one another."""
+    inner = shape[2] * shape[3]
+    ways = (shape[3], inner) if turn else (inner, shape[3])
+    return shape[1] * inner, *ways
+
+
 register(
     Op(
         NAME,
@@ -195,6 +245,7 @@ register(
         factors=(0, 1, 2, 4, 5),
         any_dtype=True,
         host=HostKernel(_compute),  # in one piece, as products have threads of their own
+        recipe=_recipe,
     )
 )
 no_gradient("reads a cache, which is no part of a training: try a mask", NAME)

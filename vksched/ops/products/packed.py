@@ -24,6 +24,7 @@ from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
 from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, has_lanes, launch_run, reading
+from ..core.recipe import Loop, Recipe
 from ..core.strides import LOOP_STEPS
 from ..core.tensor import Tensor, apply, as_tensor, weight
 from ..elementwise.epilogue import with_epilogue
@@ -208,6 +209,25 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
         made += bias[0]
 
 
+RECIPE_PIECE = 1 << 16
+"""Values of a piece of a native loop: threads meet behind each product, so pieces are short."""
+
+
+def _linear_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    x, words, *bias = inputs
+    name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
+    if m > NATIVE_FEW or not loops.has_packed(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
+        return None
+    n, row_words = words.shape
+    step = max(1, RECIPE_PIECE // (m * k))
+    numbers = (m, k, n, row_words, len(bias), step)
+    operands = tuple(range(len(inputs)))
+    made = Loop(f"linear_packed {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
+    return Recipe((made,))
+
+
 def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
     return Work(2.0 * inputs[0].shape[-1] * output.size, float(moved))
@@ -344,6 +364,7 @@ register(
             work=_linear_work,
             factors=(0,),
             host=HostKernel(_linear_host, _linear_cut),
+            recipe=_linear_recipe,
         )
     )
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
@@ -10,6 +12,7 @@ from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.host import HostKernel
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ..core.recipe import Recipe, one_loop
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..elementwise.unary import neg
@@ -66,6 +69,13 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         out[..., turned:] = x[..., turned:]
 
 
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    half, interleaved = attrs.as_int("turned") // 2, int(attrs.as_bool("interleaved"))
+    batches = (math.prod(t.shape[1:]) if t.rank == 3 else 0 for t in inputs[1:])
+    numbers = (*output.shape, half, interleaved, *batches)
+    return one_loop("rotary_embedding", inputs, output, numbers)
+
+
 def _lower(call: Call) -> tuple[Dispatch, ...]:
     shape, half = call.output.shape, call.attrs.as_int("turned") // 2
     if call.output.size == 0:
@@ -93,6 +103,7 @@ register(
         Kernel(("rotary_embedding",), _lower),
         work=_work,
         host=HostKernel(_host),
+        recipe=_recipe,
     )
 )
 

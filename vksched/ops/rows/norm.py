@@ -14,6 +14,7 @@ from ..core.attrs import Attrs, AttrValue
 from ..core.host import HostKernel, Piece, cut_leading, sum_rows
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import GROUP, LANES, held_quads, launch_held, launch_rows, row_variants
+from ..core.recipe import Recipe, one_loop
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.pointwise import LEAST_NORMAL, number
@@ -188,6 +189,13 @@ def _norm_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         line += shift.reshape(-1)
 
 
+def _norm_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    columns = math.prod(output.shape[attrs.as_int("axis") :])
+    told = attrs.as_str("kind") == "layer_norm", attrs.as_bool("scaled"), attrs.as_bool("shifted")
+    numbers = (output.size // columns, columns, *map(int, told))
+    return one_loop("norm", inputs, output, numbers, (attrs.as_float("eps"),))
+
+
 def _norm_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     for (x,), part in cut_leading(inputs[:1], out, attrs.as_int("axis")):
         yield (x, *inputs[1:]), part
@@ -242,6 +250,7 @@ for _name, _shifts in (("layer_norm", (False, True)), ("rms_norm", (False,))):
             _kernel,
             work=_norm_work,
             host=HostKernel(_norm_host, _norm_cut),
+            recipe=_norm_recipe,
         )
     )
 

@@ -1,0 +1,674 @@
+// Programs: many loops one after the other in one call, without the interpreter lock.
+//
+//   p = Program([("add", slots, numbers, reals, pieces), ...], [bytes of each slot], [open slots])
+//   p.bind(slot, array)       where a value lies in each run; the caller keeps it
+//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers
+//   p.help()                  takes pieces of loops until the run ends; on any thread
+//
+// vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
+// where one value lies, without gaps. A run never waits for who has not taken a piece.
+// Examples: tests/ops/test_recipes.py.
+#include "packed.hpp"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define WIDE __attribute__((target("avx2,fma")))
+#endif
+
+namespace {
+
+struct Step;
+using Way = void (*)(const Step&, char* const*, size_t);
+
+// One loop. at: where slots lie. value, norm, packed: the loop of others that it calls.
+struct Step {
+    Way way = nullptr;
+    std::vector<uint32_t> slots;
+    std::vector<int64_t> numbers;
+    std::vector<float> reals;
+    uint32_t pieces = 1;
+    ValueLoop value = nullptr;
+    NormLoop norm = nullptr;
+#ifdef HAS_VECTORS
+    PackedLoop packed = nullptr;
+#endif
+
+    template <class T>
+    T* slot(char* const* at, size_t operand) const
+    {
+        return reinterpret_cast<T*>(at[slots[operand]]);
+    }
+    float* result(char* const* at) const { return slot<float>(at, slots.size() - 1); }
+};
+
+// -- one value at a time -------------------------------------------------------------------------
+
+struct Negative {
+    INLINED float of(float x) { return -x; }
+};
+struct Absolute {
+    INLINED float of(float x) { return std::fabs(x); }
+};
+struct Relu {
+    INLINED float of(float x) { return x < 0 ? 0.0f : x; } // NaN stays
+};
+struct Square {
+    INLINED float of(float x) { return x * x; }
+};
+struct Root {
+    INLINED float of(float x) { return std::sqrt(x); }
+};
+struct Reciprocal {
+    INLINED float of(float x) { return 1.0f / x; }
+};
+struct Add {
+    INLINED float of(float a, float b) { return a + b; }
+};
+struct Subtract {
+    INLINED float of(float a, float b) { return a - b; }
+};
+struct Multiply {
+    INLINED float of(float a, float b) { return a * b; }
+};
+struct Divide {
+    INLINED float of(float a, float b) { return a / b; }
+};
+struct Maximum {
+    INLINED float of(float a, float b) { return a > b || a != a ? a : b; }
+};
+struct Minimum {
+    INLINED float of(float a, float b) { return a < b || a != a ? a : b; }
+};
+
+template <class F>
+INLINED void unary_body(const Step& step, char* const* at, size_t)
+{
+    const float* x = step.slot<float>(at, 0);
+    float* out = step.result(at);
+    const int64_t count = step.numbers[0];
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i)
+        out[i] = F::of(x[i]);
+}
+
+// numbers: four sizes, innermost first, and the strides of a and b, of which the first are 0 or 1.
+template <class F>
+INLINED void binary_body(const Step& step, char* const* at, size_t)
+{
+    const int64_t *sizes = step.numbers.data(), *a_steps = sizes + 4, *b_steps = sizes + 8;
+    const int64_t count = sizes[0];
+    float* out = step.result(at);
+    for (int64_t i = 0; i < sizes[3]; ++i)
+        for (int64_t j = 0; j < sizes[2]; ++j)
+            for (int64_t k = 0; k < sizes[1]; ++k, out += count) {
+                const float* a = step.slot<float>(at, 0) + i * a_steps[3] + j * a_steps[2]
+                    + k * a_steps[1];
+                const float* b = step.slot<float>(at, 1) + i * b_steps[3] + j * b_steps[2]
+                    + k * b_steps[1];
+                if (a_steps[0] && b_steps[0]) {
+#pragma GCC ivdep
+                    for (int64_t n = 0; n < count; ++n)
+                        out[n] = F::of(a[n], b[n]);
+                } else if (a_steps[0]) {
+#pragma GCC ivdep
+                    for (int64_t n = 0; n < count; ++n)
+                        out[n] = F::of(a[n], *b);
+                } else if (b_steps[0]) {
+#pragma GCC ivdep
+                    for (int64_t n = 0; n < count; ++n)
+                        out[n] = F::of(*a, b[n]);
+                } else {
+                    std::fill_n(out, count, F::of(*a, *b));
+                }
+            }
+}
+
+// -- rows ----------------------------------------------------------------------------------------
+
+void values(const Step& step, char* const* at, size_t)
+{
+    step.value(step.slot<float>(at, 0), step.result(at), step.numbers[0]);
+}
+
+// numbers: rows, columns, centered, scaled, shifted. reals: eps.
+void norms(const Step& step, char* const* at, size_t)
+{
+    const int64_t* told = step.numbers.data();
+    Norm norm{};
+    norm.rows = told[0];
+    norm.columns = told[1];
+    norm.centered = told[2] != 0;
+    norm.scale = told[3] ? step.slot<float>(at, 1) : nullptr;
+    norm.shift = told[4] ? step.slot<float>(at, told[3] ? 2 : 1) : nullptr;
+    norm.eps = step.reals[0];
+    step.norm(norm, step.slot<float>(at, 0), step.result(at));
+}
+
+#ifdef HAS_VECTORS
+// numbers: rows of x, columns, rows of the weight, words of a row, has a bias, rows of a piece.
+void linear_packed(const Step& step, char* const* at, size_t piece)
+{
+    const int64_t* told = step.numbers.data();
+    const int64_t start = static_cast<int64_t>(piece) * told[5];
+    Packed part{};
+    part.words = step.slot<uint32_t>(at, 1) + start * told[3];
+    part.rows = std::min(told[5], told[2] - start);
+    part.row_words = told[3];
+    part.columns = told[1];
+    part.bias = told[4] ? step.slot<float>(at, 2) + start : nullptr;
+    part.out_row = told[2];
+    step.packed(part, step.slot<float>(at, 0), told[0], step.result(at) + start);
+}
+#endif
+
+// x (batch, head, row, depth) by cos, sin (row, half) or (batch, row, half). numbers: batches,
+// heads, rows, depth, half, interleaved, elements of a batch of cos, and of sin.
+INLINED void rotary_body(const Step& step, char* const* at, size_t)
+{
+    const int64_t* told = step.numbers.data();
+    const int64_t rows = told[2], depth = told[3], half = told[4];
+    const float* x = step.slot<float>(at, 0);
+    float* out = step.result(at);
+    for (int64_t line = 0; line < told[0] * told[1] * rows; ++line, x += depth, out += depth) {
+        const int64_t batch = line / (told[1] * rows), row = line % rows;
+        const float* cos = step.slot<float>(at, 1) + batch * told[6] + row * half;
+        const float* sin = step.slot<float>(at, 2) + batch * told[7] + row * half;
+        if (told[5]) {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < half; ++i) {
+                const float a = x[2 * i], b = x[2 * i + 1];
+                out[2 * i] = a * cos[i] - b * sin[i];
+                out[2 * i + 1] = a * sin[i] + b * cos[i];
+            }
+        } else {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < half; ++i) {
+                const float a = x[i], b = x[half + i];
+                out[i] = a * cos[i] - b * sin[i];
+                out[half + i] = a * sin[i] + b * cos[i];
+            }
+        }
+        std::copy(x + 2 * half, x + depth, out + 2 * half);
+    }
+}
+
+int64_t whole_number(const char* from, size_t number, bool is_long)
+{
+    int32_t made;
+    int64_t more;
+    if (is_long)
+        std::memcpy(&more, from + 8 * number, sizeof more);
+    else
+        std::memcpy(&made, from + 4 * number, sizeof made), more = made;
+    constexpr int64_t far = int64_t{1} << 40; // so that sums of it are numbers
+    return std::clamp(more, -far, far);
+}
+
+// Rows written into the value of slot 0. numbers: lines (outer indices), lines of a start, rows of
+// a line there, rows given, bytes of a row, whether starts are int64.
+void write_rows(const Step& step, char* const* at, size_t)
+{
+    const int64_t* told = step.numbers.data();
+    const int64_t size = told[2], many = told[3], bytes = told[4];
+    char* data = step.slot<char>(at, 0);
+    const char *rows = step.slot<char>(at, 1), *starts = step.slot<char>(at, 2);
+    for (int64_t line = 0; line < told[0]; ++line) {
+        const int64_t first = whole_number(starts, line / told[1], told[5] != 0);
+        const int64_t begin = std::max<int64_t>(0, -first), end = std::min(many, size - first);
+        if (begin < end)
+            std::memcpy(data + (line * size + first + begin) * bytes,
+                        rows + (line * many + begin) * bytes, (end - begin) * bytes);
+    }
+}
+
+// -- attention to a cache ------------------------------------------------------------------------
+
+// What numbers say. Steps are elements between batches, heads and rows; of words in words.
+struct Attention {
+    int64_t batches, heads, shared, queries, depth, columns, kept, fresh;
+    int64_t together;  // heads of a piece
+    int64_t kind;      // of kept rows: 0 float32, 1 float16, 2 q8_0
+    int64_t is_long, per_batch; // the numbers of keys in use
+    int64_t low, high, nan_of_none;
+    int64_t q[3], k[3], v[3], new_k[3], new_v[3], out[3];
+};
+
+INLINED float dot(const float* a, const float* b, int64_t count)
+{
+    constexpr int64_t lanes = 16;
+    float sums[lanes] = {}, total = 0;
+    int64_t at = 0;
+    for (; at + lanes <= count; at += lanes)
+        for (int64_t lane = 0; lane < lanes; ++lane)
+            sums[lane] += a[at + lane] * b[at + lane];
+    for (; at < count; ++at)
+        sums[0] += a[at] * b[at];
+    for (const float sum : sums)
+        total += sum;
+    return total;
+}
+
+INLINED float of_half(uint32_t half)
+{
+    const uint32_t size = half & 0x7fffu;
+    const float scaled = bits_as<float>(size << 13) * 0x1p112f; // 0 and subnormals too
+    const uint32_t special = size >= 0x7c00u ? 0x7f800000u : 0u;
+    return bits_as<float>(bits_as<uint32_t>(scaled) | special | (half & 0x8000u) << 16);
+}
+
+// Values of a row: where it lies, or in `made`. Of q8_0 as vksched/ops/products/q8_rows.py says.
+INLINED const float* row_values(const char* base, int64_t offset, int64_t kind, int64_t count,
+                                float* made)
+{
+    if (kind == 0)
+        return reinterpret_cast<const float*>(base) + offset;
+    if (kind == 1) {
+        const uint16_t* halves = reinterpret_cast<const uint16_t*>(base) + offset;
+#pragma GCC ivdep
+        for (int64_t i = 0; i < count; ++i)
+            made[i] = of_half(halves[i]);
+        return made;
+    }
+    const uint32_t* tile = reinterpret_cast<const uint32_t*>(base) + offset;
+    for (int64_t start = 0; start < count; start += 64, tile += 17) {
+        const int64_t many = std::min<int64_t>(64, count - start);
+        const int8_t* codes = reinterpret_cast<const int8_t*>(tile + 1);
+        const float scales[2] = {of_half(*tile & 0xffffu), of_half(*tile >> 16)};
+        for (int64_t run = 0; run < 2; ++run) {
+            const int64_t end = std::min<int64_t>(32 * (run + 1), many);
+#pragma GCC ivdep
+            for (int64_t i = 32 * run; i < end; ++i)
+                made[start + i] = codes[i] * scales[run];
+        }
+    }
+    return made;
+}
+
+thread_local std::vector<float> scratch;
+
+// A piece: some heads that share keys, all their queries, which are its rows.
+INLINED void attention_body(const Step& step, char* const* at, size_t piece)
+{
+    const Attention& told = *reinterpret_cast<const Attention*>(step.numbers.data());
+    const int64_t groups = told.heads / told.together;
+    const int64_t batch = static_cast<int64_t>(piece) / groups;
+    const int64_t first = static_cast<int64_t>(piece) % groups * told.together;
+    const int64_t head = first / (told.heads / told.shared);
+    const char* used = step.slot<char>(at, 3);
+    const int64_t given = whole_number(used, told.per_batch ? batch : 0, told.is_long != 0);
+    const int64_t count = std::clamp<int64_t>(given, 0, told.kept), total = count + told.fresh;
+    const int64_t rows = told.together * told.queries, columns = told.columns;
+    const int64_t row_floats = std::max(told.depth, columns);
+    const size_t needed = rows * total + rows * columns + row_floats;
+    if (scratch.size() < needed)
+        scratch.resize(needed);
+    float *scores = scratch.data(), *sums = scores + rows * total;
+    float* one = sums + rows * columns;
+    const auto query_of = [&](int64_t row) {
+        return step.slot<float>(at, 0) + batch * told.q[0]
+            + (first + row / told.queries) * told.q[1] + row % told.queries * told.q[2];
+    };
+    // the keys that a row sees
+    const auto from = [&](int64_t row) {
+        return std::clamp<int64_t>(count + row % told.queries + told.low, 0, total);
+    };
+    const auto to = [&](int64_t row) {
+        return std::clamp<int64_t>(count + row % told.queries + told.high + 1, 0, total);
+    };
+    const auto line = [&](int64_t key, size_t old, size_t fresh, const int64_t* steps,
+                          const int64_t* new_steps, int64_t values) {
+        return key < count ? row_values(step.slot<char>(at, old),
+                                        batch * steps[0] + head * steps[1] + key * steps[2],
+                                        told.kind, values, one)
+                           : step.slot<float>(at, fresh) + batch * new_steps[0]
+                + head * new_steps[1] + (key - count) * new_steps[2];
+    };
+    for (int64_t key = from(0); key < to(told.queries - 1); ++key) {
+        const float* own = line(key, 1, 4, told.k, told.new_k, told.depth);
+        for (int64_t row = 0; row < rows; ++row)
+            if (from(row) <= key && key < to(row))
+                scores[row * total + key] = dot(query_of(row), own, told.depth) * step.reals[0];
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+        float* own = scores + row * total;
+        const int64_t begin = from(row), end = to(row);
+        float largest = -std::numeric_limits<float>::infinity(), sum = 0;
+        if (step.reals[1] != 0)
+            for (int64_t key = begin; key < end; ++key)
+                own[key] = std::tanh(own[key] / step.reals[1]) * step.reals[1];
+        for (int64_t key = begin; key < end; ++key)
+            largest = own[key] > largest ? own[key] : largest;
+        if (!(largest > -std::numeric_limits<float>::infinity()))
+            largest = 0;
+        for (int64_t key = begin; key < end; ++key)
+            own[key] -= largest;
+        if (begin < end)
+            step.value(own + begin, own + begin, end - begin);
+        for (int64_t key = begin; key < end; ++key)
+            sum += own[key];
+        if (sum == 0 && !told.nan_of_none)
+            sum = 1;
+        for (int64_t key = begin; key < end; ++key)
+            own[key] /= sum; // before values, which may be as large as float32 holds
+        std::fill(sums + row * columns, sums + (row + 1) * columns,
+                  sum == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
+    }
+    for (int64_t key = from(0); key < to(told.queries - 1); ++key) {
+        const float* own = line(key, 2, 5, told.v, told.new_v, columns);
+        for (int64_t row = 0; row < rows; ++row) {
+            if (key < from(row) || to(row) <= key)
+                continue;
+            const float weight = scores[row * total + key];
+            float* sum = sums + row * columns;
+            if (weight == 0) // it is not there, even where it is NaN or infinite
+                continue;
+#pragma GCC ivdep
+            for (int64_t i = 0; i < columns; ++i)
+                sum[i] += weight * own[i];
+        }
+    }
+    for (int64_t row = 0; row < rows; ++row)
+        std::copy_n(sums + row * columns, columns,
+                    step.result(at) + batch * told.out[0]
+                        + (first + row / told.queries) * told.out[1]
+                        + row % told.queries * told.out[2]);
+}
+
+// -- the table -----------------------------------------------------------------------------------
+
+template <class F>
+void unary(const Step& step, char* const* at, size_t piece)
+{
+    unary_body<F>(step, at, piece);
+}
+
+template <class F>
+void binary(const Step& step, char* const* at, size_t piece)
+{
+    binary_body<F>(step, at, piece);
+}
+
+void rotary(const Step& step, char* const* at, size_t piece) { rotary_body(step, at, piece); }
+
+void attention(const Step& step, char* const* at, size_t piece)
+{
+    attention_body(step, at, piece);
+}
+
+#ifdef WIDE
+template <class F>
+WIDE void unary_wide(const Step& step, char* const* at, size_t piece)
+{
+    unary_body<F>(step, at, piece);
+}
+
+template <class F>
+WIDE void binary_wide(const Step& step, char* const* at, size_t piece)
+{
+    binary_body<F>(step, at, piece);
+}
+
+WIDE void rotary_wide(const Step& step, char* const* at, size_t piece)
+{
+    rotary_body(step, at, piece);
+}
+
+WIDE void attention_wide(const Step& step, char* const* at, size_t piece)
+{
+    attention_body(step, at, piece);
+}
+
+const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+template <class F>
+constexpr Way unary_wide = unary<F>;
+template <class F>
+constexpr Way binary_wide = binary<F>;
+constexpr Way rotary_wide = rotary, attention_wide = attention;
+const bool has_wide = false;
+#endif
+
+// operands: slots but for the result's, at least. numbers, reals: how many are told.
+struct Kind {
+    Way plain, wide;
+    size_t operands, numbers, reals;
+};
+
+constexpr size_t ATTENTION = sizeof(Attention) / sizeof(int64_t);
+
+const std::map<std::string, Kind> kinds{
+    {"neg", {unary<Negative>, unary_wide<Negative>, 1, 1, 0}},
+    {"abs", {unary<Absolute>, unary_wide<Absolute>, 1, 1, 0}},
+    {"relu", {unary<Relu>, unary_wide<Relu>, 1, 1, 0}},
+    {"square", {unary<Square>, unary_wide<Square>, 1, 1, 0}},
+    {"sqrt", {unary<Root>, unary_wide<Root>, 1, 1, 0}},
+    {"reciprocal", {unary<Reciprocal>, unary_wide<Reciprocal>, 1, 1, 0}},
+    {"add", {binary<Add>, binary_wide<Add>, 2, 12, 0}},
+    {"sub", {binary<Subtract>, binary_wide<Subtract>, 2, 12, 0}},
+    {"mul", {binary<Multiply>, binary_wide<Multiply>, 2, 12, 0}},
+    {"div", {binary<Divide>, binary_wide<Divide>, 2, 12, 0}},
+    {"maximum", {binary<Maximum>, binary_wide<Maximum>, 2, 12, 0}},
+    {"minimum", {binary<Minimum>, binary_wide<Minimum>, 2, 12, 0}},
+    {"norm", {norms, norms, 1, 5, 1}},
+    {"rotary_embedding", {rotary, rotary_wide, 3, 8, 0}},
+    {"write_rows", {write_rows, write_rows, 2, 6, 0}},
+    {"cached_attention", {attention, attention_wide, 4, ATTENTION, 2}},
+#ifdef HAS_VECTORS
+    {"linear_packed", {linear_packed, linear_packed, 2, 6, 0}},
+#endif
+};
+
+const Kind values_kind{values, values, 1, 1, 0};
+
+// "linear_packed q4_K": the loop, and what it calls.
+std::pair<std::string, std::string> parted(const std::string& name)
+{
+    const size_t at = name.find(' ');
+    return {name.substr(0, at), at == std::string::npos ? "" : name.substr(at + 1)};
+}
+
+Step step_of(const py::handle& given, size_t slots, bool wide)
+{
+    const auto told = py::cast<py::tuple>(given);
+    const auto [name, calls] = parted(py::cast<std::string>(told[0]));
+    const auto found = kinds.find(name);
+    const Kind& kind = found == kinds.end() ? values_kind : found->second;
+    Step made;
+    made.way = wide && has_wide ? kind.wide : kind.plain;
+    made.slots = py::cast<std::vector<uint32_t>>(told[1]);
+    made.numbers = py::cast<std::vector<int64_t>>(told[2]);
+    made.reals = py::cast<std::vector<float>>(told[3]);
+    made.pieces = py::cast<uint32_t>(told[4]);
+    require(made.slots.size() > kind.operands && made.numbers.size() == kind.numbers
+                && made.reals.size() == kind.reals && made.pieces > 0,
+            "expected as many slots, numbers and reals as the loop has");
+    for (const uint32_t slot : made.slots)
+        require(slot < slots, "expected slots that there are");
+    if (found == kinds.end())
+        made.value = value_loop(name, wide); // or it is no loop
+    else if (name == "cached_attention")
+        made.value = value_loop("exp", wide);
+    else if (name == "norm")
+        made.norm = norm_loop(wide);
+#ifdef HAS_VECTORS
+    else if (name == "linear_packed")
+        made.packed = packed_loop(calls, wide);
+#endif
+    return made;
+}
+
+// -- programs ------------------------------------------------------------------------------------
+
+// An array's memory, for as long as this lives.
+struct Held {
+    explicit Held(PyObject* of, bool writable)
+    {
+        if (PyObject_GetBuffer(of, &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+            throw py::error_already_set();
+    }
+    ~Held() { PyBuffer_Release(&view); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    Py_buffer view{};
+};
+
+INLINED void rest()
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+class Program {
+public:
+    Program(const py::list& steps, std::vector<size_t> bytes, std::vector<uint32_t> open,
+            bool wide)
+      : bytes_(std::move(bytes)), open_(std::move(open)), at_(bytes_.size())
+    {
+        for (const auto& each : steps)
+            steps_.push_back(step_of(each, bytes_.size(), wide));
+        for (const Step& step : steps_)
+            written_.push_back(step.slots.back());
+        for (const uint32_t slot : open_)
+            require(slot < bytes_.size(), "expected slots that there are");
+    }
+
+    void bind(uint32_t slot, const py::object& array)
+    {
+        require(slot < bytes_.size(), "expected a slot that there is");
+        const Held held(array.ptr(), is_written(slot));
+        at_[slot] = checked(held.view, slot);
+    }
+
+    // begin: called once helpers may come; None without.
+    void run(const py::list& arrays, const py::object& begin)
+    {
+        require(arrays.size() == open_.size(), "expected an array for each open slot");
+        std::vector<std::unique_ptr<Held>> held(open_.size());
+        for (size_t i = 0; i < open_.size(); ++i) {
+            held[i] = std::make_unique<Held>(PyList_GET_ITEM(arrays.ptr(), i),
+                                             is_written(open_[i]));
+            at_[open_[i]] = checked(held[i]->view, open_[i]);
+        }
+        for (const char* each : at_)
+            require(each, "expected an array in each slot");
+        const bool alone = begin.is_none();
+        const Ended ended{ticket_};
+        if (!alone) {
+            ticket_.store(WAITING);
+            begin();
+        }
+        py::gil_scoped_release unlocked;
+        for (size_t number = 0; number < steps_.size(); ++number)
+            perform(number, alone);
+    }
+
+    void help()
+    {
+        py::gil_scoped_release unlocked;
+        for (uint32_t turns = 0;;) {
+            uint64_t ticket = ticket_.load(std::memory_order_acquire);
+            if (ticket == ENDED)
+                return;
+            if (take(ticket)) {
+                turns = 0;
+                continue;
+            }
+            if (++turns % 1024)
+                rest();
+            else
+                std::this_thread::yield();
+        }
+    }
+
+private:
+    // A ticket: the number of a step, and of its piece that is next.
+    static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
+
+    struct Ended {
+        std::atomic<uint64_t>& ticket;
+        ~Ended() { ticket.store(ENDED); }
+    };
+
+    bool is_written(uint32_t slot) const
+    {
+        return std::find(written_.begin(), written_.end(), slot) != written_.end();
+    }
+
+    char* checked(const Py_buffer& view, uint32_t slot) const
+    {
+        if (static_cast<size_t>(view.len) != bytes_[slot]
+            || reinterpret_cast<uintptr_t>(view.buf) % 4 != 0)
+            throw py::buffer_error("expected aligned memory of the slot's size");
+        return static_cast<char*>(view.buf);
+    }
+
+    void perform(size_t number, bool alone)
+    {
+        const Step& step = steps_[number];
+        if (alone || step.pieces == 1) {
+            for (size_t piece = 0; piece < step.pieces; ++piece)
+                step.way(step, at_.data(), piece);
+            return;
+        }
+        done_.store(0, std::memory_order_relaxed);
+        ticket_.store(static_cast<uint64_t>(number) << 32, std::memory_order_release);
+        for (;;) {
+            uint64_t ticket = ticket_.load(std::memory_order_acquire);
+            if (!take(ticket))
+                break;
+        }
+        for (uint32_t turns = 1; done_.load(std::memory_order_acquire) < step.pieces; ++turns)
+            if (turns % 1024)
+                rest();
+            else
+                std::this_thread::yield();
+    }
+
+    // Takes the next piece, and makes it; returns false where there is none.
+    bool take(uint64_t ticket)
+    {
+        if (ticket >= WAITING)
+            return false;
+        const Step& step = steps_[ticket >> 32];
+        const uint32_t piece = static_cast<uint32_t>(ticket);
+        if (piece >= step.pieces)
+            return false;
+        if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
+            return true; // another one was first: look again
+        step.way(step, at_.data(), piece);
+        done_.fetch_add(1, std::memory_order_release);
+        return true;
+    }
+
+    std::vector<Step> steps_;
+    std::vector<size_t> bytes_;
+    std::vector<uint32_t> open_, written_;
+    std::vector<char*> at_;
+    std::atomic<uint64_t> ticket_{ENDED};
+    std::atomic<uint32_t> done_{0};
+};
+
+} // namespace
+
+void add_program(py::module_& m)
+{
+    py::class_<Program>(m, "Program")
+        .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
+             py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)
+        .def("bind", &Program::bind, py::arg("slot"), py::arg("array"))
+        .def("run", &Program::run, py::arg("arrays"), py::arg("begin") = py::none())
+        .def("help", &Program::help);
+}

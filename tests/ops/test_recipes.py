@@ -1,0 +1,160 @@
+"""Recipes: calls as loops of native programs, against the references of ops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.cases.case import Case
+from vksched.cases.runner import check
+from vksched.cases.table import CASES
+from vksched.ops.core import loops
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.op import all_ops
+from vksched.ops.core.recipe import Loop, Recipe, has_programs
+from vksched.types import NDArray
+
+pytestmark = pytest.mark.skipif(not has_programs(), reason="native programs are not built")
+native: Any = loops.native
+
+
+def recipe_of(case: Case) -> Recipe | None:
+    """Returns the recipe of a case whose operands all have elements."""
+    make, output = case.declaration.recipe, case.result_type()
+    if make is None or not all(t.size for t in (output, *case.types)):
+        return None
+    return make(case.types, output, Attrs(case.attrs))
+
+
+def run(
+    case: Case, recipe: Recipe, wide: bool = True, begin: Callable[[Any], None] | None = None
+) -> NDArray:
+    """Runs a recipe. begin: is given the program when it begins."""
+    given = [*map(np.ascontiguousarray, case.inputs), *recipe.constants]
+    out = case.inputs[0].copy() if case.op == "write_rows" else np.empty_like(case.expected())
+    if case.op != "write_rows":
+        out.view(np.uint8 if out.ndim else out.dtype)[...] = 77
+    made = [np.full(loop.elements, np.nan, np.float32) for loop in recipe.loops[:-1]]
+    arrays = [*given, *made, out]
+    first = len(given)
+    steps = [
+        (loop.name, [*loop.operands, first + at], loop.numbers, loop.reals, loop.pieces)
+        for at, loop in enumerate(recipe.loops)
+    ]
+    if case.op == "write_rows":  # writes where the data lies
+        steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
+    slots = list(range(len(arrays)))
+    program = native.Program(steps, [array.nbytes for array in arrays], slots, wide)
+    program.run(arrays, None if begin is None else lambda: begin(program))
+    return out
+
+
+RECIPES = [(case, recipe) for case in CASES if (recipe := recipe_of(case)) is not None]
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("op", sorted({case.op for case, _ in RECIPES}))
+def test_recipes_equal_the_references(op: str, wide: bool) -> None:
+    for case, recipe in RECIPES:
+        if case.op == op:
+            with np.errstate(all="ignore"):
+                check(case, run(case, recipe, wide), case.expected(), "native loops")
+
+
+def test_what_matters_has_a_recipe() -> None:
+    ops = {case.op for case, _ in RECIPES}
+    assert ops >= {"add", "mul", "silu", "relu", "layer_norm", "rms_norm", "chain", "write_rows"}
+    assert ops >= {"linear_packed", "rotary_embedding", "cached_attention"}
+
+
+@pytest.mark.parametrize("op", ["linear_packed", "cached_attention"])
+def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
+    helpers: list[threading.Thread] = []
+
+    def begin(program: Any) -> None:
+        for _ in range(3):
+            helpers.append(threading.Thread(target=program.help))
+            helpers[-1].start()
+
+    tried = 0
+    for case, recipe in RECIPES:
+        if case.op == op and recipe.loops[0].pieces > 1:
+            alone = run(case, recipe)
+            for _ in range(5):
+                np.testing.assert_array_equal(run(case, recipe, begin=begin), alone)
+            tried += 1
+    for helper in helpers:
+        helper.join()
+    assert tried
+
+
+def test_a_run_that_nobody_helps_ends() -> None:
+    case, recipe = next(
+        (c, r) for c, r in RECIPES if c.op == "cached_attention" and r.loops[0].pieces > 1
+    )
+    check(case, run(case, recipe, begin=lambda program: None), case.expected(), "alone")
+
+
+def test_who_cannot_call_helpers_leaves_the_program_as_it_was() -> None:
+    x, out = np.ones(4, np.float32), np.empty(4, np.float32)
+    program = native.Program([("neg", [0, 1], (4,), (), 1)], [16, 16], [0, 1])
+
+    def fail() -> None:
+        raise RuntimeError("no more threads")
+
+    with pytest.raises(RuntimeError, match="no more threads"):
+        program.run([x, out], fail)
+    program.help()  # ends at once
+    program.run([x, out])
+    np.testing.assert_array_equal(out, -x)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x, out = np.ones(4, np.float32), np.empty(4, np.float32)
+    step: tuple[object, ...] = ("neg", [0, 1], (4,), (), 1)
+    with pytest.raises(KeyError):
+        native.Program([("nag", [0, 1], (4,), (), 1)], [16, 16], [0, 1])
+    for wrong in (
+        ("neg", [0, 2], (4,), (), 1),
+        ("neg", [0, 1], (), (), 1),
+        ("neg", [0], (4,), (), 1),
+    ):
+        with pytest.raises(ValueError):
+            native.Program([wrong], [16, 16], [0, 1])
+    program = native.Program([step], [16, 16], [0, 1])
+    with pytest.raises(ValueError):
+        program.run([x])
+    with pytest.raises(BufferError):
+        program.run([x[:3], out])
+    with pytest.raises((BufferError, ValueError)):
+        program.run([np.ones(8, np.float32)[::2], out])
+    constant = out.copy()
+    constant.flags.writeable = False
+    with pytest.raises((BufferError, ValueError)):
+        program.run([x, constant])
+    with pytest.raises(ValueError):
+        native.Program([step], [16, 16], [0]).run([x])  # nothing is bound to slot 1
+
+
+def test_weights_that_count_for_nothing_hide_what_they_weigh() -> None:
+    """NaN beyond the keys in use, and a score of -inf."""
+    q, k, v = (np.ones((1, 1, rows, 4), np.float32) for rows in (1, 3, 3))
+    v[0, 0, 1], v[0, 0, 2] = np.inf, np.nan
+    k[0, 0, 1] = -np.inf
+    told = vs.attention(*map(vs.constant, (q, k, v)), used=vs.constant(np.array(2, np.int32)))
+    case = Case(told.op, (q, k, v, np.array(2, np.int32)), dict(told.attrs))
+    recipe = recipe_of(case)
+    assert recipe is not None
+    np.testing.assert_array_equal(run(case, recipe), np.ones((1, 1, 1, 4), np.float32))
+
+
+def test_a_loop_says_how_large_it_is() -> None:
+    """A call that numpy takes in pieces has no recipe."""
+    op, big = all_ops()["add"], vs.input("x", (1 << 10, 1 << 10)).type
+    assert op.recipe is not None and op.recipe((big, big), big, Attrs({})) is None
+    assert Loop("neg", (0,), 1, (1,)).pieces == 1
