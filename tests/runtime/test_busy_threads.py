@@ -15,7 +15,8 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import vksched as vs
-from vksched.runtime.host import cpu, threads
+from vksched.runtime.host import threads
+from vksched.runtime.host.program import Program
 from vksched.runtime.host.threads import CHOSEN_BY, FIRST_S, MOMENT_S, Governor, products_on
 
 
@@ -124,13 +125,13 @@ def test_runs_on_the_cpu_take_the_threads_that_are_free(
     monkeypatch.setattr(Governor, "threads", lambda self: 1)
     monkeypatch.setattr(threads, "usable_cores", lambda: 2)
     seen: list[int] = []
-    run_split = cpu.run_split
+    run_program = Program.run
 
     def watched(*given: Any) -> None:
         seen.extend(blas_threads())
-        run_split(*given)
+        run_program(*given)
 
-    monkeypatch.setattr(cpu, "run_split", watched)
+    monkeypatch.setattr(Program, "run", watched)
     before = blas_threads()
     x = np.ones((size, size), np.float32)
     with vs.Scheduler(["cpu"]) as sched:

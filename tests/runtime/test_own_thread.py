@@ -16,7 +16,8 @@ import pytest
 
 import vksched as vs
 from vksched.ops.core.tensor import Tensor
-from vksched.runtime.host import cpu, evaluate
+from vksched.runtime.host import cpu
+from vksched.runtime.host.program import Program
 
 X = np.arange(6, dtype=np.float32)
 LIMIT_S = 60.0
@@ -29,10 +30,15 @@ class Watched:
         self.threads: list[str] = []
         self.then: Any = lambda: None
 
-    def run_split(self, *given: Any) -> None:
-        self.threads.append(threading.current_thread().name)
-        self.then()
-        evaluate.run_split(*given)
+    def watch(self, run: Any) -> Any:
+        """Returns the same function, with a note of each call."""
+
+        def watched(*given: Any) -> None:
+            self.threads.append(threading.current_thread().name)
+            self.then()
+            run(*given)
+
+        return watched
 
     @property
     def here(self) -> list[bool]:
@@ -43,7 +49,7 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     watched = Watched()
-    monkeypatch.setattr(cpu, "run_split", watched.run_split)
+    monkeypatch.setattr(Program, "run", watched.watch(Program.run))
     monkeypatch.setattr(cpu, "BRIEF_S", math.inf)  # however long other programs hold a run up
     yield watched
 

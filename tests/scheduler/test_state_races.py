@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.value import Split
 from vksched.runtime import null
 from vksched.runtime.device import Device
-from vksched.runtime.host import cpu, evaluate
+from vksched.runtime.host import evaluate
 from vksched.runtime.host.cpu import CpuSession
 from vksched.runtime.null import NullSession
 from vksched.runtime.states import HostStates
@@ -247,16 +248,17 @@ def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     armed, begun, go, ended = (threading.Event() for _ in range(4))
-    wait = CpuSession.wait
+    wait, compute = CpuSession.wait, CpuSession._run
 
-    def slow(plan: Plan, split: Split, *rest: object) -> None:
-        late = armed.is_set() and split in plan.commits
+    def slow(self: CpuSession, slot: int, split: int, *rest: Any) -> float:
+        late = armed.is_set() and self._plan.splits[split] in self._plan.commits
         if late:
             begun.set()
             assert go.wait(LIMIT_S)
-        evaluate.run_split(plan, split, *rest)  # type: ignore[arg-type]
+        took = compute(self, slot, split, *rest)
         if late:
             ended.set()
+        return took
 
     def impatient(self: CpuSession, slot: int, split: int, timeout_s: float) -> None:
         if armed.is_set() and self._plan.splits[split] in self._plan.commits:
@@ -264,7 +266,7 @@ def test_a_late_write_of_the_cpu_does_not_change_what_was_written_since(
             timeout_s = 0.0
         wait(self, slot, split, timeout_s)
 
-    monkeypatch.setattr(cpu, "run_split", slow)
+    monkeypatch.setattr(CpuSession, "_run", slow)
     monkeypatch.setattr(CpuSession, "wait", impatient)
     held = vs.state(ZERO, name="held", backup=False)
     with vs.Scheduler(["cpu"]) as sched:
@@ -333,6 +335,7 @@ def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
             with pytest.raises(vs.StateLost, match="null:0"):
                 two()
         assert seen and not any(seen)
+
 
 def test_a_state_cannot_be_dropped_between_two_generations_of_a_graph(
     monkeypatch: pytest.MonkeyPatch,

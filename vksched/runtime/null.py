@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
 from ..machine.links import Link
@@ -109,10 +109,10 @@ class _Later:
     def write(self, key: object, array: NDArray) -> None:
         self.written[key] = array
 
-    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
-        array = self.view(key).copy()
-        write(array)
-        self.written[key] = array
+    def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None:
+        arrays = [self.view(key).copy() for key in keys]
+        write(arrays)
+        self.written.update(zip(keys, arrays, strict=True))
 
 
 class NullSession:

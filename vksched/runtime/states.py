@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -49,7 +49,7 @@ class HostValues(Protocol):
 
     def write(self, key: object, array: NDArray) -> None: ...
 
-    def change(self, key: object, write: Callable[[NDArray], None]) -> None: ...
+    def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None: ...
 
 
 def _own(array: NDArray) -> NDArray:
@@ -100,11 +100,11 @@ class HostStates:
                 raise DeviceLost(_GONE)
             self._arrays.update(values)
 
-    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
-        """Changes a state's array where it lies; the plan knows that nothing left is a view of it.
-        write: what cannot fail.
+    def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None:
+        """Changes arrays of states where they lie; the plan knows that nothing left is a view of
+        them. write: what cannot fail.
         """
-        write(self.view(key))
+        write([self.view(key) for key in keys])
 
     def remove(self, key: object) -> None:
         with self._lock:

@@ -236,7 +236,7 @@ def _host(host: HostKernel) -> HostKernel:
         whole = THEN in attrs and host.fused is None
         return iter([(inputs, out)]) if whole else host.cut(inputs, attrs, out)
 
-    return HostKernel(compute, cut)
+    return HostKernel(compute, cut, host.least)
 
 
 def _work(op: Op, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

@@ -29,7 +29,8 @@ from ..device import Gauge, Times
 from ..fork import Owner
 from ..states import HostStates
 from ..vulkan.probe import host_memory_bytes, resident_bytes
-from .evaluate import Host, HostWeights, Values, last_uses, run_split
+from .evaluate import HostWeights, Values
+from .program import make_programs
 from .task import Gate, Task, Turn
 from .threads import products_on
 from .workers import Buffers, Workers
@@ -122,12 +123,11 @@ class CpuSession:
         self._threaded = {s.id for s in plan.splits if s.device == index and _is_threaded(plan, s)}
         self._usual_s = math.inf
         """What the only split takes; an outlier, as when others have the core, counts little."""
-        self._dead = last_uses(plan, index)
         self._buffers = Buffers()
-        self._host = Host(workers, self._buffers)
         self._governor = workers.governor
         weights = HostWeights(plan.graph)
         workers.each(weights.make, [(leaf,) for leaf in sorted(_weights_read(plan, index))])
+        self._programs = make_programs(plan, index, weights, workers, self._buffers)
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._tasks: dict[tuple[int, int], Task] = {}
 
@@ -158,13 +158,12 @@ class CpuSession:
 
     def _run(self, slot: int, split: int, gate: Gate) -> float:
         start = time.perf_counter()
-        values, nodes = self._values[slot], self._plan.splits[split]
-        args = self._plan, nodes, values, self._dead, gate, self._host.evaluate
+        program, values = self._programs[split], self._values[slot]
         if split in self._threaded:
             with products_on(self._governor.threads(), self._governor.cores):
-                run_split(*args)
+                program.run(values, gate)
         else:
-            run_split(*args)
+            program.run(values, gate)
         taken_s = time.perf_counter() - start
         self._usual_s = min(taken_s, OUTLIER * self._usual_s)
         return taken_s

@@ -1,31 +1,24 @@
-"""Numpy evaluation of parts of a graph: what the cpu and null devices compute with."""
+"""Numpy evaluation of parts of a graph by the references of ops, as null devices run splits, and
+the values of a run; the cpu's way to run a split is in program.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from ...errors import PlanError, VkschedError
 from ...graph import Graph, Node
-from ...ops.core import host
-from ...ops.core.attrs import Attrs
 from ...ops.core.late import as_array
-from ...ops.core.lower import compute, compute_into
-from ...ops.core.op import Op
-from ...ops.core.precision import SINGLE, precision_of, round_factors, round_result
+from ...ops.core.lower import compute
 from ...plan.value import PlanValue, Split
-from ...types import NDArray, Shape, numpy_dtype
+from ...types import NDArray, numpy_dtype
 from ..states import HostValues
-from .workers import Buffers, Workers
-
-Evaluate = Callable[[Graph, int, tuple[NDArray, ...]], NDArray]
-"""(graph, node, operands) -> the node's result."""
 
 
-def _named(error: VkschedError, node: Node) -> VkschedError:
+def named(error: VkschedError, node: Node) -> VkschedError:
     """Returns an error that names the node."""
     named = type(error)(f"{error} (in {node.name})")
     named.__dict__.update(error.__dict__)  # what it carries goes along
@@ -34,81 +27,21 @@ def _named(error: VkschedError, node: Node) -> VkschedError:
 
 def evaluate_node(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
     """Returns the reference result of one node, in the node's own type."""
+    with np.errstate(all="ignore"):
+        return refer(graph, node_id, operands)
+
+
+def refer(graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
+    """The same, for a caller that silences numpy's warnings."""
     node = graph.nodes[node_id]
     try:
-        with np.errstate(all="ignore"):
-            result = compute(node.declaration, operands, node.attrs)
+        result = compute(node.declaration, operands, node.attrs)
     except VkschedError as error:
-        raise _named(error, node) from None
+        raise named(error, node) from None
     array = np.asarray(result, dtype=numpy_dtype(node.type.dtype))
     if array.shape != node.type.shape:
         raise PlanError(f"[{node.op}] {node.name}: reference gave {array.shape}, rule {node.type}")
     return array
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A node as numpy runs it. cut: the pieces of a call that is large, None of a small one.
-    rounds: it has a precision that rounds its factors.
-    """
-
-    op: Op
-    attrs: Attrs
-    shape: Shape
-    dtype: np.dtype[Any]
-    cut: host.Cut | None
-    rounds: bool
-
-
-def _call_of(graph: Graph, node: Node) -> _Call | None:
-    """Returns how a node runs; None where its reference does it."""
-    op, kernel = node.declaration, node.declaration.host
-    if kernel is None or node.type.size == 0:
-        return None
-    types = graph.input_types(node)
-    large = max(t.size for t in (node.type, *types)) > kernel.least
-    long = op.work(types, node.type, node.attrs).flops > host.LONG
-    cut = kernel.cut if large or long else None
-    rounds = precision_of(node.attrs) != SINGLE
-    return _Call(op, node.attrs, node.type.shape, numpy_dtype(node.type.dtype), cut, rounds)
-
-
-class Host:
-    """Numpy for one graph, with memory that is used again and several threads."""
-
-    def __init__(self, workers: Workers, buffers: Buffers) -> None:
-        self._workers = workers
-        self._buffers = buffers
-        self._calls: dict[int, _Call | None] = {}
-
-    def evaluate(self, graph: Graph, node_id: int, operands: tuple[NDArray, ...]) -> NDArray:
-        """Returns the result of one node, by the op's host kernel where it has one. The caller
-        silences numpy's warnings.
-        """
-        if node_id not in self._calls:
-            self._calls[node_id] = _call_of(graph, graph.nodes[node_id])
-        call = self._calls[node_id]
-        if call is None:
-            return evaluate_node(graph, node_id, operands)
-        out = self._buffers.take(call.shape, call.dtype)
-        if call.rounds:
-            operands = round_factors(call.op, operands, call.attrs)
-        try:
-            if call.cut is None:
-                compute_into(call.op, operands, call.attrs, out)
-            else:
-                self._in_pieces(call, operands, out, call.cut)
-        except VkschedError as error:
-            raise _named(error, graph.nodes[node_id]) from None
-        return round_result(call.op, out, call.attrs) if call.rounds else out
-
-    def _in_pieces(
-        self, call: _Call, operands: tuple[NDArray, ...], out: NDArray, cut: host.Cut
-    ) -> None:
-        def run(inputs: tuple[NDArray, ...], part: NDArray) -> None:
-            compute_into(call.op, inputs, call.attrs, part)
-
-        self._workers.each(run, cut(operands, call.attrs, out))
 
 
 class HostWeights:
@@ -192,9 +125,10 @@ def run_split(
     values: Values,
     dead: dict[int, tuple[int, ...]],
     states: HostValues,
-    evaluate: Evaluate = evaluate_node,
 ) -> None:
-    """Computes the nodes of a split into `values`; drops what nobody reads after each node."""
+    """Computes the nodes of a split into `values` by their references; drops what nobody reads
+    after each node.
+    """
     graph = plan.graph
     with np.errstate(all="ignore"):
         for node_id in split.nodes:
@@ -205,30 +139,33 @@ def run_split(
                 states.write(graph.keys[node.inputs[0]], values[node.inputs[1]])
             else:
                 operands = tuple([values[i] for i in node.inputs])
+                evaluate = partial(refer, graph, node_id)
                 if node_id in plan.in_place:
-                    values[node_id] = _next_value(plan, node, operands, states, evaluate)
+                    values[node_id] = next_value(plan, node, operands, states, evaluate)
                 else:
-                    values[node_id] = evaluate(graph, node_id, operands)
+                    values[node_id] = evaluate(operands)
                 del operands
             for gone in dead.get(node_id, ()):
                 values.drop(gone)
 
 
-def _next_value(
+def next_value(
     plan: PlanValue,
     node: Node,
     operands: tuple[NDArray, ...],
     states: HostValues,
-    evaluate: Evaluate,
+    evaluate: Callable[[tuple[NDArray, ...]], NDArray],
 ) -> NDArray:
-    """Gives a state its next value, which the plan has in its place, and returns that."""
+    """Gives a state its next value, which the plan has in its place, and returns that. evaluate:
+    computes the node, where it cannot be written into an array that holds the state.
+    """
     how, state = node.declaration.in_place, plan.graph.nodes[plan.in_place[node.id]]
     key = plan.graph.keys[state.id]
     if how is not None and (write := how.write) is not None:
         shape = node.type.shape
-        states.change(key, lambda array: write(operands, node.attrs, array.reshape(shape)))
+        states.change((key,), lambda held: write(operands, node.attrs, held[0].reshape(shape)))
         return states.view(key).reshape(shape)
-    value = evaluate(plan.graph, node.id, operands)
+    value = evaluate(operands)
     # it may be longer by elements that share its last word
     states.write(key, value.ravel()[: state.type.size].reshape(state.type.shape))
     return value

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from ...types import NDArray
@@ -36,10 +36,10 @@ class Gate:
             if self._open:
                 self._states.write(key, array)
 
-    def change(self, key: object, write: Callable[[NDArray], None]) -> None:
+    def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None:
         with self._lock:
             if self._open:
-                self._states.change(key, write)
+                self._states.change(keys, write)
 
     def shut(self) -> None:
         with self._lock:

@@ -92,18 +92,27 @@ class Workers:
                 for item in items:
                     call(*item)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.governor.cores - 1, self._name)
         shared = _Shared(call, items)
         try:
             with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
                 for _ in range(helpers):
-                    self._pool.submit(shared.help)
+                    self._started().submit(shared.help)
             shared.work()
         finally:
             shared.end()
         if shared.error is not None:
             raise shared.error
+
+    def help(self, call: Callable[[], None]) -> None:
+        """Begins a call on as many other threads as cores are free; it ends when the work does."""
+        with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+            for _ in range(self.governor.threads() - 1):
+                self._started().submit(call)
+
+    def _started(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.governor.cores - 1, self._name)
+        return self._pool
 
     def close(self) -> None:
         if self._pool is not None:

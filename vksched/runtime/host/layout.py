@@ -1,0 +1,138 @@
+"""Where the CPU's program of a split keeps what it makes: in memory that it has once and for all.
+
+    fixed   x y z     made and read in one split: in the session's memory, reused as values die
+    fresh   result    what leaves the split, or may: of memory of its own in each run
+
+A value lives from the step that makes it to the last one that reads it, both included: no result
+shares memory with an operand. What numpy's reference makes may be a view of its operands, which
+then live as long as it does, and leave where it leaves.
+Method: those of plan/make/memory.py. Complexity: O(values * log(values)).
+Examples: tests/runtime/test_program.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from ...graph import Graph
+from ...plan.make.memory import Lifetime, assign_spans
+from ...plan.value import PlanValue, Span, Split
+from ...plan.words import PAGE
+from ...types import WORD_BYTES, NDArray, numpy_dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    """lifetimes: of each fixed value, in positions of the split's nodes. spans: where it lies.
+    pages: words of each page. beside: for nodes that need memory while they run the values, with
+    numbers behind those of all nodes, that stand for it.
+    """
+
+    lifetimes: tuple[Lifetime, ...]
+    spans: Mapping[int, Span]
+    pages: tuple[int, ...]
+    beside: Mapping[int, tuple[int, ...]]
+
+
+def overlapping(layout: Layout) -> list[tuple[int, int]]:
+    """Returns pairs of values that live together and share words; a right layout has none."""
+    found = []
+    lives = sorted(layout.lifetimes, key=lambda life: life.first)
+    for at, one in enumerate(lives):
+        a = layout.spans[one.value]
+        for other in lives[at + 1 :]:
+            if other.first > one.last:
+                break
+            b = layout.spans[other.value]
+            apart = a.offset + a.words <= b.offset or b.offset + b.words <= a.offset
+            if a.page == b.page and not apart:
+                found.append((one.value, other.value))
+    return found
+
+
+def leaving(plan: PlanValue, device: int) -> set[int]:
+    """Returns the roots of what leaves the split of a device that makes it: copied out, or read by
+    another of its splits.
+    """
+    roots, nodes = plan.graph.roots, plan.graph.nodes
+    own = [split for split in plan.splits if split.device == device]
+    out = {roots[copy.node] for split in own for copy in split.copies_out}
+    maker = {node_id: split.id for split in own for node_id in split.nodes}
+    for split in own:
+        for node_id in split.nodes:
+            for value in nodes[node_id].inputs:
+                root = roots[value]
+                if maker.get(root, split.id) != split.id:
+                    out.add(root)
+    return out
+
+
+def lay_out(
+    plan: PlanValue,
+    split: Split,
+    leaves: Collection[int],
+    written: Collection[int],
+    beside: Mapping[int, Sequence[int]],
+) -> Layout:
+    """Returns the layout of a split. leaves: roots of what leaves it. written: nodes that write
+    their result into memory that they are given; results of others may be views of their operands.
+    beside: words of each memory that a node needs while it runs.
+    """
+    graph = plan.graph
+    position = {node_id: at for at, node_id in enumerate(split.nodes)}
+    last, out = dict(position), set(leaves) | set(plan.in_place)
+    for node_id in reversed(split.nodes):  # readers first
+        node = graph.nodes[node_id]
+        for value in node.inputs:
+            root = graph.roots[value]
+            if root not in position:
+                continue
+            last[root] = max(last[root], position[node_id])
+            if node_id not in written and node.op != "assign":
+                last[root] = max(last[root], last[node_id])
+                if node_id in out:
+                    out.add(root)
+    lives = [
+        Lifetime(node_id, _words(graph, node_id), position[node_id], last[node_id])
+        for node_id in split.nodes
+        if node_id in written and node_id not in out
+    ]
+    numbers, numbered = count(len(graph.nodes)), dict[int, tuple[int, ...]]()
+    for node_id, sizes in beside.items():
+        numbered[node_id] = tuple(next(numbers) for _ in sizes)
+        at = position[node_id], position[node_id]
+        lives += [Lifetime(*e, *at) for e in zip(numbered[node_id], sizes, strict=True)]
+    spans, pages = assign_spans(lives, PAGE, enough=PAGE)
+    return Layout(tuple(lives), spans, pages, numbered)
+
+
+def _words(graph: Graph, node_id: int) -> int:
+    return -(-graph.nodes[node_id].type.host_bytes // WORD_BYTES)
+
+
+class Memory:
+    """What the programs of a session share: only one of them runs at a time."""
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        most: dict[int, int] = {}
+        for layout in layouts:
+            for page, words in enumerate(layout.pages):
+                most[page] = max(words, most.get(page, 0))
+        self._pages = {page: np.empty(words, np.uint32) for page, words in most.items()}
+
+    def arrays(self, graph: Graph, layout: Layout) -> dict[int, NDArray]:
+        """Returns the array of each fixed value: always the same memory, with any content."""
+        made: dict[int, NDArray] = {}
+        for value, span in layout.spans.items():
+            words = self._pages[span.page][span.offset : span.offset + span.words]
+            if value < len(graph.nodes):
+                type_ = graph.nodes[value].type
+                line = words.view(numpy_dtype(type_.dtype))[: type_.size]
+                made[value] = line.reshape(type_.shape)
+            else:
+                made[value] = words
+        return made

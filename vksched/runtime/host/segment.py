@@ -1,0 +1,173 @@
+"""A segment: consecutive nodes of a split that native loops run in one call.
+
+    nodes    rms_norm   linear_packed + add   rotary_embedding ...
+    slots    x 0, scale 1, result 2 | words 3, product 4 (beside), sum 5 | ...
+
+Slots of weights and of fixed memory are bound once; those of what enters, leaves or is a state get
+their arrays in each run. Nodes that write where states lie are segments of their own: they write
+under the lock that keeps a run which was given up from them.
+Examples: tests/runtime/test_program.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ...graph import Graph, Node
+from ...ops.core import loops
+from ...ops.core.precision import SINGLE, precision_of
+from ...ops.core.recipe import Recipe, has_programs
+from ...plan.value import PlanValue, Split
+from ...types import WORD_BYTES, NDArray
+from ..states import HostValues
+from .evaluate import Values
+from .workers import Workers
+
+HELP_WORK = 1 << 20
+"""Values that loops of several pieces read or multiply together, from which on it pays to wake
+other threads.
+"""
+
+
+def writes_state(node: Node) -> bool:
+    """Whether a node writes its result into an array that holds an operand."""
+    how = node.declaration.in_place
+    return how is not None and how.write is not None
+
+
+def recipes_of(plan: PlanValue, split: Split, known: Mapping[int, NDArray]) -> dict[int, Recipe]:
+    """Returns the recipes of the nodes of a split that native loops run. known: its weights."""
+    graph, found = plan.graph, dict[int, Recipe]()
+    if not has_programs():
+        return found
+    by_call: dict[int, Recipe | None] = {}
+    for node_id in split.nodes:
+        node, call = graph.nodes[node_id], graph.signatures[node_id]
+        if node.declaration.recipe is None or not _lies_as_loops_want(plan, node, known):
+            continue
+        if call not in by_call:
+            by_call[call] = node.declaration.recipe(graph.input_types(node), node.type, node.attrs)
+        recipe = by_call[call]
+        if recipe is not None:
+            found[node_id] = recipe
+    return found
+
+
+def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
+    """Whether a result lies in memory of its own, or is written into a state that nothing else
+    reads; and all operands have elements, and lie plainly where they are weights.
+    """
+    graph = plan.graph
+    in_state = node.id in plan.in_place
+    if in_state != writes_state(node) or (in_state and node.id not in graph.written_over):
+        return False
+    if precision_of(node.attrs) != SINGLE:
+        return False  # numpy rounds factors
+    if not all(t.size for t in (node.type, *graph.input_types(node))):
+        return False
+    arrays = [known[root] for i in node.inputs if (root := graph.roots[i]) in known]
+    return all(a.flags.c_contiguous and a.flags.aligned for a in arrays)
+
+
+class Segment:
+    """A step that runs some nodes. fixed: the array of a value, None of one that each run finds.
+    beside: numbers of the values for what the loops of a node make but the last one. takes: for
+    nodes that are not fixed what gives memory.
+    """
+
+    def __init__(
+        self,
+        plan: PlanValue,
+        recipes: Mapping[int, Recipe],
+        fixed: Callable[[int], NDArray | None],
+        beside: Mapping[int, Sequence[int]],
+        takes: Mapping[int, Callable[[], NDArray]],
+        workers: Workers,
+    ) -> None:
+        graph = plan.graph
+        self._takes = tuple(takes.items())
+        self._states = tuple(
+            graph.keys[plan.in_place[node_id]] for node_id in recipes if node_id in plan.in_place
+        )
+        self._kept: list[NDArray] = []  # what slots are bound to
+        slots = _Slots(graph)
+        steps = []
+        for node_id, recipe in recipes.items():
+            steps += slots.steps(graph.nodes[node_id], recipe, beside.get(node_id, ()))
+        own = dict(slots.constants)
+        for value, slot in slots.by_value.items():
+            if (array := fixed(value)) is not None:
+                own[slot] = array
+        written = [slots.by_value[plan.in_place[n]] for n in recipes if n in plan.in_place]
+        open_ = {slot: v for v, slot in slots.by_value.items() if slot not in own}
+        for slot in written:
+            open_.pop(slot)
+        self._open = tuple(open_.values())
+        self._native = loops.native.Program(steps, slots.sizes, [*written, *open_])
+        for slot, array in own.items():
+            self._native.bind(slot, array)
+            self._kept.append(array)
+        shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
+        self._begin = partial(workers.help, self._native.help) if shared >= HELP_WORK else None
+
+    def __call__(self, values: Values, states: HostValues) -> None:
+        for node_id, take in self._takes:
+            values[node_id] = take()
+        arrays = [values[value] for value in self._open]
+        if self._states:
+            states.change(self._states, lambda written: self._run([*written, *arrays]))
+        else:
+            self._run(arrays)
+
+    def _run(self, arrays: list[NDArray]) -> None:
+        try:
+            self._native.run(arrays, self._begin)
+        except (BufferError, ValueError):  # one does not lie as loops read it
+            plain = [np.require(array, requirements=["C", "A"]) for array in arrays]
+            self._native.run(plain, self._begin)
+
+
+class _Slots:
+    """Numbers where values lie. by_value: the slots of nodes and of what stands beside them."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self.by_value: dict[int, int] = {}
+        self.sizes: list[int] = []
+        self.constants: list[tuple[int, NDArray]] = []
+
+    def steps(
+        self, node: Node, recipe: Recipe, beside: Sequence[int]
+    ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
+        """Returns the loops of a node as the native program takes them."""
+        registers = [self._of_node(value) for value in node.inputs]
+        for constant in recipe.constants:
+            registers.append(self._new(constant.nbytes))
+            self.constants.append((registers[-1], constant))
+        made = []
+        for number, loop in enumerate(recipe.loops):
+            if number < len(beside):
+                result = self._of(beside[number], loop.elements * WORD_BYTES)
+            elif writes_state(node):
+                result = registers[0]
+            else:
+                result = self._of_node(node.id)
+            registers.append(result)
+            at = [*(registers[r] for r in loop.operands), result]
+            made.append((loop.name, at, loop.numbers, loop.reals, loop.pieces))
+        return made
+
+    def _of_node(self, value: int) -> int:
+        return self._of(value, self._graph.nodes[value].type.host_bytes)
+
+    def _of(self, value: int, size_bytes: int) -> int:
+        if value not in self.by_value:
+            self.by_value[value] = self._new(size_bytes)
+        return self.by_value[value]
+
+    def _new(self, size_bytes: int) -> int:
+        self.sizes.append(size_bytes)
+        return len(self.sizes) - 1
