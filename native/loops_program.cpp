@@ -70,6 +70,9 @@ struct Square {
 struct Root {
     INLINED float of(float x) { return std::sqrt(x); }
 };
+struct InverseRoot {
+    INLINED float of(float x) { return 1.0f / std::sqrt(x); }
+};
 struct Reciprocal {
     INLINED float of(float x) { return 1.0f / x; }
 };
@@ -154,6 +157,80 @@ void norms(const Step& step, char* const* at, size_t)
     norm.shift = told[4] ? step.slot<float>(at, told[3] ? 2 : 1) : nullptr;
     norm.eps = step.reals[0];
     step.norm(norm, step.slot<float>(at, 0), step.result(at));
+}
+
+INLINED float dot(const float* a, const float* b, int64_t count)
+{
+    constexpr int64_t lanes = 16;
+    float sums[lanes] = {}, total = 0;
+    int64_t at = 0;
+    for (; at + lanes <= count; at += lanes)
+        for (int64_t lane = 0; lane < lanes; ++lane)
+            sums[lane] += a[at + lane] * b[at + lane];
+    for (; at < count; ++at)
+        sums[0] += a[at] * b[at];
+    for (const float sum : sums)
+        total += sum;
+    return total;
+}
+
+// Rows of the last axis. numbers: rows, columns.
+INLINED void softmax_body(const Step& step, char* const* at, size_t)
+{
+    const int64_t rows = step.numbers[0], columns = step.numbers[1];
+    const float* x = step.slot<float>(at, 0);
+    float* out = step.result(at);
+    constexpr int64_t lanes = 16;
+    for (int64_t row = 0; row < rows; ++row, x += columns, out += columns) {
+        float largest = x[0], sums[lanes] = {}, total = 0;
+        for (int64_t i = 1; i < columns; ++i)
+            largest = Maximum::of(largest, x[i]);
+#pragma GCC ivdep
+        for (int64_t i = 0; i < columns; ++i)
+            out[i] = x[i] - largest;
+        step.value(out, out, columns);
+        int64_t i = 0;
+        for (; i + lanes <= columns; i += lanes)
+            for (int64_t lane = 0; lane < lanes; ++lane)
+                sums[lane] += out[i + lane];
+        for (; i < columns; ++i)
+            sums[0] += out[i];
+        for (const float sum : sums)
+            total += sum;
+#pragma GCC ivdep
+        for (i = 0; i < columns; ++i)
+            out[i] /= total;
+    }
+}
+
+// A small product. numbers: batches, m, n, k; of a how far batches, rows and columns are from one
+// another; the same of b, of whose rows or columns the neighbours are 1 apart; whether it has a bias.
+INLINED void matmul_body(const Step& step, char* const* at, size_t)
+{
+    const int64_t* told = step.numbers.data();
+    const int64_t m = told[1], n = told[2], k = told[3], a_step = told[6], b_row = told[8];
+    const float* bias = told[10] ? step.slot<float>(at, 2) : nullptr;
+    float* out = step.result(at);
+    for (int64_t line = 0; line < told[0] * m; ++line, out += n) {
+        const int64_t batch = line / m;
+        const float* a = step.slot<float>(at, 0) + batch * told[4] + line % m * told[5];
+        const float* b = step.slot<float>(at, 1) + batch * told[7];
+        if (told[9] == 1) {
+            std::fill_n(out, n, 0.0f);
+            for (int64_t i = 0; i < k; ++i) {
+                const float factor = a[i * a_step], *row = b + i * b_row;
+#pragma GCC ivdep
+                for (int64_t column = 0; column < n; ++column)
+                    out[column] += factor * row[column];
+            }
+        } else {
+            for (int64_t column = 0; column < n; ++column)
+                out[column] = dot(a, b + column * told[9], k);
+        }
+        if (bias)
+            for (int64_t column = 0; column < n; ++column)
+                out[column] += bias[column];
+    }
 }
 
 #ifdef HAS_VECTORS
@@ -244,21 +321,6 @@ struct Attention {
     int64_t low, high, nan_of_none;
     int64_t q[3], k[3], v[3], new_k[3], new_v[3], out[3];
 };
-
-INLINED float dot(const float* a, const float* b, int64_t count)
-{
-    constexpr int64_t lanes = 16;
-    float sums[lanes] = {}, total = 0;
-    int64_t at = 0;
-    for (; at + lanes <= count; at += lanes)
-        for (int64_t lane = 0; lane < lanes; ++lane)
-            sums[lane] += a[at + lane] * b[at + lane];
-    for (; at < count; ++at)
-        sums[0] += a[at] * b[at];
-    for (const float sum : sums)
-        total += sum;
-    return total;
-}
 
 INLINED float of_half(uint32_t half)
 {
@@ -400,6 +462,10 @@ void binary(const Step& step, char* const* at, size_t piece)
     binary_body<F>(step, at, piece);
 }
 
+void softmax(const Step& step, char* const* at, size_t piece) { softmax_body(step, at, piece); }
+
+void matmul(const Step& step, char* const* at, size_t piece) { matmul_body(step, at, piece); }
+
 void rotary(const Step& step, char* const* at, size_t piece) { rotary_body(step, at, piece); }
 
 void attention(const Step& step, char* const* at, size_t piece)
@@ -420,6 +486,16 @@ WIDE void binary_wide(const Step& step, char* const* at, size_t piece)
     binary_body<F>(step, at, piece);
 }
 
+WIDE void softmax_wide(const Step& step, char* const* at, size_t piece)
+{
+    softmax_body(step, at, piece);
+}
+
+WIDE void matmul_wide(const Step& step, char* const* at, size_t piece)
+{
+    matmul_body(step, at, piece);
+}
+
 WIDE void rotary_wide(const Step& step, char* const* at, size_t piece)
 {
     rotary_body(step, at, piece);
@@ -436,6 +512,7 @@ template <class F>
 constexpr Way unary_wide = unary<F>;
 template <class F>
 constexpr Way binary_wide = binary<F>;
+constexpr Way softmax_wide = softmax, matmul_wide = matmul;
 constexpr Way rotary_wide = rotary, attention_wide = attention;
 const bool has_wide = false;
 #endif
@@ -454,6 +531,7 @@ const std::map<std::string, Kind> kinds{
     {"relu", {unary<Relu>, unary_wide<Relu>, 1, 1, 0}},
     {"square", {unary<Square>, unary_wide<Square>, 1, 1, 0}},
     {"sqrt", {unary<Root>, unary_wide<Root>, 1, 1, 0}},
+    {"rsqrt", {unary<InverseRoot>, unary_wide<InverseRoot>, 1, 1, 0}},
     {"reciprocal", {unary<Reciprocal>, unary_wide<Reciprocal>, 1, 1, 0}},
     {"add", {binary<Add>, binary_wide<Add>, 2, 12, 0}},
     {"sub", {binary<Subtract>, binary_wide<Subtract>, 2, 12, 0}},
@@ -462,6 +540,8 @@ const std::map<std::string, Kind> kinds{
     {"maximum", {binary<Maximum>, binary_wide<Maximum>, 2, 12, 0}},
     {"minimum", {binary<Minimum>, binary_wide<Minimum>, 2, 12, 0}},
     {"norm", {norms, norms, 1, 5, 1}},
+    {"softmax", {softmax, softmax_wide, 1, 2, 0}},
+    {"matmul", {matmul, matmul_wide, 2, 11, 0}},
     {"rotary_embedding", {rotary, rotary_wide, 3, 8, 0}},
     {"write_rows", {write_rows, write_rows, 2, 6, 0}},
     {"cached_attention", {attention, attention_wide, 4, ATTENTION, 2}},
@@ -498,7 +578,7 @@ Step step_of(const py::handle& given, size_t slots, bool wide)
         require(slot < slots, "expected slots that there are");
     if (found == kinds.end())
         made.value = value_loop(name, wide); // or it is no loop
-    else if (name == "cached_attention")
+    else if (name == "cached_attention" || name == "softmax")
         made.value = value_loop("exp", wide);
     else if (name == "norm")
         made.norm = norm_loop(wide);

@@ -23,6 +23,7 @@ from ..core.quads import (
     launch_rows,
     row_variants,
 )
+from ..core.recipe import Recipe, one_loop
 from ..core.strides import broadcast_strides, collapse, pad
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .norm import check_row
@@ -134,6 +135,14 @@ def _log_softmax_into(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -
     out -= np.log(np.add.reduce(np.exp(out), axis=axis, keepdims=True))
 
 
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Of rows without a mask."""
+    if len(inputs) > 1 or attrs.as_int("axis") != output.rank - 1:
+        return None
+    columns = output.shape[-1]
+    return one_loop("softmax", inputs, output, (output.size // columns, columns))
+
+
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     whole = tuple(np.broadcast_to(x, out.shape) for x in inputs)
     yield from cut_leading(whole, out, attrs.as_int("axis"))
@@ -191,6 +200,7 @@ register(
         Kernel(SHADERS, partial(_lower, "softmax", False), variants=_variants),
         work=_work,
         host=HostKernel(_softmax_into, _cut),
+        recipe=_recipe,
     )
 )
 register(
