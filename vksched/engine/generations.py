@@ -26,7 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
 from ..plan.dynamic.options import DynamicPlan
@@ -40,7 +40,7 @@ from ..runtime.stats import RunStats
 from ..trace import warn
 from ..types import NDArray, Progress
 from .drift import Again, Drift
-from .faults import Faults
+from .faults import Faults, Quarantine
 from .preparing import Preparing
 from .report.runs import Asked, GraphHistory
 from .request import Request
@@ -239,7 +239,9 @@ class Compiled:
 
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         while True:
-            executor = self._usable() or self._ready()
+            executor = self._executor
+            if self._too_slow or self._drift.left or not _works(executor, self._quarantine):
+                executor = self._ready()
             late: BaseException | None = None
             try:
                 with self._states.running(executor.plan.graph):
@@ -262,14 +264,13 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     raise
                 continue
-            if results.ran is not None:
-                self.history.add(*results.ran)
-                if isinstance(executor.plan, DynamicPlan):  # which each run makes anew
-                    self.plan = results.ran[0]
             if broken:
                 with self._changing:
                     self._faults.take_in(broken)
             if results.ran is not None:
+                self.history.add(*results.ran)
+                if isinstance(executor.plan, DynamicPlan):  # which each run makes anew
+                    self.plan = results.ran[0]
                 self._watch(executor, *results.ran)
             if late is not None:
                 with self._changing:
@@ -294,14 +295,6 @@ class Compiled:
                 self._too_slow |= too_slow
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
-    def _usable(self) -> Carrier | None:
-        """Returns the generation of now, where there is one and nothing speaks against it."""
-        executor = self._executor
-        if executor is None or executor.retired or self._too_slow or self._drift.left:
-            return None
-        usable = self._quarantine.reasons.keys().isdisjoint(executor.device_names)
-        return executor if usable else None
-
     def _ready(self, progress: Progress | None = None) -> Carrier:
         """Returns the generation to run on, made anew where a device of the last one is out of use.
 
@@ -310,14 +303,13 @@ class Compiled:
         told: list[str] = []
         try:
             with self._changing:
-                last, reasons = self._executor, self._quarantine.reasons
+                last = self._executor
                 again: Again | None = None
                 if last is not None:
-                    usable = not last.retired and not self._too_slow
-                    if usable:
+                    if not (last.retired or self._too_slow):
                         again = self._preparing.look(self._request, self._drift, self._faults)
-                    if usable and again is None and reasons.keys().isdisjoint(last.device_names):
-                        return last
+                        if again is None and _works(last, self._quarantine):
+                            return last
                     self._unanswered += last.retire()
                     self._faults.take_in(last.take_faults())
                     self._executor = None
@@ -358,6 +350,13 @@ class Compiled:
                 if not self._faults.may_replay(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
+
+
+def _works(executor: Carrier | None, quarantine: Quarantine) -> TypeGuard[Carrier]:
+    """Whether there is a generation that takes runs, on devices that are in use."""
+    if executor is None or executor.retired:
+        return False
+    return quarantine.reasons.keys().isdisjoint(executor.device_names)
 
 
 def _cause(last: Carrier | None, again: Again | None, too_slow: bool) -> str:
