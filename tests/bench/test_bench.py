@@ -234,7 +234,7 @@ def test_cases_are_listed_and_chosen_by_name() -> None:
         (
             ("--suite", "songs"),
             "expected a suite of ops, models, overhead, planning, prediction, devices, llm, "
-            "got 'songs'",
+            "clients, got 'songs'",
         ),
         (("--case", "riddle"), "no case of suite ops matches 'riddle'"),
         (("--peers", "nobody"), "expected peers of ncnn"),
