@@ -328,5 +328,6 @@ PYBIND11_MODULE(loops, m)
     add_program(m);
     add_recurrent(m);
     add_repack(m);
+    add_resample(m);
     add_texts(m);
 }

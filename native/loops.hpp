@@ -7,6 +7,7 @@
 //   loops_program.cpp   many of them in one call
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
+//   loops_resample.cpp  weighted sums of a few elements along an axis
 //   loops_texts.cpp     strings of files
 #pragma once
 
@@ -78,5 +79,6 @@ void add_packed(py::module_& m);
 void add_program(py::module_& m);
 void add_recurrent(py::module_& m);
 void add_repack(py::module_& m);
+void add_resample(py::module_& m);
 void add_texts(py::module_& m);
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -268,6 +269,17 @@ def pool(
     if not (conv_functions() and _takes(x, out) and x.size):
         return False
     native.pool(kind, _plain(x), out, kernel, sliding(), counts)
+    return True
+
+
+def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis: int) -> bool:
+    """Writes weighted sums of a few elements along an axis; returns False where numpy has to."""
+    ready = hasattr(native, "resample") and _takes(x, out) and x.size and out.size
+    if not (ready and weights.dtype == np.float32 and indices.dtype == np.int32):
+        return False
+    inner = math.prod(x.shape[axis + 1 :])
+    at = np.require(indices, np.int32, ["C", "A"])
+    native.resample(_plain(x), at, _plain(weights), out, x.shape[axis], inner)
     return True
 
 

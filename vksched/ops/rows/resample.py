@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from ...errors import DTypeError, GradientError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, TensorType
+from ..core import loops
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient
+from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts
 from ..core.tensor import Tensor, apply, constant
@@ -51,6 +54,26 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
         return wide.astype(x.dtype)
 
 
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    x, indices, weights = inputs
+    if not loops.resample(x, indices, weights, out, attrs.as_int("axis")):
+        out[...] = _reference(inputs, attrs)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Along the axes before."""
+    x, *taps = inputs
+    axes = attrs.as_int("axis")
+    if axes == 0 or 0 in x.shape:
+        yield inputs, out
+        return
+    step = rows_of_piece(math.prod(x.shape[:axes]), max(x.size, out.size))
+    for outer in np.ndindex(*x.shape[: axes - 1]):
+        for start in range(0, x.shape[axes - 1], step):
+            at = (*(slice(i, i + 1) for i in outer), slice(start, start + step))
+            yield (x[at], *taps), out[at]
+
+
 def _lower(call: Call) -> tuple[Dispatch, ...]:
     x, axis = call.inputs[0].shape, call.attrs.as_int("axis")
     outs, taps = call.inputs[1].shape
@@ -79,6 +102,7 @@ register(
         _reference,
         Kernel(("resample",), _lower),
         work=_work,
+        host=HostKernel(_compute, _cut),
         indices=(1,),
     )
 )
