@@ -20,7 +20,8 @@
 namespace {
 
 constexpr size_t BLOCK = 4; // sequences side by side, at most
-constexpr size_t OFTEN = 4; // reads of the weights, before it pays to bring them together
+// So often the weights are read before it pays to bring them together.
+constexpr size_t OFTEN = 4, TURNED_OFTEN = 16;
 
 enum class Function { sigmoid, tanh, relu };
 
@@ -70,11 +71,13 @@ struct Layer {
         return !lengths || static_cast<int64_t>(at) < lengths[sequence];
     }
     size_t room() const { return BLOCK * (gates + 1) * hidden; }
-    // Of weights brought together, where they are read often enough or do not lie by columns.
+    // Of weights brought together, where they are read often enough or lie neither by rows nor by
+    // columns.
     size_t packed() const
     {
-        const bool often = time * ((batch + BLOCK - 1) / BLOCK) >= OFTEN;
-        return often || r_column != 1 ? gates * hidden * hidden : 0;
+        const size_t reads = time * ((batch + BLOCK - 1) / BLOCK);
+        const bool as_they_lie = r_column == 1 ? reads < OFTEN : r_row == 1 && reads < TURNED_OFTEN;
+        return as_they_lie ? 0 : gates * hidden * hidden;
     }
 };
 
@@ -157,7 +160,7 @@ void set_operands(Layer& told, const Array& gates, const Array& r, const Array& 
     told.from_sequence = gates.apart(2);
     told.r = static_cast<const float*>(r.info.ptr);
     told.r_direction = r.apart(0);
-    told.r_row = r.apart(1);
+    told.r_row = r.size(1) < 2 ? 1 : r.apart(1);
     told.r_column = r.size(2) < 2 ? 1 : r.apart(2);
     told.out = static_cast<float*>(out.info.ptr);
     told.out_time = out.apart(0);

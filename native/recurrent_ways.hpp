@@ -87,11 +87,43 @@ INLINED void add_vectors(const float* panel, size_t step, size_t hidden, float* 
             std::memcpy(to[row] + at + i * LANES, &sums[row][i], sizeof(Floats));
 }
 
+INLINED float sum_of(const Floats& values)
+{
+    float sums[4] = {};
+    for (size_t lane = 0; lane < LANES; ++lane)
+        sums[lane % 4] += values[lane];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// The same by columns whose values lie side by side.
+template <size_t ROWS>
+INLINED void add_dots(const Weights& weights, size_t columns, float* const* from, float* const* to)
+{
+    for (size_t at = 0; at < columns; ++at) {
+        const float* column = weights.r + at * weights.column;
+        Floats sums[ROWS] = {};
+        float rest[ROWS] = {};
+        size_t k = 0;
+        for (; k + LANES <= weights.hidden; k += LANES)
+            for (size_t row = 0; row < ROWS; ++row)
+                sums[row] += loaded(column + k) * loaded(from[row] + k);
+        for (; k < weights.hidden; ++k)
+            for (size_t row = 0; row < ROWS; ++row)
+                rest[row] += column[k] * from[row][k];
+        for (size_t row = 0; row < ROWS; ++row)
+            to[row][at] += sum_of(sums[row]) + rest[row];
+    }
+}
+
 // to[row] += from[row] @ the columns of a section.
 template <size_t ROWS, size_t VECTORS>
 INLINED void add_product(const Weights& weights, size_t columns, float* const* from,
                          float* const* to)
 {
+    if (!weights.packed && weights.column != 1) {
+        add_dots<ROWS>(weights, columns, from, to);
+        return;
+    }
     each_panel<VECTORS>(columns, [&](size_t at, size_t width) {
         const float* panel = weights.panel(at);
         const size_t step = weights.step(width), hidden = weights.hidden;

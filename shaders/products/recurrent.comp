@@ -7,15 +7,8 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint ROOM = 64; // for the values of a state
-layout(constant_id = 4) const uint SEQUENCES = 1;
-layout(constant_id = 5) const uint FIRST_ACTIVATIONS = 0;
-layout(constant_id = 6) const uint OTHER_ACTIVATIONS = 0;
-layout(constant_id = 7) const uint COUPLED = 0;
-layout(constant_id = 8) const uint LINEAR = 0;
-layout(constant_id = 9) const uint HAS_OWN = 0;
-layout(constant_id = 10) const uint HAS_LENGTHS = 0;
-#include "float_math.glsl"
+layout(constant_id = 9) const uint ROOM = 64; // for the values of a state
+layout(constant_id = 10) const uint SEQUENCES = 1;
 
 layout(set = 0, binding = 0) readonly buffer Gates { float gates[]; };
 layout(set = 0, binding = 1) readonly buffer R { float r[]; };
@@ -55,23 +48,7 @@ float gate_of(uint s, uint gate, uint unit) {
     return gates[gates_offset + (at * GATES + gate) * hidden + unit];
 }
 
-float own_of(uint gate, uint unit) {
-    return HAS_OWN != 0u ? uintBitsToFloat(extra[extra_offset + (direction * GATES + gate) * hidden + unit]) : 0.0;
-}
-
-bool is_alive(uint s) {
-    if (HAS_LENGTHS == 0u) return true;
-    return int(time_now) < int(extra[extra_offset + lengths_at + sequence_of(s)]);
-}
-
-float activate(uint which, float x) {
-    if (clip > 0.0) x = mix(mix(x, clip, x > clip), -clip, x < -clip); // NaN stays NaN
-    const uint codes = direction == 0u ? FIRST_ACTIVATIONS : OTHER_ACTIVATIONS;
-    const uint code = (codes >> (2u * which)) & 3u;
-    if (code == 0u) return sigmoid(x);
-    if (code == 1u) return safe_tanh(x);
-    return mix(x, 0.0, x < 0.0);
-}
+#include "recurrent.glsl"
 
 void add_step(uint area, uint from, uint to, uint k, float weight[STEPS * GATES], uint steps) {
     for (uint s = 0u; s < SEQUENCES; ++s) {
@@ -108,7 +85,7 @@ void begin(uint gate, uint unit) {
 
 // A state after this turn.
 void finish(uint now, uint s, uint unit, float made) {
-    const bool alive = is_alive(s);
+    const bool alive = is_alive(sequence_of(s));
     states[place(1u - now, s, unit)] = mix(states[place(now, s, unit)], made, alive);
     if (first_sequence + s < batch) result[row(time_now, s) + unit] = mix(0.0, made, alive);
 }
@@ -165,18 +142,14 @@ void turn_of(uint now) {
     for (uint unit = gl_LocalInvocationIndex; unit < hidden; unit += gl_WorkGroupSize.x) {
         for (uint g = 0u; g < GATES; ++g) begin(g, unit);
         add_products(now, 0u, GATES, unit);
-        const vec3 own = vec3(own_of(0u, unit), own_of(1u, unit), own_of(2u, unit)); // input, output, forget
+        const vec3 own = own_of_gates(unit);
         for (uint s = 0u; s < SEQUENCES; ++s) {
             const float before = states[place(KEPT, s, unit)];
-            const float into = activate(0u, HAS_OWN != 0u ? sums[s] + own.x * before : sums[s]);
-            const float left = sums[2u * SEQUENCES + s];
-            float forget = 1.0 - into;
-            if (COUPLED == 0u) forget = activate(0u, HAS_OWN != 0u ? left + own.z * before : left);
-            const float c = forget * before + into * activate(1u, sums[3u * SEQUENCES + s]);
-            const float right = sums[SEQUENCES + s];
-            const float open = activate(0u, HAS_OWN != 0u ? right + own.y * c : right);
-            states[place(KEPT, s, unit)] = mix(before, c, is_alive(s));
-            finish(now, s, unit, open * activate(2u, c));
+            const vec4 given = vec4(sums[s], sums[SEQUENCES + s], sums[2u * SEQUENCES + s], sums[3u * SEQUENCES + s]);
+            float c = before;
+            const float h = lstm_of(given, own, c);
+            states[place(KEPT, s, unit)] = mix(before, c, is_alive(sequence_of(s)));
+            finish(now, s, unit, h);
         }
     }
 }

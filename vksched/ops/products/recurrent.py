@@ -25,10 +25,6 @@ Activation = str | Callable[[Tensor], Tensor]
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 """Which directions go backwards in time."""
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
-MOST_HIDDEN = 1024
-"""Of what is one op: as many states as one group of any device holds. A turn of more takes so long
-that it may as well be several ops.
-"""
 
 
 def _shape(op: str, what: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
@@ -183,7 +179,7 @@ class _Layer:
         )
         r = transpose(self._r, (0, 2, 1))
         given = Operands(self._gates(), r, self._state, own, self._lengths, ())
-        if all(map(all, names)) and self._hidden <= MOST_HIDDEN:
+        if all(map(all, names)):
             made = recurrent(cell, given)
         else:
             made = unrolled(cell, given, functions)
