@@ -2,7 +2,8 @@
 // result[row, tap, word] = four channels of x at the place that a window meets with a tap, as codes with a sign: x ^ flip in 8 bits,
 // the zero point outside of x, 0 for missing channels. x: codes of an image, result: 4 words, the zero point less flip first, then
 // rows first_row .. first_row + rows - 1 of the image's windows.
-// One invocation makes a word; a group strides over words by the size of the whole dispatch.
+// With VALUES x - zero as float32 instead, 0 outside of x, in parts of 256 codes: result: (parts, rows, codes of the part).
+// One invocation makes a word, or four values; a group strides over words by the size of the whole dispatch.
 // Source: Chellapilla, Puri and Simard, High performance convolutional neural networks for document processing, 2006.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
@@ -10,7 +11,11 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer Zero { int zero[]; };
+#ifdef VALUES
+layout(set = 0, binding = 2) writeonly buffer Result { float result[]; };
+#else
 layout(set = 0, binding = 2) writeonly buffer Result { uint result[]; };
+#endif
 layout(push_constant) uniform Push {
     uint x_offset;
     uint zero_offset;
@@ -60,12 +65,33 @@ uint word_of(uint item, uint groups, uint taps) {
     return word;
 }
 
+#ifdef VALUES
+void store(uint item, uint depth, uint groups, uint word) {
+    const uint row = item / depth;
+    const uint first = item - row * depth;
+    const uint part = first / 64u;
+    const uint codes = min(256u, 4u * depth - 256u * part);
+    const uint at = result_offset + 256u * part * rows + row * codes + 4u * (first - 64u * part);
+    const uint count = min(channels - first % groups * 4u, 4u);
+    for (uint c = 0u; c < 4u; ++c) {
+        const int code = (int(word >> 8u * c << 24u) >> 24) + int(flip);
+        result[at + c] = c < count ? float(code - zero[zero_offset]) : 0.0;
+    }
+}
+#endif
+
 void main() {
     const uint groups = (channels + 3u) / 4u;
     const uint taps = kernel[0] * kernel[1] * kernel[2];
     const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
+#ifndef VALUES
     if (gl_GlobalInvocationID.x == 0u) result[result_offset] = uint(zero[zero_offset]) - flip;
+#endif
     for (uint item = gl_GlobalInvocationID.x; item < rows * taps * groups; item += step) {
+#ifdef VALUES
+        store(item, taps * groups, groups, word_of(item, groups, taps));
+#else
         result[result_offset + 4u + item] = word_of(item, groups, taps);
+#endif
     }
 }

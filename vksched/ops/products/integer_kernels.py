@@ -3,6 +3,11 @@ words of the weights.
 
     x --integer_rows--> scratch: zero point | words of each window, tap by tap --product--> result
 
+CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of codes are
+exact there.
+
+    x, words --integer_values, integer_weights--> scratch --matmul--> sums --integer_sums--> result
+
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
 with integer dot products take a word of each side at once, others its four codes.
 """
@@ -11,13 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
+from ...machine.limits import Limits
+from ...types import TensorType
+from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from .codes import PER_WORD, SHIFT, TILE, depth_of
-from .matmul_kernels import DISPATCH_FLOPS
+from .matmul_kernels import DISPATCH_FLOPS, product
+from .matmul_kernels import SHADERS as MATMUL_SHADERS
 
 HEADER_WORDS = 4
 """Of the scratch memory: the zero point of its codes comes first."""
@@ -28,14 +37,23 @@ DOT = " dot"
 ROWS = {"rows 1": 1, "rows 8": 8}
 """Variants of `integer_rows_*`: rows of an invocation, which has one column."""
 TILED = "tiled"
+FLOATS = "floats"
+"""The variant that multiplies codes less their zero points in float32."""
+PART = 256
+"""Products of two such values that float32 sums exactly: each is at most 255 * 255."""
+FLOAT_WORDS = 1 << 20, 1 << 24
+"""Of values of x at a time, and of all weights, in scratch memory."""
+LEAST_FLOAT_ROWS = 16
+"""Rows from which weights are worth unpacking in each run."""
 _TILE = 64, 64
 _TILED_LOCAL = 16, 8
 """Rows and columns of a group of `integer_tiled`, and its invocations."""
 _PACKED_EACH = 64
 """Words that an invocation packs on a CPU driver."""
 PRODUCT_SHADERS = (
-    "integer_words",
+    *("integer_words", "integer_values", "integer_weights", "integer_sums"),
     *(f"integer_{kind}{dot}" for kind in ("tiled", "rows_1", "rows_8") for dot in ("", "_dot")),
+    *MATMUL_SHADERS,
 )
 
 Three = tuple[int, ...]
@@ -85,15 +103,19 @@ def integer_variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     kinds: tuple[str, ...] = (few,)
     if not call.limits.software:
         kinds = (few, TILED) if own.rows <= 8 else (TILED, few)
+    if call.limits.software and _has_floats(call, own):
+        kinds = (FLOATS, *kinds) if own.rows >= LEAST_FLOAT_ROWS else (*kinds, FLOATS)
     if not call.limits.integer_dot:
         return kinds
-    dots = tuple(kind + DOT for kind in kinds)
+    dots = tuple(kind + DOT for kind in kinds if kind != FLOATS)
     return (*dots, *kinds) if call.limits.integer_dot_fast else (*kinds, *dots)
 
 
 def _rows_at_once(call: Call, own: Unfolded) -> int:
     """Returns the rows of a pass: as many as the scratch memory and one dispatch may have."""
     limits = call.limits
+    if call.variant == FLOATS:
+        return max(1, min(own.rows, FLOAT_WORDS[0] // max(PER_WORD * own.depth, own.columns)))
     words = SOFTWARE_SCRATCH_WORDS if limits.software else SCRATCH_WORDS
     words = min(words, limits.max_buffer_bytes // 4) - HEADER_WORDS
     most = max(1, words // max(1, own.depth))
@@ -113,7 +135,22 @@ def _tile_of(call: Call) -> tuple[int, int]:
 
 def integer_scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
     """Returns the words of the rows of a pass."""
-    return (HEADER_WORDS + _rows_at_once(call, own) * own.depth,)
+    rows = _rows_at_once(call, own)
+    if call.variant == FLOATS:
+        steps = PER_WORD * own.depth
+        return rows * steps, own.columns * steps, _parts(own) * rows * own.columns
+    return (HEADER_WORDS + rows * own.depth,)
+
+
+def _parts(own: Unfolded) -> int:
+    return -(-own.depth * PER_WORD // PART)
+
+
+def _has_floats(call: Call, own: Unfolded) -> bool:
+    """Whether the values of the weights, and sums of a pass, fit the scratch memory."""
+    most = min(FLOAT_WORDS[1], call.limits.max_buffer_bytes // 4)
+    sums = _parts(own) * max(own.columns, FLOAT_WORDS[0])
+    return 0 < own.columns * own.depth * PER_WORD <= most and sums <= most
 
 
 def lower_integer(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
@@ -126,22 +163,71 @@ def lower_integer(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
         raise UnsupportedOp(f"{own.images} images take more than {MAX_DISPATCHES} dispatches")
     if own.depth >= LOOP_STEPS:
         raise UnsupportedOp(f"sums of {own.depth * PER_WORD} products are too long for a kernel")
-    return tuple(step for at in passes for step in _pass(call, own, *at, each))
+    make = _float_pass if call.variant == FLOATS else _pass
+    return tuple(step for at in passes for step in make(call, own, *at, each))
 
 
 def _pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows = min(each, own.rows - row)
-    yield _words(call, own, image, row, rows, bool(image or row))
+    yield _words(call, own, image, row, rows, "integer_words", bool(image or row))
     yield _product(call, own, image, row, rows)
 
 
-def _words(call: Call, own: Unfolded, image: int, row: int, rows: int, later: bool) -> Dispatch:
-    limits, items = call.limits, max(1, rows * own.depth)
+def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
+    rows, steps, n = min(each, own.rows - row), PER_WORD * own.depth, own.columns
+    values, weights, sums = SCRATCH, SCRATCH - 1, SCRATCH - 2
+    yield _words(call, own, image, row, rows, "integer_values", bool(image or row))
+    if not row and (not image or own.words_step):
+        yield _weights(call, own, image, weights)
+    for part in range(_parts(own)):
+        k = min(PART, steps - part * PART)
+        types = TensorType((rows, k)), TensorType((n, k))
+        attrs = Attrs({"transpose_a": False, "transpose_b": True})
+        made = product(Call(types, TensorType((rows, n)), attrs, call.limits))
+        first = part * PART * rows, part * PART * n, 0, part * rows * n
+        for at, one in enumerate(made):
+            shifts = tuple(a + b for a, b in zip(one.shifts, first, strict=True))
+            barrier = one.barrier or not at
+            yield replace(
+                one, operands=(values, weights, values, sums), shifts=shifts, barrier=barrier
+            )
+    groups, constants = _launch(rows * n, call.limits)
+    push = (
+        *(("rows", rows), ("columns", n), ("parts", _parts(own))),
+        *(("row_step", own.result_steps[0]), ("column_step", own.result_steps[1])),
+        ("result_first", image * own.result_steps[2] + row * own.result_steps[0]),
+    )
+    yield Dispatch("integer_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
+
+
+def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
+    groups, constants = _launch(own.columns * own.depth, call.limits)
+    push = (
+        *(("columns", own.columns), ("depth", own.depth)),
+        *(("zero_step", int(call.inputs[3].size > 1)), ("words_first", image * own.words_step)),
+    )
+    later = image > 0
+    return Dispatch("integer_weights", (1, 3, target), groups, push, constants, barrier=later)
+
+
+def _launch(items: int, limits: Limits) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
+    """Returns groups and constants of a kernel whose invocations make an item at a time.
+
+    Raises:
+        UnsupportedOp: they would go round their loops too often.
+    """
     local = 8 if limits.software else 64
     per_group = local * (_PACKED_EACH if limits.software else 1)
-    groups = min(-(-items // per_group), limits.max_groups[0])
+    groups = min(-(-max(1, items) // per_group), limits.max_groups[0])
     if -(-items // (groups * local)) * 5 > LOOP_STEPS:
-        raise UnsupportedOp(f"{items} words are too many to pack at once")
+        raise UnsupportedOp(f"{items} items are too many for {groups} groups")
+    return (groups, 1, 1), (("LOCAL_X", local),)
+
+
+def _words(
+    call: Call, own: Unfolded, image: int, row: int, rows: int, shader: str, later: bool
+) -> Dispatch:
+    groups, constants = _launch(rows * own.depth, call.limits)
     push = (
         *(("x_sizes", own.sizes), ("result_sizes", own.counts), ("kernel", own.kernel)),
         *(("stride", own.stride), ("dilation", own.dilation), ("begin", own.begin)),
@@ -150,9 +236,8 @@ def _words(call: Call, own: Unfolded, image: int, row: int, rows: int, later: bo
         *(("flip", 0 if call.attrs.as_bool("signed") else SHIFT), ("first_row", row)),
         ("rows", rows),
     )
-    constants = (("LOCAL_X", local),)
     operands = (0, 2, SCRATCH)
-    return Dispatch("integer_words", operands, (groups, 1, 1), push, constants, barrier=later)
+    return Dispatch(shader, operands, groups, push, constants, barrier=later)
 
 
 def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:

@@ -23,10 +23,10 @@ from ....ops import (
     transpose,
 )
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32
+from ....types import FLOAT32, INT32
 from ..nodes.node import NodeContext
 from .narrow import NUMBERS, cast
-from .quantize import centred, parameter
+from .quantize import centred, is_zero, parameter, widened
 from .registry import MICROSOFT, rule
 
 Activation = Callable[[Tensor], Tensor]
@@ -144,8 +144,12 @@ def dynamic_quantize_lstm(n: NodeContext) -> list[Tensor]:
         def place(value: Any) -> Any:
             return value.reshape((value.shape[0], 1, value.shape[1] if len(value.shape) > 1 else 1))
 
-        whole = cast(centred(n, index, scale + 1, place), FLOAT32)
-        return transpose(whole * parameter(n, scale, FLOAT32, place), (0, 2, 1))
+        of_each = parameter(n, scale, FLOAT32, place)
+        zero = None if is_zero(n, scale + 1) else parameter(n, scale + 1, INT32, place)
+        made = widened(n.tensor(index), zero, of_each)
+        if made is None:
+            made = cast(centred(n, index, scale + 1, place), FLOAT32) * of_each
+        return transpose(made, (0, 2, 1))
 
     coupled = bool(n.attr("input_forget", 0))
     build = partial(lstm, peepholes=n.optional(7), input_forget=coupled)
