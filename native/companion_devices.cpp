@@ -250,7 +250,8 @@ py::dict describe_features(VkInstance instance, VkPhysicalDevice device,
     const bool matrices = found.matrices.cooperativeMatrix == VK_TRUE &&
                           found.memory_model.vulkanMemoryModel == VK_TRUE;
     entry["matrices"] = matrices ? describe_matrices(instance, device) : py::list();
-    const bool sizes = found.subgroup_sizes.subgroupSizeControl == VK_TRUE;
+    const bool sizes = found.subgroup_sizes.subgroupSizeControl == VK_TRUE &&
+                       found.subgroup_sizes.computeFullSubgroups == VK_TRUE;
     entry["subgroup_sizes"] = sizes ? sizes_to_require(device) : std::vector<uint32_t>{};
     entry["memory_budget"] = has(extensions, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     entry["host_import"] = has(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);

@@ -155,6 +155,7 @@ void require_subgroups(VkPipelineShaderStageCreateInfo& stage, uint32_t size,
     required.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT;
     required.requiredSubgroupSize = size;
     stage.pNext = size ? &required : nullptr;
+    stage.flags |= size ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0;
 }
 
 VkPipelineLayout shared_layout(VkDevice device, Interface wanted)

@@ -16,8 +16,8 @@ struct Interface {
     }
 };
 
-// Asks that subgroups of a stage have a size, where it is not 0. The structure is for as long as the
-// stage is used.
+// Asks that subgroups of a stage have a size, where it is not 0, and are full, as the specification
+// wants of cooperative matrices. The structure is for as long as the stage is used.
 void require_subgroups(VkPipelineShaderStageCreateInfo& stage, uint32_t size,
                        VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT& required);
 

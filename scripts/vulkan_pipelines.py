@@ -189,6 +189,9 @@ class PipelineShaderStageCreateInfo(Info):
     ]
 
 
+FULL_SUBGROUPS = 2
+
+
 class RequiredSubgroupSize(Info):
     TYPE = 1000225001
     _fields_ = [*HEAD, ("requiredSubgroupSize", U32)]
@@ -375,6 +378,7 @@ class Device:
         set_layout, layout = self._layout(bindings, push_bytes)
         required = RequiredSubgroupSize(requiredSubgroupSize=subgroup)
         stage = PipelineShaderStageCreateInfo(
+            flags=FULL_SUBGROUPS if subgroup else 0,
             pNext=ctypes.addressof(required) if subgroup else None,
             stage=COMPUTE,
             module=self._module(spirv),

@@ -251,7 +251,12 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
         for lanes in (4, 8)
     ]
     laned.append(
-        Limits(float16=True, matrices=("float16*float16+float32 16x16x16",), subgroup_size=32)
+        Limits(
+            float16=True,
+            matrices=("float16*float16+float32 16x16x16",),
+            subgroup_size=32,
+            subgroup_sizes=(32,),
+        )
     )
     for case in (*CASES, *HALVES, *PRECISE):
         op = all_ops()[case.op]

@@ -42,7 +42,7 @@ class Limits:
     types of both factors and of the sum; rows, columns and depth.
     """
     subgroup_sizes: tuple[int, ...] = ()
-    """The sizes of a subgroup that a kernel may require."""
+    """The sizes of a subgroup that a kernel may require, with all of its lanes."""
     memory_budget: bool = False
     """The driver tells how much of its memory is free now."""
     host_import: bool = False

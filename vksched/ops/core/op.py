@@ -59,7 +59,8 @@ class Dispatch:
         one place it is left out.
     partial: its results are parts of sums, to which later dispatches add.
     steps: those of the chain or epilogue that the shader carries.
-    subgroup: the size that its subgroups are to have, where it relies on one; 0: any.
+    subgroup: the size that its subgroups are to have, all of them full, where it relies on one; 0:
+        any.
     """
 
     shader: str

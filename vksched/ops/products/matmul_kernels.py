@@ -367,7 +367,7 @@ def _product(
             ),
             barrier=start > 0,
             partial=start + part < k,
-            subgroup=units.required_subgroup if units else 0,
+            subgroup=units.subgroup if units else 0,
         )
         for start in parts
         for at_a, at_b, out in shifts

@@ -37,13 +37,12 @@ LEAST_SIDE = 16
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
     """A variant of `matmul_matrices`. shape: rows, columns and depth of one cooperative matrix.
-    side: rows and columns of a subgroup. subgroup: its lanes. fixed: whether these can be required.
+    side: rows and columns of a subgroup. subgroup: its lanes.
     """
 
     shape: tuple[int, int, int]
     side: int
     subgroup: int
-    fixed: bool
 
     @property
     def size(self) -> int:
@@ -65,11 +64,6 @@ class MatrixTile:
         return 2 * self.size * (_STEPS + 8) * 2 + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
 
     @property
-    def required_subgroup(self) -> int:
-        """What `Dispatch.subgroup` says."""
-        return self.subgroup if self.fixed else 0
-
-    @property
     def constants(self) -> tuple[tuple[str, int], ...]:
         rows, columns, depth = self.shape
         return (
@@ -81,14 +75,8 @@ class MatrixTile:
     def fits(self, limits: Limits) -> bool:
         """Whether a device can run it."""
         rows, columns, depth = self.shape
-        whole = (
-            self.side % rows
-            == self.side % columns
-            == _STEPS % depth
-            == depth % 8
-            == columns % 4
-            == 0
-        )
+        tiles = self.side % rows == self.side % columns == _STEPS % depth == 0
+        whole = tiles and depth % 8 == columns % 4 == 0
         sums = self.side * self.side // self.subgroup
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
@@ -98,13 +86,13 @@ class MatrixTile:
 
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits) -> dict[str, MatrixTile]:
-    # Drivers that offer several sizes have units for the smallest one, and Intel's for no other.
-    if not limits.float16:
+    if not (limits.float16 and limits.subgroup_sizes):
         return {}
-    subgroup = min(limits.subgroup_sizes, default=limits.subgroup_size)
+    # Drivers that offer several sizes have units for the smallest one, and Intel's for no other.
+    subgroup = min(limits.subgroup_sizes)
     shapes = [tuple(map(int, m.groups())) for m in map(_SHAPE.fullmatch, limits.matrices) if m]
     tiles = [
-        MatrixTile((rows, columns, depth), side, subgroup, bool(limits.subgroup_sizes))
+        MatrixTile((rows, columns, depth), side, subgroup)
         for rows, columns, depth in shapes
         for side in _SIDES[limits.software]
     ]
