@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import vulkan_names
 
-from vksched.cases.case import Case
+import vksched as vs
+from vksched.cases.case import Case, floats
 from vksched.cases.matmul import CASES, HALVES
 from vksched.cases.runner import Runner, check
 from vksched.machine.choices import Choices
@@ -18,6 +21,9 @@ from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.core.op import Call, get_op
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.tuner.calls import calls_of, shader_hash
+from vksched.tuner.store import Found, Store
+from vksched.tuner.tuner import identity_of
 from vksched.types import FLOAT16, FLOAT32, TensorType
 
 MATMUL = get_op("matmul")
@@ -120,6 +126,32 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
         pytest.skip("the shaders for matrix units were left out")
     yield Runner(device)
     device.close()
+
+
+def test_a_graph_runs_by_the_unit_that_was_measured(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
+    monkeypatch.setenv("VKSCHED_TUNE", "1")
+    a, b = (floats(48, 48, seed=seed) for seed in range(2))
+    product = vs.matmul(vs.input("a", a.shape), vs.weight(b), name="product")
+    y = vs.relu(product)
+    name = runner.device.name
+    with vs.Scheduler([name], precision="mixed", tune=False) as sched:
+        spec = sched.devices[0].spec
+        (call,) = calls_of(sched.compile(y).plan.graph, spec).values()
+    static, *_, unit = call.names
+    assert unit.startswith("matrices")
+    identity = identity_of(spec)
+    assert identity is not None
+    seconds = {static: 2e-3, unit: 1e-3}
+    Store().add(identity, [Found(call.key, unit, static, seconds, {}, shader_hash("matmul"))])
+    with vs.Scheduler([name], precision="mixed") as sched:
+        run = sched.compile(y)
+        assert run.plan.node_as_dict("product")["variant"] == unit
+        halves = (x.astype(np.float16).astype(np.float64) for x in (a, b))
+        expected = np.maximum(np.matmul(*halves), 0)
+        np.testing.assert_allclose(run(a=a), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", WITH_UNITS, ids=lambda case: case.id)
