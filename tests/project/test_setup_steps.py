@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import re
 import signal
 import sys
@@ -222,6 +223,34 @@ def test_interruption_ends_the_commands_that_run_and_says_so(
     assert setup_run.steps_to_run(fake, steps) == steps
     with pytest.raises(SetupError, match="interrupted"):
         fake.call([sys.executable, "-c", ""], "")
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_compiler_for_matrix_units_is_fetched_where_none_knows_them(
+    served: bool, fake: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    manifest = fake.root / "vksched" / "spirv" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+
+    def call(command: list[str], to_do: str, cwd: Path | None = None) -> None:
+        ran.append(command[-1])
+        if "pip" in command and not served:
+            raise SetupError("no index", to_do)
+        if command[-1] == "build_shaders.py":
+            known = {*set_up.NEWER_COMPILER} <= {*ran}
+            manifest.write_text(json.dumps({"left_out": [] if known else ["one", "two"]}))
+
+    monkeypatch.setattr(fake, "call", call)
+    done = set_up.compile_shaders(fake)
+    fetched = [*set_up.NEWER_COMPILER]
+    again = ["build_shaders.py"] if served else []
+    assert ran == ["build_shaders.py", *fetched, *again]
+    assert done.whole is served
+    assert served or "without 2 for matrix units" in done.remark
+    ran.clear()
+    assert set_up.compile_shaders(fake).whole is served
+    assert served or ran[:1] == ["build_shaders.py"]
 
 
 def test_command_that_is_not_there_fails_with_what_to_do(fake: Setup) -> None:

@@ -21,12 +21,14 @@ SPIRV = ROOT / "vksched" / "spirv"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
 
-def has_native() -> bool:
+def has_all() -> bool:
     folder = Path(sysconfig.get_path("platlib"), "vksched_native")
-    return (folder / f"kp{SUFFIX}").exists() and (SPIRV / "manifest.json").exists()
+    if not (folder / f"kp{SUFFIX}").exists() or not (SPIRV / "manifest.json").exists():
+        return False
+    return not json.loads((SPIRV / "manifest.json").read_text()).get("left_out")
 
 
-@pytest.mark.skipif(not has_native(), reason="needs compiled shaders and native modules")
+@pytest.mark.skipif(not has_all(), reason="needs all shaders compiled, and native modules")
 def test_a_wheel_holds_shaders_and_modules_and_is_for_this_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,10 @@ def test_what_is_not_built_is_named(tmp_path: Path) -> None:
         wheel_hook.require_shaders(tmp_path)
     (tmp_path / "b.spv").touch()
     wheel_hook.require_shaders(tmp_path)
+    made = {"variants": entries, "left_out": ["c"]}
+    (tmp_path / "manifest.json").write_text(json.dumps(made))
+    with pytest.raises(wheel_hook.WheelError, match="1 were left out, c for one"):
+        wheel_hook.require_shaders(tmp_path)
     for module in ("kp", "companion"):
         (tmp_path / f"{module}{SUFFIX}").touch()
     with pytest.raises(wheel_hook.WheelError, match=r"expected loops\..* in .*, got none"):
