@@ -2,6 +2,7 @@
 
     simplify: folds constants, makes equal calls one, drops nodes without effect or readers
     recognise: makes one op of small ones: attention, norms, activations, a bias
+    hold_halves: holds weights as float16 for products of few rows whose precision allows it
     read_packed: lets products and look-ups read weights of few bits as they are
     convolve: gives convolutions with known weights the form that takes fewest products
     fuse_chains: makes one node of elementwise ops behind each other
@@ -32,6 +33,7 @@ from .chains import fuse_chains
 from .convolve import convolve
 from .epilogues import fuse_epilogues
 from .fold import fold_constants
+from .halves import hold_halves
 from .layers import LookedInside, shorten
 from .norms import add_bias, scale_norm, shift_norm, to_norm
 from .packed import read_packed
@@ -79,7 +81,15 @@ def recognise(graph: Graph, wishes: Wishes) -> Graph:
     return rewrite(graph, PATTERNS, wishes)
 
 
-PASSES: tuple[Pass, ...] = (simplify, recognise, read_packed, convolve, fuse_chains, fuse_epilogues)
+PASSES: tuple[Pass, ...] = (
+    simplify,
+    recognise,
+    hold_halves,
+    read_packed,
+    convolve,
+    fuse_chains,
+    fuse_epilogues,
+)
 """In the order in which they run."""
 
 

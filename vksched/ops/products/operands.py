@@ -9,6 +9,7 @@ from ...machine.limits import Limits
 from ...types import Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.op import Call, Dispatch
+from ..core.precision import kept_precision
 from ..core.strides import spread
 
 
@@ -18,6 +19,12 @@ def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, in
     m, k = reversed(a) if attrs.as_bool("transpose_a") else a
     k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
     return m, k, k_of_b, n
+
+
+def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
+    """Returns the attributes of a product inside another op's call, of the same precision."""
+    turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return Attrs({**turned, **kept_precision(call.attrs)})
 
 
 @dataclass(frozen=True, slots=True)

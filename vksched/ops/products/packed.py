@@ -33,6 +33,7 @@ from .block_layout import RUN, Format, check_columns
 from .blocks import FORMATS, format_of, held_words, unpacked
 from .matmul import matmul
 from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
+from .operands import product_attrs
 
 # -- unpack --------------------------------------------------------------------------------------
 
@@ -331,7 +332,7 @@ def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
         part = Call(
             (TensorType((m, k)), TensorType((count, k)), *(TensorType((count,)) for _ in bias)),
             TensorType((m, count)),
-            Attrs({"transpose_a": False, "transpose_b": True}),
+            product_attrs(call, False, True),
             call.limits,
         )
         for at, one in enumerate(product(part, result_row=n)):

@@ -19,6 +19,7 @@ from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from ..products import matmul
+from ..products.operands import product_attrs
 from .window import Push, Window, extent, launches, three
 
 BLOCK = 4
@@ -256,7 +257,7 @@ def _matmul_call(call: Call, part: _Pass) -> Call:
     w = TensorType((1, sums.groups, sums.rows, sums.steps), dtype)
     columns = TensorType((part.images, sums.groups, sums.steps, part.places), dtype)
     result = TensorType((part.images, sums.groups, sums.rows, part.places), dtype)
-    plain = Attrs({"transpose_a": False, "transpose_b": False})
+    plain = product_attrs(call, False, False)
     return Call((w, columns, *call.inputs[2:]), result, plain, call.limits)
 
 
@@ -330,7 +331,7 @@ def _linear(call: Call) -> tuple[Dispatch, ...]:
     sums, (x, _, *bias), out = sum_of(call), call.inputs, call.output
     images, rows = (TensorType((n, sums.steps), x.dtype) for n in (out.shape[0], sums.rows))
     result = TensorType((out.shape[0], sums.rows), out.dtype)
-    turned = Attrs({"transpose_a": False, "transpose_b": True})
+    turned = product_attrs(call, False, True)
     return matmul.product(Call((images, rows, *bias), result, turned, call.limits))
 
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from ...errors import UnsupportedOp
 from ...types import Shape, TensorType
-from ..core.attrs import Attrs
 from ..core.op import SCRATCH, Call, Dispatch
 from ..core.strides import MAX_DISPATCHES
 from ..products import matmul
+from ..products.operands import product_attrs
 from .conv_kernels import (
     BLOCK,
     LEAST_ROWS,
@@ -86,7 +86,7 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
         w = TensorType((1, parts.groups, parts.channels, rows), dtype)
         x = TensorType((images, parts.groups, parts.channels, volume), dtype)
         made = TensorType((images, parts.groups, rows, volume), dtype)
-        attrs = Attrs({"transpose_a": True, "transpose_b": False})
+        attrs = product_attrs(call, True, False)
         # the values of the pass before have been read, then those of this one written
         for number, step in enumerate(matmul.product(Call((w, x), made, attrs, call.limits))):
             at_w, at_x, *rest = step.shifts
