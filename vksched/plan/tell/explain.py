@@ -23,6 +23,7 @@ from ..query import buffers, copied_bytes, crossings, fences, split_of, without_
 from ..value import HOST, CopyIn, PlanValue, Span, Split
 from .choice import choice_as_dict, choice_lines
 from .fallback import fallback_lines
+from .rounding import precision_lines
 
 VALUES = 6
 """Values that enter or leave a split, in the text."""
@@ -52,7 +53,7 @@ def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
     choice = choice_lines(plan)
     if choice:
         lines += ["", *choice]
-    remarks = [*fallback_lines(plan), *plan.notes]
+    remarks = [*fallback_lines(plan), *precision_lines(plan), *plan.notes]
     decision = plan.decision
     if not (decision and decision.won.single and len(decision.devices) > 1):
         remarks += idle_lines([plan], asking)  # else a note says what other devices would change

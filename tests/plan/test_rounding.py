@@ -1,0 +1,52 @@
+"""What a plan tells of precisions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphs import make_machine
+
+import vksched as vs
+from vksched.machine.limits import Limits
+from vksched.passes.precision import set_precision
+from vksched.plan.planner import plan_graph
+from vksched.plan.tell.rounding import precision_lines
+
+
+def lines(words: dict[str, str], **limits: bool) -> list[str]:
+    x = vs.input("x", (64, 64))
+    first = vs.matmul(x, x, name="first")
+    out = vs.matmul(vs.relu(first), x, name="second")
+    graph, ids = vs.build_graph(out)
+    by_name = {graph.nodes[i].name: i for i in ids.values()}
+    made = set_precision(graph, {by_name[name]: word for name, word in words.items()})
+    machine = make_machine(1)
+    gpu, *rest = machine.devices
+    spec = replace(gpu, limits=replace(gpu.limits, **limits))
+    plan = plan_graph(made, replace(machine, devices=(spec, *rest)), policy="priority")
+    found = precision_lines(plan)
+    assert all(line in plan.explain() for line in found)
+    return [line.replace(spec.name, "gpu") for line in found]
+
+
+def test_float32_is_not_told() -> None:
+    assert lines({}) == []
+
+
+def test_devices_tell_what_they_do() -> None:
+    both = {"first": "mixed", "second": "mixed"}
+    none = "precision: 2 mixed; gpu computes 2 in float32: it has no float16"
+    assert lines(both) == [none]
+    software = "precision: 2 mixed; gpu computes 2 in float32, as CPU drivers do"
+    assert lines(both, float16=True, software=True) == [software]
+    each = {"first": "mixed", "second": "float16"}
+    rounds = "precision: 1 mixed, 1 float16; gpu may round 2, as the variant of each says"
+    assert lines(each, float16=True) == [rounds]
+
+
+def test_numpy_rounds() -> None:
+    with vs.Scheduler(["cpu"], precision="mixed") as sched:
+        x = vs.input("x", (8, 8))
+        plan = sched.compile(x @ x).plan
+    assert precision_lines(plan) == ["precision: 1 mixed; numpy rounds 1"]
+    assert Limits().float16 is False

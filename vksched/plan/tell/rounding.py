@@ -1,0 +1,41 @@
+"""Rounding: what of a plan may be rounded to float16, and which devices do so.
+
+    precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
+
+Complexity: O(nodes). Examples: tests/plan/test_rounding.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...machine.spec import DeviceSpec
+from ...ops.core.precision import PRECISIONS, SINGLE, precision_of
+from ..value import PlanValue
+
+
+def precision_lines(plan: PlanValue) -> list[str]:
+    """Returns a line on nodes that have a precision; [] where all is float32."""
+    words: Counter[str] = Counter()
+    devices: Counter[int] = Counter()
+    for split in plan.splits:
+        for node_id in split.nodes:
+            word = precision_of(plan.graph.nodes[node_id].attrs)
+            if word != SINGLE:
+                words[word] += 1
+                devices[split.device] += 1
+    if not words:
+        return []
+    told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
+    done = [_told(plan.machine.devices[device], devices[device]) for device in sorted(devices)]
+    return ["; ".join((f"precision: {', '.join(told)}", *done))]
+
+
+def _told(spec: DeviceSpec, count: int) -> str:
+    if spec.kind == "cpu":
+        return f"numpy rounds {count}"
+    if not spec.limits.float16:
+        return f"{spec.name} computes {count} in float32: it has no float16"
+    if spec.limits.software:
+        return f"{spec.name} computes {count} in float32, as CPU drivers do"
+    return f"{spec.name} may round {count}, as the variant of each says"
