@@ -38,7 +38,8 @@ struct Format {
     static constexpr int32_t zero = ZERO;
     static constexpr Scales kind = KIND;
     static constexpr Table table = TABLE;
-    static constexpr bool shifts = KIND == PAIRS || KIND == SIX_BITS || KIND == NIBBLES;
+    static constexpr bool shifts = // EIGHT_BITS: those of the zero, exact in float32
+        KIND == PAIRS || KIND == SIX_BITS || KIND == NIBBLES || KIND == EIGHT_BITS;
     static constexpr bool is_signed = HIGH == 0 && ZERO == 1 << (LOW - 1); // in two's complement
     static constexpr uint32_t parts = // of a tile, each with a scale
         KIND == EIGHT_BITS || KIND == NIBBLES || KIND == SIXTEEN_OF_SIX ? 16 : 8;

@@ -159,19 +159,25 @@ void norms(const Step& step, char* const* at, size_t)
     step.norm(norm, step.slot<float>(at, 0), step.result(at));
 }
 
+INLINED float total_of(float (&sums)[16])
+{
+    for (int64_t half = 8; half > 0; half /= 2)
+        for (int64_t lane = 0; lane < half; ++lane)
+            sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
 INLINED float dot(const float* a, const float* b, int64_t count)
 {
     constexpr int64_t lanes = 16;
-    float sums[lanes] = {}, total = 0;
+    float sums[lanes] = {};
     int64_t at = 0;
     for (; at + lanes <= count; at += lanes)
         for (int64_t lane = 0; lane < lanes; ++lane)
             sums[lane] += a[at + lane] * b[at + lane];
     for (; at < count; ++at)
         sums[0] += a[at] * b[at];
-    for (const float sum : sums)
-        total += sum;
-    return total;
+    return total_of(sums);
 }
 
 // Rows of the last axis. numbers: rows, columns.
@@ -182,7 +188,7 @@ INLINED void softmax_body(const Step& step, char* const* at, size_t)
     float* out = step.result(at);
     constexpr int64_t lanes = 16;
     for (int64_t row = 0; row < rows; ++row, x += columns, out += columns) {
-        float largest = x[0], sums[lanes] = {}, total = 0;
+        float largest = x[0], sums[lanes] = {};
         for (int64_t i = 1; i < columns; ++i)
             largest = Maximum::of(largest, x[i]);
 #pragma GCC ivdep
@@ -195,8 +201,7 @@ INLINED void softmax_body(const Step& step, char* const* at, size_t)
                 sums[lane] += out[i + lane];
         for (; i < columns; ++i)
             sums[0] += out[i];
-        for (const float sum : sums)
-            total += sum;
+        const float total = total_of(sums);
 #pragma GCC ivdep
         for (i = 0; i < columns; ++i)
             out[i] /= total;
@@ -358,37 +363,77 @@ INLINED const float* row_values(const char* base, int64_t offset, int64_t kind, 
     return made;
 }
 
+// A query of a piece: the keys that it sees, from `begin` to `end`, their scores and its result.
+struct Row {
+    const float* query;
+    int64_t begin, end;
+    float *scores, *sums, *out;
+};
+
 thread_local std::vector<float> scratch;
+thread_local std::vector<Row> scratch_rows;
+
+// Returns whether there is any weight.
+INLINED bool to_weights(const Step& step, const Row& row, bool nan_of_none)
+{
+    float* scores = row.scores;
+    const int64_t begin = row.begin, end = row.end;
+    float largest = -std::numeric_limits<float>::infinity(), sum = 0;
+    if (step.reals[1] != 0)
+        for (int64_t key = begin; key < end; ++key)
+            scores[key] = std::tanh(scores[key] / step.reals[1]) * step.reals[1];
+    for (int64_t key = begin; key < end; ++key)
+        largest = scores[key] > largest ? scores[key] : largest;
+    if (!(largest > -std::numeric_limits<float>::infinity()))
+        largest = 0;
+#pragma GCC ivdep
+    for (int64_t key = begin; key < end; ++key)
+        scores[key] -= largest;
+    if (begin < end)
+        step.value(scores + begin, scores + begin, end - begin);
+    for (int64_t key = begin; key < end; ++key)
+        sum += scores[key];
+    if (sum == 0 && !nan_of_none)
+        sum = 1;
+#pragma GCC ivdep
+    for (int64_t key = begin; key < end; ++key)
+        scores[key] /= sum; // before values, which may be as large as float32 holds
+    return sum != 0;
+}
 
 // A piece: some heads that share keys, all their queries, which are its rows.
 INLINED void attention_body(const Step& step, char* const* at, size_t piece)
 {
     const Attention& told = *reinterpret_cast<const Attention*>(step.numbers.data());
-    const int64_t groups = told.heads / told.together;
+    const int64_t groups = told.heads / told.together, depth = told.depth, columns = told.columns;
     const int64_t batch = static_cast<int64_t>(piece) / groups;
     const int64_t first = static_cast<int64_t>(piece) % groups * told.together;
     const int64_t head = first / (told.heads / told.shared);
-    const char* used = step.slot<char>(at, 3);
-    const int64_t given = whole_number(used, told.per_batch ? batch : 0, told.is_long != 0);
-    const int64_t count = std::clamp<int64_t>(given, 0, told.kept), total = count + told.fresh;
-    const int64_t rows = told.together * told.queries, columns = told.columns;
-    const int64_t row_floats = std::max(told.depth, columns);
-    const size_t needed = rows * total + rows * columns + row_floats;
+    const int64_t used = whole_number(step.slot<char>(at, 3), told.per_batch ? batch : 0,
+                                      told.is_long != 0);
+    const int64_t count = std::clamp<int64_t>(used, 0, told.kept), total = count + told.fresh;
+    const int64_t many = told.together * told.queries;
+    const size_t needed = many * (total + columns) + std::max(depth, columns);
     if (scratch.size() < needed)
         scratch.resize(needed);
-    float *scores = scratch.data(), *sums = scores + rows * total;
-    float* one = sums + rows * columns;
-    const auto query_of = [&](int64_t row) {
-        return step.slot<float>(at, 0) + batch * told.q[0]
-            + (first + row / told.queries) * told.q[1] + row % told.queries * told.q[2];
-    };
-    // the keys that a row sees
-    const auto from = [&](int64_t row) {
-        return std::clamp<int64_t>(count + row % told.queries + told.low, 0, total);
-    };
-    const auto to = [&](int64_t row) {
-        return std::clamp<int64_t>(count + row % told.queries + told.high + 1, 0, total);
-    };
+    scratch_rows.resize(many);
+    Row* const rows = scratch_rows.data();
+    float* free = scratch.data();
+    for (int64_t number = 0; number < many; ++number) {
+        const int64_t own = first + number / told.queries, query = number % told.queries;
+        Row& row = rows[number];
+        row.query = step.slot<float>(at, 0) + batch * told.q[0] + own * told.q[1]
+            + query * told.q[2];
+        row.begin = std::clamp<int64_t>(count + query + told.low, 0, total);
+        row.end = std::clamp<int64_t>(count + query + told.high + 1, 0, total);
+        row.scores = free;
+        row.sums = free + total;
+        row.out = step.result(at) + batch * told.out[0] + own * told.out[1] + query * told.out[2];
+        free += total + columns;
+        std::fill_n(row.sums, columns, 0.0f);
+    }
+    float* const one = free;
+    const int64_t begin = rows[0].begin, end = rows[many - 1].end; // all rows together
     const auto line = [&](int64_t key, size_t old, size_t fresh, const int64_t* steps,
                           const int64_t* new_steps, int64_t values) {
         return key < count ? row_values(step.slot<char>(at, old),
@@ -397,55 +442,33 @@ INLINED void attention_body(const Step& step, char* const* at, size_t piece)
                            : step.slot<float>(at, fresh) + batch * new_steps[0]
                 + head * new_steps[1] + (key - count) * new_steps[2];
     };
-    for (int64_t key = from(0); key < to(told.queries - 1); ++key) {
-        const float* own = line(key, 1, 4, told.k, told.new_k, told.depth);
-        for (int64_t row = 0; row < rows; ++row)
-            if (from(row) <= key && key < to(row))
-                scores[row * total + key] = dot(query_of(row), own, told.depth) * step.reals[0];
-    }
-    for (int64_t row = 0; row < rows; ++row) {
-        float* own = scores + row * total;
-        const int64_t begin = from(row), end = to(row);
-        float largest = -std::numeric_limits<float>::infinity(), sum = 0;
-        if (step.reals[1] != 0)
-            for (int64_t key = begin; key < end; ++key)
-                own[key] = std::tanh(own[key] / step.reals[1]) * step.reals[1];
-        for (int64_t key = begin; key < end; ++key)
-            largest = own[key] > largest ? own[key] : largest;
-        if (!(largest > -std::numeric_limits<float>::infinity()))
-            largest = 0;
-        for (int64_t key = begin; key < end; ++key)
-            own[key] -= largest;
-        if (begin < end)
-            step.value(own + begin, own + begin, end - begin);
-        for (int64_t key = begin; key < end; ++key)
-            sum += own[key];
-        if (sum == 0 && !told.nan_of_none)
-            sum = 1;
-        for (int64_t key = begin; key < end; ++key)
-            own[key] /= sum; // before values, which may be as large as float32 holds
-        std::fill(sums + row * columns, sums + (row + 1) * columns,
-                  sum == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
-    }
-    for (int64_t key = from(0); key < to(told.queries - 1); ++key) {
-        const float* own = line(key, 2, 5, told.v, told.new_v, columns);
-        for (int64_t row = 0; row < rows; ++row) {
-            if (key < from(row) || to(row) <= key)
-                continue;
-            const float weight = scores[row * total + key];
-            float* sum = sums + row * columns;
-            if (weight == 0) // it is not there, even where it is NaN or infinite
-                continue;
-#pragma GCC ivdep
-            for (int64_t i = 0; i < columns; ++i)
-                sum[i] += weight * own[i];
+    for (int64_t key = begin; key < end; ++key) {
+        const float* own = line(key, 1, 4, told.k, told.new_k, depth);
+        for (int64_t number = 0; number < many; ++number) {
+            const Row& row = rows[number];
+            if (row.begin <= key && key < row.end)
+                row.scores[key] = dot(row.query, own, depth) * step.reals[0];
         }
     }
-    for (int64_t row = 0; row < rows; ++row)
-        std::copy_n(sums + row * columns, columns,
-                    step.result(at) + batch * told.out[0]
-                        + (first + row / told.queries) * told.out[1]
-                        + row % told.queries * told.out[2]);
+    for (int64_t number = 0; number < many; ++number)
+        if (!to_weights(step, rows[number], told.nan_of_none != 0))
+            std::fill_n(rows[number].sums, columns, std::numeric_limits<float>::quiet_NaN());
+    for (int64_t key = begin; key < end; ++key) {
+        const float* own = line(key, 2, 5, told.v, told.new_v, columns);
+        for (int64_t number = 0; number < many; ++number) {
+            const Row& row = rows[number];
+            // what has weight 0 is not there, even where it is NaN or infinite
+            if (key < row.begin || row.end <= key || row.scores[key] == 0)
+                continue;
+            const float weight = row.scores[key];
+            float* sums = row.sums;
+#pragma GCC ivdep
+            for (int64_t i = 0; i < columns; ++i)
+                sums[i] += weight * own[i];
+        }
+    }
+    for (int64_t number = 0; number < many; ++number)
+        std::copy_n(rows[number].sums, columns, rows[number].out);
 }
 
 // -- the table -----------------------------------------------------------------------------------

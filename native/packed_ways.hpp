@@ -25,6 +25,14 @@ INLINED Words repeated(const void* four)
     return __builtin_shufflevector(made, made, 0, 1, 2, 3, 0, 1, 2, 3);
 }
 
+INLINED Words lanes()
+{
+    Words made;
+    for (uint32_t lane = 0; lane < LANES; ++lane)
+        made[lane] = lane;
+    return made;
+}
+
 // How far entries 0, 1, ... of columns are from the lowest bit: four lanes each.
 INLINED Words steps(uint32_t bits)
 {
@@ -66,9 +74,9 @@ INLINED Words columns_of(const uint32_t* words)
 {
     if (BITS == 4)
         return repeated(words);
-    const Four made = BITS == 1
-        ? Four{words[0], words[0] >> 8, words[0] >> 16, words[0] >> 24}
-        : Four{words[0], words[0] >> 16, words[BITS - 1], words[BITS - 1] >> 16};
+    if (BITS == 1)
+        return (Words{} + words[0]) >> (8 * (lanes() & 3u));
+    const Four made{words[0], words[0] >> 16, words[BITS - 1], words[BITS - 1] >> 16};
     return repeated(&made);
 }
 
@@ -112,7 +120,7 @@ INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[V
         columns = columns_of<low>(own);
     }
     if (high)
-        above = columns_of<high>(tile + Format::head + number * high);
+        above = columns_of<high>(tile + Format::head + number * high) << low;
     for (uint32_t at = 0; at < VECTORS; ++at) {
         const uint32_t entry = at * (LANES / 4); // of the first four lanes
         const Words& from = low == 8 && entry >= 4 ? later : columns;
@@ -123,8 +131,10 @@ INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[V
         } else {
             Words code = from >> (low * first + steps(low)) & ((1u << low) - 1);
             if (high)
-                code |= (above >> (high * entry + steps(high)) & ((1u << high) - 1)) << low;
-            if constexpr (Format::table == NUMBERS)
+                code |= above >> (high * entry + steps(high)) & ((1u << high) - 1) << low;
+            if constexpr (Format::table == NUMBERS && Format::shifts)
+                codes[at] = __builtin_convertvector((Whole)code, Floats); // shifts have the zero
+            else if constexpr (Format::table == NUMBERS)
                 codes[at] = __builtin_convertvector((Whole)code - Format::zero, Floats);
             else
                 codes[at] = looked_up(code, Format::table == STEPS ? steps_table : powers_table);
@@ -180,8 +190,15 @@ INLINED void read_scales(const uint32_t* tile, Parts& parts)
         store(parts.shift, -(both[1] * __builtin_convertvector((Whole)least, Floats)));
     } else if (Format::kind == EIGHT_BITS) {
         const Floats one = wide(numbers(tile[4], 16));
-        for (int part = 0; part < 16; ++part)
-            parts.scale[part] = one[0] * static_cast<int8_t>(tile[part / 4] >> 8 * (part % 4));
+        const Four words = loaded<Four>(tile);
+        const Words both[] = {__builtin_shufflevector(words, words, 0, 0, 0, 0, 1, 1, 1, 1),
+                              __builtin_shufflevector(words, words, 2, 2, 2, 2, 3, 3, 3, 3)};
+        for (uint32_t half = 0; half < 2; ++half) {
+            const Whole scales = (Whole)(both[half] << (24 - 8 * (lanes() & 3u))) >> 24;
+            const Floats scale = one[0] * __builtin_convertvector(scales, Floats);
+            store(parts.scale + LANES * half, scale);
+            store(parts.shift + LANES * half, scale * -static_cast<float>(Format::zero));
+        }
     } else if (Format::kind == NIBBLES) {
         const Floats both = wide(numbers(tile[4], 16));
         for (int part = 0; part < 16; ++part) {
