@@ -140,6 +140,26 @@ def test_runs_on_the_cpu_take_the_threads_that_are_free(
     assert blas_threads() == before
 
 
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_interrupt_at_either_end_of_a_limit_leaves_none(
+    at: int, nobody_chose: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, set_, calls = blas_threads(), threads._set, iter(range(1, 9))
+
+    def interrupted(counts: list[int]) -> None:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        set_(counts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_set", interrupted)
+        with pytest.raises(KeyboardInterrupt), products_on(1, 4):
+            pass
+    with products_on(1, 4):
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before
+
+
 def test_runs_go_on_when_the_interpreter_ends(
     nobody_chose: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

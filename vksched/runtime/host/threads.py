@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -138,14 +139,21 @@ def _set(counts: list[int]) -> None:
             give_up()
 
 
+class _Inside:
+    """Something that runs within a limit."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _Limit:
     """The threads of numpy's products, which all threads of the process share: what runs limit them
-    to counts until the last of them ends, then they are as they were.
+    to counts until the last of them ends, then they are as they were. One that an interrupt ends
+    between any two steps is forgotten with its frame.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside: weakref.WeakSet[_Inside] = weakref.WeakSet()
         self._before: list[int] = []
         """What they were; empty where they still are."""
 
@@ -154,21 +162,22 @@ class _Limit:
         they have limited stays so until a run here ends: a library is not to be asked in a fork.
         """
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside = weakref.WeakSet()
 
     @contextmanager
     def of(self, threads: int) -> Iterator[None]:
-        with self._lock:
-            if not self._before:
-                self._before = [pool.num_threads for pool in _blas()]
-            self._inside += 1
-            _set([min(threads, most) for most in self._before])
+        me = _Inside()
         try:
+            with self._lock:
+                self._inside.add(me)
+                if not self._before:
+                    self._before = [pool.num_threads for pool in _blas()]
+                _set([min(threads, most) for most in self._before])
             yield
         finally:
             with self._lock:
-                self._inside -= 1
-                if self._inside == 0:
+                self._inside.discard(me)
+                if not self._inside and self._before:
                     _set(self._before)
                     self._before = []
 
