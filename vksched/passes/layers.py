@@ -110,6 +110,10 @@ class Short:
         a, b, y, z = run = (self.first, self.first + 1, self.last - 1, self.last)
         around = {a: (None, b), b: (a, y), y: (b, z), z: (y, None)}
         found: dict[int, dict[str, Place]] = {number: {} for number in run}
+        # as they were written: what was there before the run, and what became of no later node
+        names = [node.name for node in self.graph.nodes]
+        first = next(at for at, name in enumerate(names) if self.names.layer(name) == a)
+        before = set(names[:first])
         for name, node_id in layers.graph.merged.items():
             number, to = self.names.layer(name), layers.numbers[node_id]
             if number is None or number not in around:
@@ -117,7 +121,7 @@ class Short:
                     return False
                 continue
             where, position = layers.place(number, *around[number], node_id)
-            shared = to not in run if number == z else node_id < layers.members[a][0]
+            shared = to not in run if number == z else layers.graph.nodes[node_id].name in before
             if where == ELSEWHERE and not shared:
                 return False
             found[number][self.names.renamed(name, -number)] = where, position
