@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import vulkan_names
+from graphs import make_machine
 from test_cli import call
 from test_tuner_search import Told
 
@@ -24,13 +25,17 @@ import vksched as vs
 from vksched.cli.tune import _short
 from vksched.ops.core.lower import choice_of
 from vksched.ops.core.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
+from vksched.ops.core.precision import HALF, PRECISION, PRECISIONS
+from vksched.ops.core.tensor import apply
 from vksched.runtime.device import Device
+from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.trace import VkschedWarning
 from vksched.tuner import attempts
 from vksched.tuner import tuner as tuner_module
+from vksched.tuner.attempts import Attempt
 from vksched.tuner.bench import BLOCK_WORDS, CallBench
 from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
 from vksched.tuner.device_files import Identity
@@ -388,6 +393,28 @@ def test_bench_runs_every_variant_and_sees_one_that_writes_nothing(name: str) ->
     assert found is not None and found.seconds.keys() == set(known.names)
     assert found.dropped.keys() == {"nothing", "half"}
     assert all(seconds > 0 for seconds in found.seconds.values())
+
+
+@pytest.mark.parametrize("word", PRECISIONS)
+def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> None:
+    """Calls of "float16" begin with sums in float16, which are as far off as it allows."""
+    gpu = make_machine(1).devices[0]
+    spec = replace(gpu, limits=replace(gpu.limits, float16=True))
+    x, w = vs.input("x", (64, 512)), vs.input("w", (512, 64))
+    product = apply("matmul", (x, w), {**vs.matmul(x, w).attrs, PRECISION: word})
+    (known,) = calls_of(vs.build_graph(product)[0], spec).values()
+    values = np.ones(64, np.float32)
+    results = {v: values * (1 + 3e-3 * v.startswith("packed")) for v in known.names}
+    told = Told({v: 0.001 + 0.001 * v.startswith("packed") for v in known.names}, results)
+
+    @contextmanager
+    def bench(device: Device, call: Tunable) -> Iterator[Told]:
+        yield told
+
+    found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Attempt(None), lambda: 9)
+    assert found is not None and found.dropped == {}
+    assert not found.best.startswith("packed")
+    assert known.names[0].startswith("packed") == (word == HALF)
 
 
 class OnDirtyMemory(CallBench):

@@ -14,7 +14,8 @@ from ..errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
 from ..graph import Graph
 from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
-from ..ops.core.op import get_op
+from ..ops.core.op import Call, get_op
+from ..ops.core.precision import HALF, precision_of
 from ..plan.cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
@@ -24,7 +25,14 @@ from ..types import NDArray
 from .attempts import Attempt
 from .calls import Tunable, calls_of, shader_hash
 from .device_files import Identity
-from .search import LONGEST_S, Bench, GivenUp, search
+from .search import (
+    LARGEST_ERROR,
+    LARGEST_ERROR_OF_HALF,
+    LONGEST_S,
+    Bench,
+    GivenUp,
+    search,
+)
 from .store import Found, Store, choices
 
 FIRST_USE_S = 3.0
@@ -290,7 +298,8 @@ def _measure(
     try:
         with open_bench(device, call) as bench:
             names = tuple(name for name in call.names if name not in lost)
-            found = search(call.key, names, _Noted(bench, attempt, call), left_s)
+            noted = _Noted(bench, attempt, call)
+            found = search(call.key, names, noted, left_s, _largest_error(call.call))
     except (OutOfMemory, UnsupportedOp, GivenUp):
         return None
     except DeviceError as error:
@@ -300,6 +309,11 @@ def _measure(
         return None
     dropped = {**found.dropped, **lost}
     return replace(found, dropped=dropped, shaders=shader_hash(call.op.name))
+
+
+def _largest_error(call: Call) -> float:
+    """Returns how far results of two variants of a call may differ, as `search` takes it."""
+    return LARGEST_ERROR_OF_HALF if precision_of(call.attrs) == HALF else LARGEST_ERROR
 
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
