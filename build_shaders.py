@@ -209,9 +209,10 @@ def describe(source: str, name: str) -> dict[str, Any]:
 
 
 def find_tool(name: str) -> str | None:
-    """Returns the path of a tool: on PATH, less the Python environment, or in Vulkan's SDK."""
+    """Returns the path of a tool: on PATH, less a virtual environment, or in Vulkan's SDK."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    path = os.pathsep.join(f for f in folders if f and Path(f) != own_scripts())
+    left_out = own_scripts() if sys.prefix != sys.base_prefix else None
+    path = os.pathsep.join(f for f in folders if f and Path(f) != left_out)
     sdk = os.environ.get("VULKAN_SDK")
     sdk_path = str(Path(sdk, "bin")) if sdk else ""
     return shutil.which(name, path=path) or shutil.which(name, path=sdk_path)

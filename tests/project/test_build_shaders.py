@@ -291,6 +291,22 @@ def test_tools_are_looked_for_in_the_sdk_too(
 
 
 @needs_posix
+@pytest.mark.parametrize("virtual", [False, True])
+def test_tools_beside_python_count_unless_it_is_a_virtual_environment(
+    virtual: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conda and images with Python have the system's tools where Python is."""
+    tool = tmp_path / "glslc"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("VULKAN_SDK", raising=False)
+    monkeypatch.setattr(build_shaders, "own_scripts", lambda: tmp_path)
+    monkeypatch.setattr(sys, "base_prefix", "elsewhere" if virtual else sys.prefix)
+    assert build_shaders.find_tool("glslc") == (None if virtual else str(tool))
+
+
+@needs_posix
 @needs_compiler
 def test_validation_is_never_left_out_silently(
     project: Path, tools: Path, capsys: pytest.CaptureFixture[str]
