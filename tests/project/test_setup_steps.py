@@ -253,6 +253,20 @@ def test_a_compiler_for_matrix_units_is_fetched_where_none_knows_them(
     assert served or ran[:1] == ["build_shaders.py"]
 
 
+def test_without_native_modules_no_compiler_is_fetched(
+    fake: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = Setup(fake.root, {**fake.environ, "VKSCHED_NO_NATIVE": "1"})
+    manifest = setup.root / "vksched" / "spirv" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text(json.dumps({"left_out": ["one"]}))
+    ran: list[str] = []
+    monkeypatch.setattr(setup, "call", lambda command, *_: ran.append(command[-1]))
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    assert set_up.compile_shaders(setup).whole
+    assert ran == ["build_shaders.py"]
+
+
 def test_command_that_is_not_there_fails_with_what_to_do(fake: Setup) -> None:
     with pytest.raises(SetupError, match="exit code 127") as caught:
         fake.call(["/nonexistent/command"], "install it")
