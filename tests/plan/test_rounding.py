@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from graphs import make_machine
 
 import vksched as vs
 from vksched.machine.limits import Limits
+from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
 from vksched.plan.planner import plan_graph
 from vksched.plan.tell.rounding import precision_lines
@@ -42,6 +44,18 @@ def test_devices_tell_what_they_do() -> None:
     each = {"first": "mixed", "second": "float16"}
     rounds = "precision: 1 mixed, 1 float16; gpu may round 2, as the variant of each says"
     assert lines(each, float16=True) == [rounds]
+
+
+def test_weights_that_are_rounded_are_told() -> None:
+    """Of devices without float16, too, which unpack them."""
+    x, w = vs.input("x", (3, 256)), vs.weight(np.ones((256, 192), np.float32))
+    graph, _ = vs.build_graph(x @ w)
+    mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "mixed"))
+    machine = make_machine(1)
+    limits = machine.devices[0].limits
+    made = optimize(mixed, Wishes(limits=limits, memory_bytes=1 << 30))
+    (line,) = precision_lines(plan_graph(made, machine, policy="priority"))
+    assert "computes 1 in float32: it has no float16, with the weights of 1 held as float16" in line
 
 
 def test_numpy_rounds() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ...graph import Node
 from ...machine.spec import DeviceSpec
 from ...ops.core.precision import PRECISIONS, SINGLE, precision_of
 from ..value import PlanValue
@@ -18,16 +19,22 @@ def precision_lines(plan: PlanValue) -> list[str]:
     """Returns a line on nodes that have a precision; [] where all is float32."""
     words: Counter[str] = Counter()
     devices: Counter[int] = Counter()
+    halved: Counter[int] = Counter()
     for split in plan.splits:
         for node_id in split.nodes:
-            word = precision_of(plan.graph.nodes[node_id].attrs)
+            node = plan.graph.nodes[node_id]
+            word = precision_of(node.attrs)
             if word != SINGLE:
                 words[word] += 1
                 devices[split.device] += 1
+                halved[split.device] += _reads_halves(node)
     if not words:
         return []
     told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
-    done = [_told(plan.machine.devices[device], devices[device]) for device in sorted(devices)]
+    done = [
+        _told(plan.machine.devices[device], devices[device]) + _weights_told(halved[device])
+        for device in sorted(devices)
+    ]
     return ["; ".join((f"precision: {', '.join(told)}", *done))]
 
 
@@ -39,3 +46,12 @@ def _told(spec: DeviceSpec, count: int) -> str:
     if spec.limits.software:
         return f"{spec.name} computes {count} in float32, as CPU drivers do"
     return f"{spec.name} may round {count}, as the variant of each says"
+
+
+def _reads_halves(node: Node) -> bool:
+    """Whether the weights of a product are float16 in memory (vksched/passes/halves.py)."""
+    return node.op == "linear_packed" and node.attrs["format"] == "f16"
+
+
+def _weights_told(count: int) -> str:
+    return f", with the weights of {count} held as float16" if count else ""
