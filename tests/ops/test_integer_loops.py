@@ -11,10 +11,15 @@ import pytest
 
 from vksched.cases.case import Case
 from vksched.cases.integer import CASES, codes, weights
+from vksched.errors import UnsupportedOp
+from vksched.machine.limits import Limits
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import get_op
+from vksched.ops.core.lower import lower
+from vksched.ops.core.op import Call, get_op
+from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.products.codes import pack
+from vksched.types import INT32, UINT32, TensorType
 
 built = pytest.mark.skipif(not loops.has_integers(), reason="the native loops are not built")
 WAYS = getattr(loops.native, "integer_ways", ())
@@ -116,3 +121,20 @@ def test_what_does_not_fit_is_refused() -> None:
         loops.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)
     with pytest.raises(ValueError, match="whole channels"):
         loops.native.quantize(x, np.ones(4, np.float32), zero, np.empty(6, np.int32), 0, 255, 1)
+
+
+@pytest.mark.parametrize(("k", "n"), [(1024, 1024), (4096, 4096), (20000, 33)])
+def test_packing_goes_round_its_loops_less_often_than_cpu_drivers_allow(k: int, n: int) -> None:
+    """A word and its four codes for each four rows of a column."""
+    types = TensorType((k, n), INT32), TensorType((n // 16 + (n % 16 > 0), 1 + k // 4, 16), UINT32)
+    call = Call(types[:1], types[1], Attrs({"signed": False}), Limits(software=True))
+    (dispatch,) = lower(get_op("pack_codes"), call).dispatches
+    columns_of_lane = -(-types[1].shape[0] * 16 // (dispatch.groups[0] * LOCAL_SIZE))
+    assert columns_of_lane * (1 + 4) * k // 4 <= LOOP_STEPS
+
+
+def test_columns_too_long_for_a_cpu_driver_are_refused() -> None:
+    types = TensorType((1 << 16, 16), INT32), TensorType((1, 1 + (1 << 14), 16), UINT32)
+    call = Call(types[:1], types[1], Attrs({"signed": False}), Limits(software=True))
+    with pytest.raises(UnsupportedOp, match="steps in a row"):
+        lower(get_op("pack_codes"), call)

@@ -18,8 +18,8 @@ from ...types import INT32, UINT32, NDArray, Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ..core.parts import element_parts
 from ..core.sharding import no_sharding
-from ..core.strides import spread
 from ..core.tensor import Tensor, apply
 
 TILE, PER_WORD = 16, 4
@@ -99,10 +99,12 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
     columns = math.prod(call.output.shape[:-2]) * TILE
-    if depth_of(k) > call.limits.max_buffer_bytes // 4:
-        raise UnsupportedOp(f"{k} rows are too many")
+    rounds = (1 + PER_WORD) * depth_of(k) + 1
+    parts = element_parts("pack_codes", columns, rounds, call.limits)
+    if len(parts) > 1:
+        raise UnsupportedOp(f"[pack_codes] {columns} columns of {k} rows are too many")
     push = (("columns", columns), ("k", k), ("n", n), ("flip", 0 if call.attrs["signed"] else 128))
-    return (Dispatch("pack_codes", (0, OUTPUT), spread(columns, call.limits), push),)
+    return (Dispatch("pack_codes", (0, OUTPUT), parts[0][2], push),)
 
 
 register(Op("pack_codes", _infer, _reference, Kernel(("pack_codes",), _lower), any_dtype=True))
