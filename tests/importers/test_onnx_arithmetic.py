@@ -290,3 +290,15 @@ def test_quantised_ops_of_microsoft_equal_onnxruntime(sched: vs.Scheduler, name:
     assert got.dtype == want.dtype
     step = 1 if want.dtype != np.float32 else 1e-5  # a tie may fall to either side
     assert np.abs(got.astype(np.float64) - want.astype(np.float64)).max() <= step
+
+
+@pytest.mark.parametrize(("a", "b"), [((6,), (6,)), ((4, 6), (6,)), ((6,), (6, 5))])
+def test_quantised_products_take_vectors(
+    sched: vs.Scheduler, a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
+    left, right = RNG.integers(0, 255, a), RNG.integers(0, 255, b)
+    given = left.astype(U8), scalar(0.25), scalar(3, U8)
+    given += right.astype(U8), scalar(0.5), scalar(5, U8)
+    got = run(sched, "QLinearMatMul", *given, scalar(64.0), scalar(7, U8), version=17)
+    want = np.clip(np.rint((left - 3) @ (right - 5) / 512) + 7, 0, 255)
+    np.testing.assert_array_equal(got, want)

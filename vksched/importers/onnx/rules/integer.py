@@ -175,7 +175,7 @@ def _requantized(
     """Returns sums as codes of the zero point at index 7. axis: of scales and biases."""
     target = n.elem_type(7)
     zero = n.value(7).array
-    along = scale.size in (1, sums.shape[axis]) and (scale.size == 1 or scale.shape[axis] != 1)
+    along = scale.size == 1 or scale.size == scale.shape[axis] == sums.shape[axis]
     if zero is not None and zero.size == 1 and along:
         low, high = limits(target)
         shift = constant(np.int32(0)) if bias is None else bias
