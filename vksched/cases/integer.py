@@ -93,6 +93,8 @@ def _requantize(
     return Case("requantize", (x, scale, bias), attrs, name, exact=True)
 
 
+_ENDS = i32(0), i32(-128)
+"""The zero points farthest from the largest codes."""
 _HALVES = np.arange(-40, 41, dtype=np.float32).reshape(9, 9) / 2
 CASES: list[Case] = [
     *(
@@ -106,6 +108,15 @@ CASES: list[Case] = [
     product(9, 50, 19, "zeros of b", b_zero=ints(19, low=-128, high=127)),
     product(130, 67, 66, "tiles", b_zero=ints(66, low=-128, high=127), signed=True, a_zero=-128),
     product(1, 67, 130, "a row", b_zero=ints(130, low=-128, high=127), a_zero=255),
+    product(19, 600, 33, "parts", b_zero=ints(33, low=-128, high=127)),
+    product(17, 515, 7, "parts of a batch", batch=(2,), many=True, a_zero=255),
+    Case(
+        "matmul_integer",
+        (i32(*[255] * 17 * 516).reshape(17, 516), pack(np.full((516, 5), 127, np.int8)), *_ENDS),
+        {"columns": 5, "signed": False},
+        "largest sums",
+        exact=True,
+    ),
     product(5, 9, 7, "batch", batch=(2, 3)),
     product(5, 9, 7, "batch of weights", batch=(2, 3), many=True, b_zero=i32(9)),
     product(1, 9, 7, "rows of weights", batch=(4,), many=True),
@@ -130,6 +141,7 @@ CASES: list[Case] = [
         w_zero=ints(18, low=-9, high=9),
         begin=(1, 1, 0),
     ),
+    convolution((2, 37, 6, 5), (5, 37, 3, 3), "parts", begin=(1, 1), w_zero=i32(-9)),
     convolution((0, 3, 4, 5), (2, 3, 3, 3), "nothing"),
     *(_quantize(floats(*s), f32(0.5), i32(7), "") for s in ((), (1,), (MANY,), (71, 73), (0,))),
     _quantize(_HALVES, f32(1), i32(0), "ties", low=-128),
