@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -202,6 +202,40 @@ def test_inputs_may_lie_anyhow(way: bool) -> None:
         run = sched.compile(vs.neg(x) + 1.0)
         for given in (wide[:, ::2], np.asfortranarray(wide[:, :6]), odd):
             np.testing.assert_array_equal(run(x=given), 1 - given)
+
+
+PLACES: dict[str, Callable[[NDArray], tuple[Tensor, dict[str, NDArray]]]] = {
+    "fed": lambda rows: (vs.input("rows", rows.shape, str(rows.dtype)), {"rows": rows}),
+    "weight": lambda rows: (vs.weight(rows, "rows"), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_, np.int64])
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("place", PLACES)
+def test_rows_of_a_state_may_lie_at_any_byte(
+    way: bool, place: str, first: int, dtype: type[np.generic]
+) -> None:
+    wanted = np.random.default_rng(first).integers(0, 2, (2, 4)).astype(dtype)
+    rows = np.frombuffer(bytes(first) + wanted.tobytes(), np.uint8)[first:].view(dtype)
+    cache = vs.state(np.zeros((8, 4), dtype), "cache", backup=False)
+    given, feeds = PLACES[place](rows.reshape(2, 4))
+    updates = {cache: vs.write_rows(cache, given, np.array(3, np.int32))}
+    with vs.Scheduler(["cpu"]) as sched:
+        sched.compile(vs.input("x", (4,)) + 1.0, updates=updates)(x=X[0, :4], **feeds)
+        np.testing.assert_array_equal(sched.read(cache)[3:5], wanted)
+
+
+def test_rows_of_a_state_may_be_a_part_of_bools(way: bool) -> None:
+    cache = vs.state(np.zeros((8, 3), np.bool_), "cache", backup=False)
+    x = vs.input("x", (4, 3))
+    positive = vs.greater(x, 0.0)
+    values = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    for first in range(3):
+        updates = {cache: vs.write_rows(cache, positive[first : first + 2], np.array(3, np.int32))}
+        with vs.Scheduler(["cpu"]) as sched:
+            sched.compile(x + 1.0, updates=updates)(x=values)
+            np.testing.assert_array_equal(sched.read(cache)[3:5], (values > 0)[first : first + 2])
 
 
 @built

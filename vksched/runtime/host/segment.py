@@ -21,7 +21,7 @@ from ...ops.core import loops
 from ...ops.core.precision import SINGLE, precision_of
 from ...ops.core.recipe import Recipe, has_programs
 from ...plan.value import PlanValue, Split
-from ...types import WORD_BYTES, NDArray
+from ...types import BOOL, WORD_BYTES, NDArray
 from ..states import HostValues
 from .evaluate import Values
 from .workers import Workers
@@ -68,8 +68,15 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
         return False  # numpy rounds factors
     if not all(t.size for t in (node.type, *graph.input_types(node))):
         return False
-    arrays = [known[root] for i in node.inputs if (root := graph.roots[i]) in known]
-    return all(a.flags.c_contiguous and a.flags.aligned for a in arrays)
+    bools = (i for i in node.inputs if graph.nodes[i].type.dtype == BOOL)
+    if any(graph.views.get(i, (i, 0))[1] % WORD_BYTES for i in bools):
+        return False  # on the host a part of bools lies at any byte
+    return all(_lies_plain(known[root]) for i in node.inputs if (root := graph.roots[i]) in known)
+
+
+def _lies_plain(array: NDArray) -> bool:
+    """Whether elements lie without gaps from a word on, whatever their size."""
+    return array.flags.c_contiguous and array.ctypes.data % WORD_BYTES == 0
 
 
 class Segment:
@@ -126,7 +133,7 @@ class Segment:
         try:
             self._native.run(arrays, self._begin)
         except (BufferError, ValueError):  # one does not lie as loops read it
-            plain = [np.require(array, requirements=["C", "A"]) for array in arrays]
+            plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
             self._native.run(plain, self._begin)
 
 
