@@ -659,7 +659,8 @@ void convolve(const Conv& conv)
         Reader reader(layout, part, conv.channels, most, 0.0f);
         std::vector<Column> columns;
         if (conv.channels == 1 && conv.results == 1 && conv.window.kernel[0] == 1
-            && part.rows >= STRIP && part.columns == conv.window.out[2])
+            && part.rows >= STRIP && part.columns == conv.window.out[2]
+            && (reader.to || part.columns >= LANES)) // a vector reads no further than x
             columns = columns_of(layout, reader.area);
         each_group(reader, conv.x, conv.groups, [&](size_t group) {
             if (columns.empty())

@@ -91,7 +91,8 @@ void resample(const py::buffer& x, const py::buffer& indices, const py::buffer& 
 {
     const py::buffer_info from = floats(x), each = floats(weights), to = floats(out, true);
     const py::buffer_info at = indices.request();
-    require(at.format == "i" && at.itemsize == 4 && at.ndim == 2 && at.size == each.size
+    const bool whole = at.format == "i" || at.format == "l"; // Windows has a long of 32 bits
+    require(whole && at.itemsize == 4 && at.ndim == 2 && at.size == each.size
                 && (at.size == 0
                     || (at.strides[1] == 4 && (at.shape[0] == 1 || at.strides[0] == 4 * at.shape[1])))
                 && reinterpret_cast<uintptr_t>(at.ptr) % alignof(int32_t) == 0,
