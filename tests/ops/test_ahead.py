@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,6 +84,20 @@ def test_nothing_is_kept_when_it_is_closed(tmp_path: Path) -> None:
     gc.collect()
     assert kept() is None
     assert as_array(late).size  # made anew
+
+
+@native
+def test_nothing_is_made_when_the_interpreter_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
+    ended = SimpleNamespace(is_alive=lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "main_thread", lambda: ended)
+        made = Ahead([late])
+        made.wait()
+    assert late.begin()
+    late.end(None)
 
 
 @native
@@ -162,6 +178,19 @@ def test_readers_on_the_cpu_make_words_ahead(
             logits.append(reader.read([3, 1, 4]))
             assert reader._ahead is None
     assert np.array_equal(*logits)
+
+
+def test_a_reader_that_forgets_before_its_first_step_makes_no_more(tmp_path: Path) -> None:
+    write(Tiny(kind="Q8_0"), tmp_path / "m.gguf", np.random.default_rng(5))
+    model = vs.load(tmp_path / "m.gguf")
+    assert isinstance(model, LanguageModel)
+    with vs.Scheduler(["cpu"]) as sched:
+        reader = Reader(sched, model, 16)
+        made = reader._ahead
+        assert made is not None
+        reader.forget()
+        made.wait()
+        assert made._closed and not made._made and reader._ahead is None
 
 
 def test_readers_on_devices_make_none(devices: list[str], tmp_path: Path) -> None:

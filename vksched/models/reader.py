@@ -170,13 +170,17 @@ class Reader:
                 step = self._model.step(self._cache, size, parts)
             how = self.placement, self._progress
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
-            if self._ahead is not None:
-                self._ahead.close()  # the CPU has them
-                self._ahead = None
+            self._make_no_more()  # the CPU has them
         return self._runs[size]
+
+    def _make_no_more(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
 
     def forget(self) -> None:
         """Frees all that was compiled, with keys and values; what is read next is read anew."""
+        self._make_no_more()
         for run in self._runs.values():
             run.close()
         for state in self._cache.states.values():

@@ -42,8 +42,8 @@ class Ahead:
 
     def _work(self, wanted: Sequence[Repacked]) -> None:
         for batch in _batches(wanted):
-            if self._closed:
-                return
+            if self._closed or not threading.main_thread().is_alive():
+                return  # nobody needs it: the interpreter waits for this thread to end
             made = _make([each for each in batch if each.begin()])
             with self._changing:
                 if not self._closed:
