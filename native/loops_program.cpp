@@ -18,6 +18,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -738,6 +739,8 @@ private:
                 rest();
             else
                 std::this_thread::yield();
+        if (no_memory_.exchange(false))
+            throw std::bad_alloc();
     }
 
     // Takes the next piece, and makes it; returns false where there is none.
@@ -751,7 +754,11 @@ private:
             return false;
         if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
             return true; // another one was first: look again
-        step.way(step, at_.data(), piece);
+        try {
+            step.way(step, at_.data(), piece);
+        } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
+            no_memory_.store(true, std::memory_order_relaxed);
+        }
         done_.fetch_add(1, std::memory_order_release);
         return true;
     }
@@ -762,6 +769,7 @@ private:
     std::vector<char*> at_;
     std::atomic<uint64_t> ticket_{ENDED};
     std::atomic<uint32_t> done_{0};
+    std::atomic<bool> no_memory_{false};
 };
 
 } // namespace
