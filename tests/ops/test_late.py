@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import weakref
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,3 +80,22 @@ def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
         assert late._made() is None
         again = sched.compile(vs.linear(vs.input("x", (3, 256)), w))
         assert np.array_equal(again(x=x), expected)  # made anew of the same blocks
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_makes_what_was_being_made() -> None:
+    late = Counting(np.arange(6, dtype=np.uint32).reshape(2, 3))
+    assert late.begin()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)  # where it waits for ever
+        total = 0
+        try:
+            total = int(as_array(late).sum())
+        finally:
+            os._exit(total)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 15
+    late.end(None)
+    assert late.begin()
+    late.end(None)

@@ -10,6 +10,7 @@ change: the host keeps none that is not in use. Examples: tests/ops/test_late.py
 from __future__ import annotations
 
 import math
+import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -45,6 +46,7 @@ class Late:
         self._lying = lying
         self._made: Callable[[], NDArray | None] = lambda: None
         self._making = threading.Lock()
+        _LATES.add(self)
 
     def take(self) -> NDArray:
         """Returns all of it, read-only: the array that is there, as long as somebody has it."""
@@ -99,6 +101,19 @@ class Late:
         if dtype is not None and np.dtype(dtype) != self.dtype:  # type: ignore[call-overload]
             return made.astype(dtype)  # type: ignore[call-overload, no-any-return]
         return made.copy() if copy else made
+
+
+_LATES: weakref.WeakSet[Late] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """A child of a process that forked makes what another thread was making there."""
+    for late in _LATES:
+        late._making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Apart(ABC):
