@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.integer import CASES, codes, weights
 from vksched.errors import UnsupportedOp
@@ -98,6 +99,15 @@ def test_each_way_rounds_half_to_even(way: str) -> None:
     loops.native.requantize(whole, bias, scale, out, 3, -128, 127, 600, way)
     by_channel = (whole.reshape(2, 600) + bias[:, None]) * scale[:, None]
     np.testing.assert_array_equal(out, np.clip(np.rint(by_channel) + 3, -128, 127).reshape(-1))
+
+
+def test_padding_around_an_image_without_places_is_its_zero_point() -> None:
+    words = pack(weights(9 * 4, 2))
+    x = vs.input("x", (1, 3, 0, 4), "int32")
+    y = vs.conv_integer(x, vs.weight(words), 2, (3, 3), 5, padding=2)
+    with vs.Scheduler(["cpu"]) as sched:
+        got = sched.compile(y)(x=np.empty(x.shape, np.int32))
+    np.testing.assert_array_equal(got, np.zeros((1, 2, 2, 6), np.int32))
 
 
 @built

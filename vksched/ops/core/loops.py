@@ -179,7 +179,7 @@ def conv_integer(
 
     window: sizes, kernel, stride, dilation, begin and counts of three axes each.
     """
-    if not (has_integers() and _lie_plain(words, w_zero)):
+    if not (has_integers() and x.size and _lie_plain(words, w_zero)):
         return False
     x = np.require(x, np.int32, ["C", "A"])
     native.conv_integer(x, words, x_zero, w_zero, out, *window, signed)
