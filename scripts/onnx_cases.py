@@ -274,7 +274,7 @@ class _GraphsInTurns(Graphs):
         self._sched = sched
         self._turns = turns
 
-    def compile(self, outputs: Mapping[str, vs.Tensor], *_: object) -> vs.Run:
+    def compile(self, outputs: Mapping[str, vs.Tensor], *_: object, **__: object) -> vs.Run:
         return self._sched.compile(outputs, _take_turns(outputs, self._turns))
 
 

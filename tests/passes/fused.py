@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,8 +53,11 @@ def assert_same_values(got: NDArray, wanted: NDArray) -> None:
 
 
 def assert_valid(spirv: bytes, folder: Path) -> None:
-    """A module is valid, where spirv-val is installed. folder: for its file."""
-    validator = shutil.which("spirv-val")
+    """A module is valid, where spirv-val is installed: the set-up's, which knows matrix units, or
+    the system's. folder: for its file.
+    """
+    own = shutil.which("spirv-val", path=str(Path(sys.executable).parent))
+    validator = own or shutil.which("spirv-val")
     if validator is not None:
         path = folder / "module.spv"
         path.write_bytes(spirv)

@@ -121,7 +121,7 @@ def test_a_plan_with_an_idle_device_is_that_of_the_others(
 
 
 def test_numpy_gets_its_own_graph_where_cards_are_idle() -> None:
-    graph, _ = vs.build_graph(windows())
+    graph, _ = vs.build_graph(wide_chain())
     quick = replace(CPU, flops_per_s=1e14, bytes_per_s=1e13, submit_s=0.0)
     machine = Machine((SLOW, quick))
     request = Request(graph, (), {}).optimized(machine)
@@ -131,7 +131,7 @@ def test_numpy_gets_its_own_graph_where_cards_are_idle() -> None:
     own = Request(graph, (), {}).optimized(Machine((quick,))).graph
     assert {split.device for split in plan.splits} == {1}
     assert plan.graph.key == own.key != request.graph.key
-    assert not any(node.op == "winograd_conv" for node in plan.graph.ops)
+    assert len(plan.graph.ops) < len(request.graph.ops)  # numpy has no limit on operands
 
 
 def test_a_plan_in_which_others_would_work_is_not_taken() -> None:

@@ -5,7 +5,7 @@ they were made.
 
 Nothing is installed here, and nothing of a package is imported: a model is a file in its folder,
 fed with random numbers of the shapes that the package feeds it. What should come is computed by
-numpy, one op after the other, as the file has them. Examples: tests/bench/test_clients.py.
+numpy, one op after the other, as the file has them. Examples: tests/bench/test_clients_suite.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     blk.7.attn_q.weight     layer 7, or layer 3 and its second turn, where two kinds take turns
 
-Examples: tests/passes/test_layers.py.
+Examples: tests/passes/test_equal_layers.py.
 """
 
 from __future__ import annotations

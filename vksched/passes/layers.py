@@ -12,7 +12,7 @@ have layers of the run on both sides, so if both come out alike, so would each m
 does not fit is left to passes as it is: a layer that somebody else reads, a rule that looks at the
 elements of a weight, layers that come out differently, nodes that became part of one far away.
 
-Complexity: O(nodes), of which passes see four layers. Examples: tests/passes/test_layers.py.
+Complexity: O(nodes), of which passes see four layers. Examples: tests/passes/test_equal_layers.py.
 """
 
 from __future__ import annotations

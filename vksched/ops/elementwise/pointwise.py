@@ -80,7 +80,7 @@ def function_name(op: str, dtype: str) -> str:
 
 
 UNARY_LOOPS = frozenset(
-    "neg abs relu square sqrt rsqrt reciprocal exp erf gelu gelu_tanh gelu_slope gelu_tanh_slope "
+    "neg abs relu square sqrt rsqrt reciprocal erf gelu gelu_tanh gelu_slope gelu_tanh_slope "
     "sigmoid silu".split()
 )
 BINARY_LOOPS = frozenset("add sub mul div maximum minimum".split())

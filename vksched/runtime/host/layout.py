@@ -7,7 +7,7 @@ A value lives from the step that makes it to the last one that reads it, both in
 shares memory with an operand. What numpy's reference makes may be a view of its operands, which
 then live as long as it does, and leave where it leaves.
 Method: those of plan/make/memory.py. Complexity: O(values * log(values)).
-Examples: tests/runtime/test_program.py.
+Examples: tests/runtime/test_host_program.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ run: which op's kernel, what attributes, where operands and results lie, what di
     steps    [gather] [unpack] [one call of native loops   ]   [softmax]
 
 Memory is laid out once (layout.py). Values that enter or leave the split have arrays of their own
-in each run, in `Values`. Examples: tests/runtime/test_program.py.
+in each run, in `Values`. Examples: tests/runtime/test_host_program.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Slots of weights and of fixed memory are bound once; those of what enters, leaves or is a state get
 their arrays in each run. Nodes that write where states lie are segments of their own: they write
 under the lock that keeps a run which was given up from them.
-Examples: tests/runtime/test_program.py.
+Examples: tests/runtime/test_host_program.py.
 """
 
 from __future__ import annotations
