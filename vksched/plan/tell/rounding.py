@@ -50,7 +50,7 @@ def _told(spec: DeviceSpec, count: int) -> str:
 
 def _reads_halves(node: Node) -> bool:
     """Whether the weights of a product are float16 in memory (vksched/passes/halves.py)."""
-    return node.op == "linear_packed" and node.attrs["format"] == "f16"
+    return node.attrs.get("format") == "f16"
 
 
 def _weights_told(count: int) -> str:
