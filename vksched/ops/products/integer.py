@@ -19,17 +19,11 @@ from ..core import loops
 from ..core.attrs import Attrs
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece
-from ..core.op import Call, Dispatch, Kernel, Op, Work, register
+from ..core.op import Call, Op, Work, register
 from ..core.sharding import WHOLE, Factor, Sharded, sharding
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .codes import TILE, check_words, codes_of
-from .integer_kernels import (
-    PRODUCT_SHADERS,
-    Unfolded,
-    integer_scratch,
-    integer_variants,
-    lower_integer,
-)
+from .integer_kernels import Unfolded, integer_kernel
 
 PIECE_PRODUCTS = 1 << 24
 """Products of one piece on the CPU: about half a millisecond."""
@@ -156,24 +150,12 @@ def _unfolded(call: Call) -> Unfolded:
     )
 
 
-def _lower(call: Call) -> tuple[Dispatch, ...]:
-    return lower_integer(call, _unfolded(call)) if call.output.size else ()
-
-
-def _scratch(call: Call) -> tuple[int, ...]:
-    return integer_scratch(call, _unfolded(call)) if call.output.size else ()
-
-
-def _variants(call: Call) -> tuple[str, ...]:
-    return integer_variants(call, _unfolded(call)) if call.output.size else ()
-
-
 register(
     Op(
         "matmul_integer",
         _infer,
         _reference,
-        Kernel(PRODUCT_SHADERS, _lower, _scratch, variants=_variants),
+        integer_kernel(_unfolded),
         work=_work,
         any_dtype=True,
         host=HostKernel(_host, _cut),

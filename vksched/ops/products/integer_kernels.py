@@ -15,14 +15,14 @@ with integer dot products take a word of each side at once, others its four code
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
 from ...machine.limits import Limits
 from ...types import TensorType
 from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
+from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from .codes import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product
@@ -97,7 +97,24 @@ class Unfolded:
         return self.taps * depth_of(self.channels)
 
 
-def integer_variants(call: Call, own: Unfolded) -> tuple[str, ...]:
+def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
+    """Returns the kernel of an op that is a product of codes. unfolded: a call as such a product;
+    calls without results are not asked.
+    """
+
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        return _lower(call, unfolded(call)) if call.output.size else ()
+
+    def scratch(call: Call) -> tuple[int, ...]:
+        return _scratch(call, unfolded(call)) if call.output.size else ()
+
+    def variants(call: Call) -> tuple[str, ...]:
+        return _variants(call, unfolded(call)) if call.output.size else ()
+
+    return Kernel(PRODUCT_SHADERS, lower, scratch, variants=variants)
+
+
+def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     """Returns the variants, the best guess first: dot products where they are one instruction."""
     few = "rows 1" if own.rows == 1 else "rows 8"
     kinds: tuple[str, ...] = (few,)
@@ -133,7 +150,7 @@ def _tile_of(call: Call) -> tuple[int, int]:
     return ROWS[name], min(TILE, max(4, limits.subgroup_size)) if limits.software else TILE
 
 
-def integer_scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
+def _scratch(call: Call, own: Unfolded) -> tuple[int, ...]:
     """Returns the words of the rows of a pass."""
     rows = _rows_at_once(call, own)
     if call.variant == FLOATS:
@@ -153,7 +170,7 @@ def _has_floats(call: Call, own: Unfolded) -> bool:
     return 0 < own.columns * own.depth * PER_WORD <= most and sums <= most
 
 
-def lower_integer(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
+def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a product, or of a convolution, whose operands are codes, words,
     and both zero points.
     """
