@@ -20,6 +20,7 @@ from .engine.request import Observe, Placements
 from .engine.run import Run
 from .engine.states import StateTable
 from .errors import DeviceError, GraphError
+from .fork import Owner
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
@@ -29,7 +30,6 @@ from .parallel.config.read import read_config
 from .plan.plan import Plan
 from .plan.planner import check_objective
 from .runtime.device import Device
-from .runtime.fork import Owner
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
 from .switches import is_on

@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 
 from ..errors import DeviceError, PlanError
+from ..fork import in_child
 from ..machine.spec import SYNC
 from ..runtime.device import Device
-from ..runtime.fork import in_child
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan import probe
 from ..runtime.vulkan.opening import open_device

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError
+from ..fork import Owner
 from ..graph import Outputs, Updates
 from ..ops.core.tensor import Tensor, constant, input
-from ..runtime.fork import Owner
 from ..trace import Tape, find_tape
 from ..types import NDArray
 from .graphs import Graphs

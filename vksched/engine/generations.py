@@ -29,12 +29,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from ..errors import DeviceError, PlanError, VkschedError
+from ..fork import Owner
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Session
-from ..runtime.fork import Owner
 from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
 from ..trace import warn

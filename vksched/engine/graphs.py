@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import DeviceError, GraphError, PlanError
+from ..fork import Owner
 from ..graph import Outputs, Updates, build_graph
 from ..ops.core.tensor import Tensor
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
-from ..runtime.fork import Owner
 from ..types import Progress
 from .configuring import Configuring
 from .generations import Compiled

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import VkschedError
-from ..runtime.fork import in_child
+from ..fork import in_child
 from ..trace import warn
 from ..version import __version__
 from ..view.top.snapshot import FORMAT, SCHEDULERS, ProcessNow, SchedulerNow, encode, text

@@ -13,6 +13,7 @@ import os
 import threading
 
 from ..errors import VkschedError
+from ..fork import in_child
 from .events import Event, Trace
 from .tape import Tape
 from .warn import warn
@@ -76,10 +77,7 @@ def _tape() -> FileTape | None:
         return _tapes[key]
 
 
+@in_child
 def _renew_lock() -> None:
     global _lock
     _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)

@@ -14,7 +14,6 @@ Examples: tests/trace/test_tape.py.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -24,6 +23,7 @@ from os import PathLike
 from typing import Protocol, runtime_checkable
 
 from ..errors import PlanError
+from ..fork import in_child
 from .events import Event, Trace
 from .read import TapeFile, tape_of
 from .write import Document, document, pack, save_tape
@@ -171,11 +171,8 @@ class Recorder(Tape):
 _TAPES: weakref.WeakSet[Tape] = weakref.WeakSet()
 
 
+@in_child
 def _renew_locks() -> None:
     """A lock that another thread held when the process forked is never released in the child."""
     for tape in _TAPES:
         tape._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)

@@ -10,7 +10,6 @@ change: the host keeps none that is not in use. Examples: tests/ops/test_late.py
 from __future__ import annotations
 
 import math
-import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...fork import in_child
 from ...types import NDArray, Shape
 
 Make = Callable[[int, NDArray], None]
@@ -106,14 +106,11 @@ class Late:
 _LATES: weakref.WeakSet[Late] = weakref.WeakSet()
 
 
+@in_child
 def _renew_locks() -> None:
     """A child of a process that forked makes what another thread was making there."""
     for late in _LATES:
         late._making = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Apart(ABC):

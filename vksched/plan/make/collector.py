@@ -8,10 +8,11 @@ and goes through passes. What other threads leave behind is collected afterwards
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from ...fork import in_child
 
 LARGE = 1_000
 """Nodes from which on it matters."""
@@ -21,6 +22,7 @@ _resting = 0
 _was_on = False
 
 
+@in_child
 def _wake_in_child() -> None:
     """A forked child has none of the threads that make plans."""
     global _lock, _resting
@@ -28,10 +30,6 @@ def _wake_in_child() -> None:
     if _resting and _was_on:
         gc.enable()
     _resting = 0
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_wake_in_child)
 
 
 @contextmanager

@@ -20,13 +20,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
 from ...errors import DeviceTimeout, PlanError
+from ...fork import Owner
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...plan.cost import call_of, call_work, family_of
 from ...plan.value import CopyIn, PlanValue, Split
 from ...types import NDArray, Progress
 from ..device import Gauge, Times
-from ..fork import Owner
 from ..states import HostStates
 from ..vulkan.probe import host_memory_bytes, resident_bytes
 from .evaluate import HostWeights, Values

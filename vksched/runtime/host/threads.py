@@ -25,8 +25,8 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
+from ...fork import in_child
 from ...machine.cores import usable_cores
-from ..fork import in_child
 
 MOMENT_S = 0.25
 """Others are looked at no more often. The first time, what was since the device was opened counts

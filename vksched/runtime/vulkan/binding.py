@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
-from ..fork import Owner, in_child
+from ...fork import Owner, in_child
 
 DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"

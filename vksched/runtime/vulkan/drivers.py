@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import VkschedError
+from ...fork import in_child
 from ...switches import word_of
-from ..fork import in_child
 from . import binding
 
 CHILD_LIMIT_S = 60.0

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...errors import DeviceError
+from ...fork import Owner, in_child
 from ...trace import VkschedWarning
-from ..fork import Owner, in_child
 from . import binding
 
 CLOSE_LIMIT_S = 10.0

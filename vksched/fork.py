@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ..errors import DeviceError
+from .errors import DeviceError
 
 _forks = 0
 """How many forks lie between this process and the one that was started."""
