@@ -59,19 +59,29 @@ class RunCancelled(VkschedError):
     """An observer stopped the run."""
 
 
+class RunAborted(VkschedError):
+    """The rest of the plan gave a run up, as something failed on another computer."""
+
+
 class DeviceError(VkschedError, RuntimeError):
     """A device is absent, cannot be opened, or failed.
 
-    device: the name of the device to blame, "" where that is not known. during: what it was doing
-    for a compiled graph then, in words.
+    device: the name of the device to blame, "" where that is not known. host: where another
+    computer is to blame, its name; device is "" then. during: what it was doing for a compiled
+    graph then, in words.
     """
 
     device: str = ""
+    host: str = ""
     during: str = ""
 
 
 class DeviceLost(DeviceError):
     """The driver reported the device as lost, or its results cannot be trusted any more."""
+
+
+class HostLost(DeviceLost):
+    """A computer of the plan does not answer any more, and all its devices with it; see `host`."""
 
 
 class OutOfMemory(DeviceError):
