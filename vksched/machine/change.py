@@ -16,43 +16,50 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import PlanError
-from .links import Link, Links
+from .hosts import CALLER, host_of
+from .links import Link
 from .presets import PREFIX, card, card_names
 from .spec import DeviceSpec, Machine
 from .ways import slower, way
 
 
 def without(machine: Machine, name: str) -> Machine:
-    """Returns a machine less one device and its links.
+    """Returns a machine less one device and its links, or less a host with all its devices.
 
     Raises:
-        PlanError: there is no such device, or it is the CPU.
+        PlanError: there is no such device or host, or it is the CPU.
     """
+    names = [spec.name for spec in machine.devices]
+    if name in machine.hosts and name != CALLER and name not in names:
+        return _only(machine, [each for each in names if host_of(each) != name])
     _find(machine, name)
-    return _only(machine, [spec.name for spec in machine.devices if spec.name != name])
+    return _only(machine, [each for each in names if each != name])
 
 
 def alone(machine: Machine, name: str) -> Machine:
-    """Returns a machine with one device and the CPU, or with the CPU only.
+    """Returns a machine with one device, the CPU of its host and the caller's, or with the latter
+    only.
+
+    Raises:
+        PlanError: there is no such device.
+    """
+    if name != machine.devices[machine.cpu].name:
+        _find(machine, name)
+    return some(machine, [name])
+
+
+def some(machine: Machine, names: Sequence[str]) -> Machine:
+    """Returns a machine with some of its devices, the CPUs of their hosts and the caller's.
 
     Raises:
         PlanError: there is no such device.
     """
     host = machine.devices[machine.cpu].name
-    if name != host:
-        _find(machine, name)
-    return _only(machine, [name, host])
-
-
-def some(machine: Machine, names: Sequence[str]) -> Machine:
-    """Returns a machine with some of its devices, and the CPU.
-
-    Raises:
-        PlanError: there is no such device.
-    """
     for name in names:
-        _find(machine, name)
-    return _only(machine, [*names, machine.devices[machine.cpu].name])
+        if name != host:
+            _find(machine, name)
+    cpus = (machine.cpu_of(machine.index(name)) for name in names)
+    return _only(machine, [*names, *(machine.devices[d].name for d in cpus if d is not None), host])
 
 
 def with_device(machine: Machine, spec: DeviceSpec, link: Link | None = None) -> Machine:
@@ -71,12 +78,12 @@ def with_device(machine: Machine, spec: DeviceSpec, link: Link | None = None) ->
     if link is not None:
         pairs = (*pairs, (name, host.name, link))
     made = (*devices, replace(spec, name=name), host)
-    return Machine(made, Links(pairs, machine.links.default)).verify()
+    return Machine(made, replace(machine.links, pairs=pairs)).verify()
 
 
 def changed(machine: Machine, text: str) -> Machine:
-    """Returns a machine after some changes, separated by commas: "-NAME" takes a device away,
-    "+preset:CARD" adds a card in its own kind of slot, "+preset:CARD@LINK" in one that may be
+    """Returns a machine after some changes, separated by commas: "-NAME" takes a device or a host
+    away, "+preset:CARD" adds a card in its own kind of slot, "+preset:CARD@LINK" in one that may be
     slower, as "+preset:rx6600@pcie4x4".
 
     Raises:
@@ -99,9 +106,12 @@ def changed(machine: Machine, text: str) -> Machine:
 
 
 def _only(machine: Machine, names: list[str]) -> Machine:
-    devices = tuple(spec for spec in machine.devices if spec.name in names)
-    pairs = tuple(pair for pair in machine.links.pairs if pair[0] in names and pair[1] in names)
-    return Machine(devices, Links(pairs, machine.links.default)).verify()
+    kept = set(names)
+    devices = tuple(spec for spec in machine.devices if spec.name in kept)
+    hosts = {host_of(spec.name) for spec in devices}
+    ends = kept | set(map(machine.memory_of, hosts))
+    pairs = tuple(pair for pair in machine.links.pairs if ends.issuperset(pair[:2]))
+    return Machine(devices, replace(machine.links, pairs=pairs)).verify()
 
 
 def _meant(machine: Machine, part: str) -> str:

@@ -18,6 +18,7 @@ several.
       - between: [card:0, cpu]
         gb_per_s: 6
         latency_us: 10
+    network: ethernet25g            # between hosts, as of node1/card and node2/card
 
 All other keys are the fields of `DeviceSpec`, `Limits` and `Link`; they have the unit in their
 name. The kind is "null" where none is given: a device that nobody opens. Complexity: O(devices).
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PlanError
+from .hosts import CALLER, CPU, host_of, on
 from .links import Link
 from .presets import PREFIX, card, machine_data
 from .spec import GIB, DeviceSpec, Machine, as_number, spec_as_dict
@@ -55,6 +57,7 @@ MOST_JSON, MOST_YAML = 1 << 28, 1 << 22
 """Characters of a file. A printed plan of a large graph is long, YAML is written by hand."""
 MOST_NODES = 200_000
 """Values of a YAML text; one that stands there by an alias counts each time."""
+KEYS = ("about", "devices", "links", "network")
 DEVICE_KEYS = ("preset", "count", "link", "memory_gib", "tflops", "gb_per_s")
 LINK_KEYS = ("bytes_per_s", "latency_s", "gb_per_s", "latency_us")
 
@@ -92,27 +95,45 @@ def machine_of(data: object) -> Machine:
     entries = given if isinstance(given, list) else [given]
     links = [_link_entry(entry, f"link {number}") for number, entry in enumerate(entries)]
     named = _ends(links)
-    host = _host(data["devices"])
+    cpu = _cpu(data["devices"])
     for number, entry in enumerate(data["devices"]):
         for made, link in _devices(entry, f"device {number}"):
             devices.append(made)
             if len(devices) > MOST:
                 raise PlanError(f"[machine] expected at most {MOST} devices, got more")
-            if link is not None and not named & {(made["name"], host), (host, made["name"])}:
-                links.append({"between": [made["name"], host], **asdict(link)})
-    rest = {key: value for key, value in data.items() if key not in ("about", "devices", "links")}
-    for key in rest:
-        near = _near(str(key), ("about", "devices", "links"))
-        raise PlanError(f"[machine] there is no key {key!r} beside the devices; try {near}")
-    return Machine.from_dict({"devices": devices, **({"links": links} if links else {})})
+            name = made["name"]
+            host = host_of(name) if isinstance(name, str) else CALLER
+            memory = on(host, CPU) if host != CALLER else cpu
+            if link is not None and not named & {(name, memory), (memory, name)}:
+                links.append({"between": [name, memory], **asdict(link)})
+    for key in data:
+        if key not in KEYS:
+            near = _near(str(key), KEYS)
+            raise PlanError(f"[machine] there is no key {key!r} beside the devices; try {near}")
+    out: dict[str, Any] = {"devices": devices, "links": links}
+    if "network" in data:
+        out["network"] = _network(data["network"])
+    return Machine.from_dict(out)
 
 
-def _host(entries: Iterable[object]) -> str:
-    """Returns the name of the CPU, "cpu" where none is given."""
+def _network(given: object) -> object:
+    """Returns the link of hosts that no link names, as `Machine.from_dict` takes it."""
+    if isinstance(given, str):
+        return asdict(way(given))
+    if not isinstance(given, Mapping):
+        return given  # from_dict tells what is wrong
+    _check_keys(given, LINK_KEYS, "the network")
+    return _in_units(given, "the network")
+
+
+def _cpu(entries: Iterable[object]) -> str:
+    """Returns the name of the caller's CPU, "cpu" where none is given."""
     for entry in entries:
         if isinstance(entry, Mapping) and entry.get("kind") == "cpu":
-            return str(entry.get("name", "cpu"))
-    return "cpu"
+            name = str(entry.get("name", CPU))
+            if host_of(name) == CALLER:
+                return name
+    return CPU
 
 
 def _devices(entry: object, where: str) -> list[tuple[dict[str, Any], Link | None]]:

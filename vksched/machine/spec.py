@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 from ..errors import DeviceError, PlanError
 from .choices import Choices
 from .costs import Costs
+from .hosts import CALLER, CPU, check_name, host_of, on
 from .limits import Limits
-from .links import Link, Links
+from .links import NETWORK, Link, Links
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -88,19 +89,59 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Devices in priority order, the CPU last."""
+    """Devices in priority order, the caller's CPU last.
+
+    Devices of other hosts have their host before their name, as "node1/vulkan:0", see hosts.py. Of
+    each of them one may be a CPU, "node1/cpu", behind the host's other devices.
+    """
 
     devices: tuple[DeviceSpec, ...]
     links: Links = Links()
+    hosts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The computers, in the order of their devices; the caller's own one is among them."""
+    order: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """All devices, the CPUs behind all others, the caller's last."""
+    _hosts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _cpus: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    _pools: Mapping[tuple[str, str], tuple[int, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        hosts = tuple(host_of(spec.name) for spec in self.devices)
+        pools: dict[tuple[str, str], tuple[int, ...]] = {}
+        for device, (host, spec) in enumerate(zip(hosts, self.devices, strict=True)):
+            if spec.pool:
+                key = host, spec.pool
+                pools[key] = (*pools.get(key, ()), device)
+        cpus = [device for device, spec in enumerate(self.devices) if spec.kind == "cpu"]
+        others = [device for device, spec in enumerate(self.devices) if spec.kind != "cpu"]
+        for name, value in (
+            ("hosts", tuple(dict.fromkeys(hosts))),
+            ("order", (*others, *cpus)),
+            ("_hosts", hosts),
+            ("_cpus", {hosts[device]: device for device in cpus}),
+            ("_pools", pools),
+        ):
+            object.__setattr__(self, name, value)
 
     def verify(self) -> Machine:
-        """Returns the machine after checking names and that exactly the last device is the CPU."""
+        """Returns the machine after checking names, and that the last device of each host, where it
+        has one, and the last one of all is a CPU.
+        """
         names = [d.name for d in self.devices]
-        if not names or [d.kind == "cpu" for d in self.devices] != [False] * (len(names) - 1) + [
-            True
-        ]:
+        cpus = [d for d, spec in enumerate(self.devices) if spec.kind == "cpu"]
+        if not names or cpus[-1:] != [self.cpu] or self._hosts[-1] != CALLER:
             raise PlanError(f"[machine] expected one cpu, as the last device, got {names}")
+        last = {host: device for device, host in enumerate(self._hosts)}
+        for cpu in cpus:
+            host = self._hosts[cpu]
+            if last[host] != cpu or (host != CALLER and names[cpu] != on(host, CPU)):
+                expected = f"one cpu of {host}, {on(host, CPU)}," if host else "one cpu,"
+                raise PlanError(
+                    f"[machine] expected {expected} as the last device, got {names[cpu]} among "
+                    f"{names}"
+                )
         for device in self.devices:
+            check_name(device.name)
             if device.sync not in SYNC:
                 raise PlanError(
                     f"[machine] expected a sync of {', '.join(SYNC)} for {device.name}, "
@@ -112,30 +153,71 @@ class Machine:
 
     def pool(self, device: int) -> tuple[int, ...]:
         """Returns the devices that share a device's memory, itself included, in order."""
-        name = self.devices[device].pool
-        if not name:
-            return (device,)
-        return tuple(i for i, d in enumerate(self.devices) if d.pool == name)
+        key = self._hosts[device], self.devices[device].pool
+        return self._pools[key] if key[1] else (device,)
 
     @property
     def pools(self) -> tuple[tuple[int, ...], ...]:
-        """For each memory of a GPU the devices that share it."""
+        """For each memory but the caller's own the devices that share it."""
         return tuple(dict.fromkeys(self.pool(d) for d in range(self.cpu)))
 
     @property
     def cpu(self) -> int:
+        """The caller's CPU, which takes what no other device can."""
         return len(self.devices) - 1
 
+    def host_of(self, device: int) -> str:
+        """Returns the host of a device, "" for the caller's own."""
+        return self._hosts[device]
+
+    def cpu_of(self, device: int) -> int | None:
+        """Returns the CPU of a device's host; None where the machine has none of that host."""
+        return self._cpus.get(self._hosts[device])
+
+    def is_cpu(self, device: int) -> bool:
+        """Whether a device is a CPU: its values are arrays of its host."""
+        return self.devices[device].kind == "cpu"
+
+    def memory_of(self, host: str) -> str:
+        """Returns the name that links have for the memory of a host, that of its CPU."""
+        cpu = self._cpus.get(host)
+        return on(host, CPU) if cpu is None else self.devices[cpu].name
+
+    def link_in(self, device: int) -> Link:
+        """Returns the link from the memory of a device's host to the device."""
+        return self.links.between(self.memory_of(self._hosts[device]), self.devices[device].name)
+
+    def link_out(self, device: int) -> Link:
+        """Returns the link from a device to the memory of its host."""
+        return self.links.between(self.devices[device].name, self.memory_of(self._hosts[device]))
+
+    def link_between(self, source: str, target: str) -> Link:
+        """Returns the link from the memory of one host to that of another."""
+        return self.links.over_network(self.memory_of(source), self.memory_of(target))
+
     def way(self, source: int, target: int) -> Link:
-        """Returns the link from one device to another, which goes by the host's memory."""
-        devices, host = self.devices, self.cpu
-        between, name = self.links.between, devices[host].name
-        legs = [between(devices[source].name, name)] if source != host else []
-        legs += [between(name, devices[target].name)] if target != host else []
+        """Returns the link from one device to another, which goes by the memory of their hosts."""
+        legs = [link for _, _, link in self.legs(source, target)]
         if len(legs) == 1:
             return legs[0]
         slowness = sum(1 / leg.bytes_per_s for leg in legs)
         return Link(1 / slowness if slowness else math.inf, sum(leg.latency_s for leg in legs))
+
+    def legs(self, source: int, target: int) -> list[tuple[str, str, Link]]:
+        """Returns the links of the way from one device to another, each with its ends: to the
+        memory of the host, over the network, to the other device.
+        """
+        here, there = (self._hosts[device] for device in (source, target))
+        a, b = (self.devices[device].name for device in (source, target))
+        out: list[tuple[str, str, Link]] = []
+        if not self.is_cpu(source):
+            out.append((a, self.memory_of(here), self.link_out(source)))
+        if here != there:
+            ends = self.memory_of(here), self.memory_of(there)
+            out.append((*ends, self.links.over_network(*ends)))
+        if not self.is_cpu(target):
+            out.append((self.memory_of(there), b, self.link_in(target)))
+        return out
 
     def index(self, name: str) -> int:
         """Returns the position of a device by name."""
@@ -155,6 +237,8 @@ class Machine:
             out["links"] = [
                 {"between": [a, b], **_worded(asdict(link))} for a, b, link in self.links.pairs
             ]
+        if self.links.network != NETWORK:
+            out["network"] = _worded(asdict(self.links.network))
         return out
 
     @staticmethod
@@ -168,18 +252,21 @@ class Machine:
             PlanError: what is wrong, and where.
         """
         found = data.get("devices") if isinstance(data, Mapping) else None
-        known = {"devices", "links"}
+        known = {"devices", "links", "network"}
         if not isinstance(found, list) or set(data) - known:  # type: ignore[call-overload]
             raise PlanError(
-                '[machine] expected {"devices": [...]}, maybe "links", and no more, as as_dict() '
-                "gives"
+                '[machine] expected {"devices": [...]}, maybe "links" and "network", and no more, '
+                "as as_dict() gives"
             )
         devices = [spec_from_dict(entry, f"device {i}") for i, entry in enumerate(found)]
-        if all(spec.kind != "cpu" for spec in devices):
-            devices.append(DeviceSpec("cpu", "cpu", "numpy"))
+        if all(spec.kind != "cpu" or host_of(spec.name) != CALLER for spec in devices):
+            devices.append(DeviceSpec(CPU, "cpu", "numpy"))
         assert isinstance(data, Mapping)
-        links = _links(data.get("links", []), {spec.name for spec in devices})
-        return Machine(tuple(devices), links).verify()
+        machine = Machine(tuple(devices))
+        ends = {*(spec.name for spec in devices), *map(machine.memory_of, machine.hosts)}
+        network = _speed(_fill(NETWORK, data.get("network", {}), "the network"), "the network")
+        links = Links(_links(data.get("links", []), ends), network=network)
+        return replace(machine, links=links).verify()
 
 
 KINDS = ("vulkan", "null", "cpu")
@@ -246,17 +333,16 @@ def _limits(data: object, where: str) -> Limits:
     return limits
 
 
-def _links(data: object, names: set[str]) -> Links:
+def _links(data: object, names: set[str]) -> tuple[tuple[str, str, Link], ...]:
     """Returns the links between devices of these names from plain data."""
     out: list[tuple[str, str, Link]] = []
     for entry in data if isinstance(data, list) else [data]:
         given = entry if isinstance(entry, Mapping) else {}
         ends = given.get("between")
-        known = isinstance(ends, (list, tuple)) and [n for n in ends if n in sorted(names)]
         if (
             not isinstance(ends, (list, tuple))
             or len(ends) != 2
-            or known != list(ends)
+            or not all(isinstance(end, str) and end in names for end in ends)
             or ends[0] == ends[1]
         ):
             raise PlanError(
@@ -264,14 +350,19 @@ def _links(data: object, names: set[str]) -> Links:
                 f"the links, got {entry!r}"
             )
         rest = {key: value for key, value in given.items() if key != "between"}
-        link = _fill(Link(), rest, f"the link of {ends[0]} and {ends[1]}")
-        if link.bytes_per_s < LEAST_PER_S:
-            raise PlanError(
-                f"[machine] expected at least {LEAST_PER_S:g} byte a second between {ends[0]} and "
-                f"{ends[1]}, got {link.bytes_per_s:g}"
-            )
-        out.append((ends[0], ends[1], link))
-    return Links(tuple(out))
+        where = f"the link of {ends[0]} and {ends[1]}"
+        out.append((ends[0], ends[1], _speed(_fill(Link(), rest, where), where)))
+    return tuple(out)
+
+
+def _speed(link: Link, where: str) -> Link:
+    """Returns a link after checking that its bytes get through."""
+    if link.bytes_per_s < LEAST_PER_S:
+        raise PlanError(
+            f"[machine] expected at least {LEAST_PER_S:g} byte a second for {where}, got "
+            f"{link.bytes_per_s:g}"
+        )
+    return link
 
 
 LISTS: dict[str, object] = {"matrices": "", "subgroup_sizes": 0}
