@@ -180,9 +180,9 @@ def _with_slots(machine: Machine, plan: PlanValue) -> Machine:
 
 def _upload_seconds(plan: PlanValue) -> float:
     """Returns what bringing a plan's weights to where they are not yet would take."""
-    machine, host = plan.machine, plan.machine.devices[-1].name
+    machine = plan.machine
     return sum(
-        machine.links.between(host, spec.name).seconds(missing_bytes)
-        for spec, memory in zip(machine.devices[:-1], plan.memory, strict=False)
+        machine.way(machine.cpu, device).seconds(missing_bytes)
+        for device, memory in enumerate(plan.memory[: machine.cpu])
         if (missing_bytes := max(0, memory.weight_bytes - memory.resident_bytes))
     )

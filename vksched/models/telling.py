@@ -63,11 +63,11 @@ def _from_device(stage: Stage, step: HostStep) -> bool:
     if stage.run is None:
         return False
     plan = stage.run.plan
+    placements, is_cpu = plan.placements, plan.machine.is_cpu
     read = {slot for value in step.inputs if value is not None for slot in slots_of(value)}
     roots = {plan.graph.root(node) for name, node in plan.graph.outputs if name in read}
     return any(
-        not plan.graph.nodes[r].declaration.leaf and plan.placements[r].device != plan.machine.cpu
-        for r in roots
+        not plan.graph.nodes[r].declaration.leaf and not is_cpu(placements[r].device) for r in roots
     )
 
 

@@ -61,12 +61,13 @@ def fences(plan: PlanValue) -> int:
 def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
     """Returns the sizes of the buffers on each device, by its name."""
     out: dict[str, BufferSizes] = {}
-    for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
+    for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True)):
         slots = 4 * plan.copies
         on_host = spec.kind == "cpu"
         activations = slots * sum(memory.activation_pages)
         if on_host:
             activations = memory.peak_bytes - memory.state_bytes
+            activations -= memory.weight_bytes if device != plan.machine.cpu else 0
         out[spec.name] = BufferSizes(
             weight_bytes=memory.weight_bytes,
             state_bytes=memory.state_bytes,

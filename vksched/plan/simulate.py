@@ -215,11 +215,10 @@ def host_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> fl
     """Returns what the host takes to copy a value to a device or back, less the device's own part
     of that. way: COPY_IN or COPY_OUT.
     """
-    spec, host = machine.devices[device], machine.devices[machine.cpu]
-    if device == machine.cpu:
+    if machine.is_cpu(device):
         return 0.0
-    ends = (host.name, spec.name) if way == cost.COPY_IN else (spec.name, host.name)
-    taken_s = machine.links.between(*ends).seconds(size_bytes)
+    link = machine.link_in(device) if way == cost.COPY_IN else machine.link_out(device)
+    spec, taken_s = machine.devices[device], link.seconds(size_bytes)
     return max(0.0, taken_s - cost.copy_seconds(spec, way, size_bytes))
 
 
@@ -231,9 +230,9 @@ def beside_seconds(
     """
     spec = machine.devices[device]
     seconds = spec.costs.start_s if spec.costs.calls else spec.submit_s
-    if device == machine.cpu:
+    if machine.is_cpu(device):
         return seconds
-    link = machine.links.between(machine.devices[machine.cpu].name, spec.name)
+    link = machine.link_in(device)
     for way, values in ((cost.COPY_IN, entering), (cost.COPY_OUT, leaving)):
         for value in values:
             size_bytes = graph.nodes[value].type.device_bytes

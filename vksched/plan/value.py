@@ -160,8 +160,7 @@ class PlanValue:
     @property
     def levels(self) -> int:
         """The dependent levels of all splits on devices that have barriers."""
-        on_host = len(self.machine.devices) - 1
-        return sum(split.levels for split in self.splits if split.device != on_host)
+        return sum(s.levels for s in self.splits if not self.machine.is_cpu(s.device))
 
     @property
     def inner_barriers(self) -> int:

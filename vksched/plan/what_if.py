@@ -401,15 +401,14 @@ def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[s
     """Returns the names of all devices but the CPU, those together that are equal and stand side by
     side: with the same figures and links, and a memory of their own.
     """
-    host, links = machine.devices[machine.cpu].name, machine.links
 
     def key(device: int) -> object:
         spec = machine.devices[device]
         shared = len(machine.pool(device)) > 1
         if shared or spec.name in pinned:
             return spec.name
-        ways = links.between(spec.name, host), links.between(host, spec.name)
-        return replace(spec, name="", pool=""), ways
+        host, ways = machine.host_of(device), (machine.link_out(device), machine.link_in(device))
+        return replace(spec, name="", pool=""), ways, host
 
     return tuple(
         tuple(machine.devices[d].name for d in group)

@@ -254,7 +254,7 @@ class _Hands:
             session.check(slot, split, self.run.ticket)
         self.told.append(("check", piece, known.device, HOST))
         self.run.waits += 1
-        self.run.fences_waited += known.device != self.options.machine.cpu
+        self.run.fences_waited += not self.options.machine.is_cpu(known.device)
         self.complete_s[piece] = end
         known.times = _sum([session.times_s(slot, s) for s in (*known.entries, known.split)])
         own_s, _ = session.times_s(slot, known.split)

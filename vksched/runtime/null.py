@@ -123,11 +123,10 @@ class NullSession:
         self._plan = plan
         self._index = index
         self._dead = last_uses(plan, index)
-        names = [spec.name for spec in plan.machine.devices]
-        host, links = names[-1], plan.machine.links
+        machine = plan.machine
         # what the host itself computes with is there already
-        self._link = links.between(host, names[index]) if names[index] != host else HERE
-        self._way_back = links.between(names[index], host) if names[index] != host else HERE
+        self._link = HERE if machine.is_cpu(index) else machine.link_in(index)
+        self._way_back = HERE if machine.is_cpu(index) else machine.link_out(index)
         self._makers: dict[int, list[int]] = {}
         for split in plan.splits:
             for copy in split.copies_out:

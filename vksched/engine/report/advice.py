@@ -211,11 +211,10 @@ def _cards(machine: Machine) -> list[tuple[DeviceSpec, Link]]:
     """Returns the devices of which there could be another one, and their links; the first of those
     that are equal.
     """
-    host = machine.devices[machine.cpu].name
     found: dict[tuple[DeviceSpec, Link], tuple[DeviceSpec, Link]] = {}
     for device, spec in enumerate(machine.devices):
-        if device != machine.cpu and not spec.out_of_use and not _is_software(spec):
-            card, link = replace(spec, pool=""), machine.links.between(spec.name, host)
+        if not machine.is_cpu(device) and not spec.out_of_use and not _is_software(spec):
+            card, link = replace(spec, pool=""), machine.link_out(device)
             found.setdefault((replace(card, name=""), link), (card, link))
     return list(found.values())
 

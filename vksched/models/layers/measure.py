@@ -180,11 +180,10 @@ class _Step:
 
     def _way_s(self, device: int) -> float:
         """Returns what hidden states take on their way to a device and back."""
-        if device == self.machine.cpu:
+        way, cpu, size_bytes = self.machine.way, self.machine.cpu, self.hidden_bytes
+        if device == cpu:
             return 0.0
-        here, host = self.machine.devices[device].name, self.machine.devices[-1].name
-        between, size_bytes = self.machine.links.between, self.hidden_bytes
-        return between(host, here).seconds(size_bytes) + between(here, host).seconds(size_bytes)
+        return way(cpu, device).seconds(size_bytes) + way(device, cpu).seconds(size_bytes)
 
     @cached_property
     def hidden_bytes(self) -> int:

@@ -174,7 +174,7 @@ def _check_order(plan: PlanValue) -> None:
 def _from_host(plan: PlanValue, node_id: int) -> bool:
     """Whether the host has a value at hand: an input, or a weight that the plan leaves there."""
     op, device = plan.graph.nodes[node_id].op, plan.placements[node_id].device
-    return op == "input" or (op == "weight" and device == plan.machine.cpu)
+    return op == "input" or (op == "weight" and plan.machine.is_cpu(device))
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:
@@ -212,7 +212,7 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
     for node_id, state in graph.states.items() if split.in_place else ():
         if node_id != state:
             states_of.setdefault(graph.root(graph.nodes[node_id].inputs[1]), []).append(state)
-    by_numpy = split.in_place if split.device == plan.machine.cpu else ()
+    by_numpy = split.in_place if plan.machine.is_cpu(split.device) else ()
     readers = _readers(plan, {state for _, state in by_numpy})
     for value, state in split.in_place:
         name = graph.nodes[value].name
@@ -221,7 +221,7 @@ def _check_in_place(plan: PlanValue, split: Split) -> None:
         if not may_lie_over(graph, value, state):
             raise _fail(f"{name} cannot be written over {graph.nodes[state].name}")
         if by_numpy:
-            _check_written_by_numpy(plan, value, state, readers[state], given)
+            _check_written_by_numpy(plan, value, state, readers[state], given, split.device)
         if plan.placements[state].device != split.device:
             raise _fail(f"{name} writes a state of another device")
         if value in given:
@@ -239,10 +239,10 @@ def _readers(plan: PlanValue, states: set[int]) -> dict[int, set[int]]:
 
 
 def _check_written_by_numpy(
-    plan: PlanValue, value: int, state: int, readers: set[int], given: set[int]
+    plan: PlanValue, value: int, state: int, readers: set[int], given: set[int], cpu: int
 ) -> None:
-    """No view of the array of a state is left when numpy changes it."""
-    graph, cpu = plan.graph, plan.machine.cpu
+    """No view of the array of a state is left when numpy changes it on a CPU."""
+    graph = plan.graph
     if not numpy_may_write(graph, value, state, readers) or state in given:
         raise _fail(f"numpy cannot write {graph.nodes[value].name} where its state lies")
     for reader in readers:
@@ -262,7 +262,7 @@ def _check_present(
     if (split.device, operand) in present or (split.device, root) in present:
         return
     if root in held[split.device] and root in graph.data:
-        resident = split.device != plan.machine.cpu and graph.nodes[root].op == "weight"
+        resident = not plan.machine.is_cpu(split.device) and graph.nodes[root].op == "weight"
         if resident and _from_host(plan, root):
             raise _fail(f"{graph.nodes[root].name} is resident, though the plan has it on the host")
         return

@@ -73,7 +73,7 @@ def _check_host(support: Support, on: Mapping[int, Recorded]) -> None:
         memory = recorded.plan.memory[device]
         if device == machine.cpu:
             need += memory.peak_bytes
-        elif machine.devices[device].windows_apart:
+        elif machine.devices[device].windows_apart and machine.cpu_of(device) == machine.cpu:
             need += WORD_BYTES * sum(memory.windows)
     if need > machine.devices[machine.cpu].memory_bytes:
         raise OutOfMemory(
@@ -114,7 +114,8 @@ class _Maker:
         self.notes: list[str] = []
         gpus = [d for d, s in enumerate(self.machine.devices) if s.kind != "cpu"]
         usable = [d for d in gpus if not self.machine.devices[d].out_of_use]
-        self._devices = (*usable, self.machine.cpu) if with_cpu else tuple(usable)
+        self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
+        self._devices = (*usable, *self._cpus) if with_cpu else tuple(usable)
         self._with_cpu = with_cpu
         self._known: dict[int, tuple[int, ...]] = {}
         coarse = self._bundles(max(1, GRAINS * len(self._devices)))
@@ -150,7 +151,7 @@ class _Maker:
             if pin is not None and can(node, pin):
                 found = (pin,)
             else:
-                found = tuple(d for d in self._devices if can(node, d)) or (self.machine.cpu,)
+                found = tuple(d for d in self._devices if can(node, d)) or self._cpus
                 if pin is not None and node.id in self.rules:
                     reason = self.support.why_not(node, pin)
                     self.rules[node.id] += f", which cannot: {reason}"
@@ -189,7 +190,7 @@ class _Maker:
                 (
                     self.support.longest_seconds(node_id, d)
                     for d in bundle.able
-                    if d != self.machine.cpu
+                    if not self.machine.is_cpu(d)
                 ),
                 default=0.0,
             )

@@ -85,7 +85,7 @@ class Options:
         key = "entry", value, device
         if key not in self._moves:
             found = beside_seconds(self.graph, self.machine, device, (value,), ())
-            self._moves[key] = found if device != self.machine.cpu else 0.0
+            self._moves[key] = 0.0 if self.machine.is_cpu(device) else found
         return self._moves[key]
 
     def _move(self, way: str, value: int, device: int) -> float:

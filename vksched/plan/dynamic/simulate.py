@@ -43,7 +43,7 @@ class _Clock:
         if source != HOST:
             self.now_s += options.leaves_s(value, self._device_of[source])
         self.now_s += options.enters_s(value, device)
-        if device != options.machine.cpu:
+        if not options.machine.is_cpu(device):
             self._work(device, options.entry_s(value, device))
 
     def submit(self, piece: int, device: int) -> None:

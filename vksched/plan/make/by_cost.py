@@ -192,7 +192,8 @@ def known(machine: Machine, devices: Sequence[int]) -> bool:
 def _competing(machine: Machine, with_cpu: bool) -> tuple[int, ...]:
     specs = machine.devices
     gpus = [d for d, spec in enumerate(specs) if spec.kind != "cpu" and not spec.out_of_use]
-    return (*gpus, machine.cpu) if with_cpu or not gpus else tuple(gpus)
+    cpus = [d for d in machine.order if machine.is_cpu(d)]
+    return (*gpus, *cpus) if with_cpu or not gpus else tuple(gpus)
 
 
 def _too_small(decision: Decision, support: Support) -> list[str]:
@@ -201,7 +202,8 @@ def _too_small(decision: Decision, support: Support) -> list[str]:
     """
     machine, won = support.machine, decision.won
     others = [c for c in decision.candidates if c.single and c.single != won.single]
-    if won.devices != (machine.devices[machine.cpu].name,) or won.single not in won.devices:
+    on_cpu = len(won.devices) == 1 and machine.is_cpu(machine.index(won.devices[0]))
+    if not on_cpu or won.single not in won.devices:
         return []
     for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
         spec, there_s = machine.devices[machine.index(best.single)], best.metrics.latency_s

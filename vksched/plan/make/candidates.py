@@ -66,6 +66,7 @@ class Candidates:
             if graph.nodes[node].op not in ("input", "constant")  # they are where they are read
         }
         self._able: dict[int, tuple[int, ...]] = {}
+        self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
 
     @property
     def few(self) -> bool:
@@ -86,29 +87,30 @@ class Candidates:
             wanted = [wanted[0], min(wanted[1:], key=self.total_s)]
         out: list[Way] = []
         for device in wanted:
-            out.append(self._single(device, range(len(self.names))))
+            out.append(self._single(device, self.machine.order))
         return out
 
     def alone(self, device: int) -> Way:
         """Returns the way that is left where there is no other device: what it cannot run or hold
-        goes to the CPU, not to the next device.
+        goes to the CPU of its host, not to the next device.
         """
-        return self._single(device, (self.machine.cpu, *range(self.machine.cpu)))
+        own, cpu = self.machine.cpu_of(device), self.machine.cpu
+        return self._single(device, (cpu if own is None else own, cpu, *self.machine.order))
 
     def _single(self, device: int, then: Iterable[int]) -> Way:
-        order = (device, *(d for d in then if d != device))
+        order = tuple(dict.fromkeys((device, *then)))
         return Way(f"{SINGLE}{self.names[device]}", Wishes(order, {}, ""), device)
 
     def takes_all(self, device: int) -> bool:
         """Whether a device can run, and has room for the weights of, all that is not placed, and
         streams no weight that the user keeps in host memory: another device may do so.
         """
-        graph, cpu = self.support.graph, self.machine.cpu
+        graph, is_cpu = self.support.graph, self.machine.is_cpu
         weights_bytes = WORD_BYTES * sum(graph.words[weight] for weight in graph.data)
         roomy = weights_bytes <= self.machine.devices[device].memory_bytes
-        if any(at == cpu and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
+        if any(is_cpu(at) and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
             return False
-        return (roomy or device == cpu) and all(
+        return (roomy or device == self.machine.cpu) and all(
             device in self.able(n.id) or self.placed(n) for n in self.free_nodes()
         )
 
@@ -144,7 +146,7 @@ class Candidates:
         if len(cut.bundles) < 2:
             return
         yield self._by(self.cut if len(self.cut.bundles) > 1 else cut, "auto", "memory")
-        gpus = [d for d in self.devices if d != self.machine.cpu]
+        gpus = [d for d in self.devices if not self.machine.is_cpu(d)]
         held = [dict.fromkeys(task.cost_s, float(task.memory_bytes)) for task in cut.tasks[0]]
         yield from self._stages("stages of equal bytes", cut, held, gpus)
 
@@ -189,7 +191,7 @@ class Candidates:
             if pin is not None and self.placed(node):
                 found = (pin,)
             else:
-                found = tuple(d for d in self.devices if can(node, d)) or (self.machine.cpu,)
+                found = tuple(d for d in self.devices if can(node, d)) or self._cpus
             self._able[node_id] = found
         return found
 
@@ -257,7 +259,7 @@ class Candidates:
         memory = {
             spec.name: spec.memory_bytes
             for spec in self.machine.devices
-            if limited and spec.kind != "cpu"
+            if limited and spec.name != self.names[self.machine.cpu]
         }
         watts = {spec.name: watts_of(spec) for spec in self.machine.devices}
         return Topology(self.names, links, memory_bytes=memory, watts=watts)

@@ -43,7 +43,7 @@ class Cut:
         """Returns the wish for a device for each bundle."""
         index = {name: number for number, name in enumerate(self._names)}
         on = {n: index[d] for b, d in zip(self.bundles, devices, strict=True) for n in b.nodes}
-        order = (*self._devices, *(d for d in range(len(self._names)) if d not in self._devices))
+        order = tuple(dict.fromkeys((*self._devices, *self._machine.order)))
         return Wishes(order, on, RULE)
 
     @cached_property
@@ -92,8 +92,8 @@ class Cut:
 
     def _host_s(self, device: int, given_bytes: float, taken_bytes: float) -> float:
         """Returns what values of the caller take on their way to a device and back."""
-        if device == self._machine.cpu:
+        way, cpu = self._machine.way, self._machine.cpu
+        if device == cpu:
             return 0.0
-        host, name, between = self._names[-1], self._names[device], self._machine.links.between
-        there = between(host, name).seconds(given_bytes) if given_bytes else 0.0
-        return there + (between(name, host).seconds(taken_bytes) if taken_bytes else 0.0)
+        there = way(cpu, device).seconds(given_bytes) if given_bytes else 0.0
+        return there + (way(device, cpu).seconds(taken_bytes) if taken_bytes else 0.0)

@@ -32,8 +32,8 @@ class Draft:
     """A placement with its splits and its memory, for one copy.
 
     spans, inbox, outbox: for each device where values lie there, in activation memory and windows.
-    memory: of the CPU without windows. host_slot_bytes: what each slot takes of the CPU's memory,
-    the windows of devices that have them there included.
+    memory: for one copy. host_slot_bytes: what each slot takes of the memory of each CPU, the
+    windows of devices that have them there included.
     """
 
     support: Support
@@ -45,7 +45,7 @@ class Draft:
     inbox: tuple[Mapping[int, Span], ...]
     outbox: tuple[Mapping[int, Span], ...]
     memory: tuple[DeviceMemory, ...]
-    host_slot_bytes: int
+    host_slot_bytes: Mapping[int, int]
 
     @property
     def machine(self) -> Machine:
@@ -66,8 +66,10 @@ class Draft:
         return self.need(pool) <= self.room(pool)
 
     def slot_bytes(self, device: int) -> int:
-        """Returns what one slot takes of a GPU's own memory."""
+        """Returns what one slot takes of a device's own memory."""
         memory = self.memory[device]
+        if device in self.host_slot_bytes:
+            return self.host_slot_bytes[device]
         windows = () if self.machine.devices[device].windows_apart else memory.windows
         return 4 * (sum(memory.activation_pages) + sum(windows))
 
@@ -88,20 +90,16 @@ def make_draft(
     inbox: list[dict[int, Span]] = [{} for _ in machine.devices]
     outbox: list[dict[int, Span]] = [{} for _ in machine.devices]
     memory: list[DeviceMemory] = []
-    host_slot_bytes = 0
+    windows_in: dict[str, int] = {}
+    host_slot_bytes: dict[int, int] = {}
     for device, spec in enumerate(machine.devices):
         weights = weights_of(graph, outlines, device)
         states = states_of(graph, outlines, device)
         program = MemoryUse(support, outlines, device)
         if spec.kind == "cpu":
-            weight_bytes = sum(graph.nodes[w].type.host_bytes for w in weights)
-            state_bytes = sum(graph.nodes[s].type.host_bytes for s in states)
-            live = 4 * program.least
-            peak = live + state_bytes
-            memory.append(
-                DeviceMemory(weights, weight_bytes, (), (), (), peak, 0, states, state_bytes)
-            )
-            host_slot_bytes += live
+            windows = windows_in.get(machine.host_of(device), 0)
+            slot_bytes = host_slot_bytes[device] = 4 * program.least + windows
+            memory.append(_host_memory(support, device, weights, states, slot_bytes))
             continue
         bytes_of = {w: aligned(graph.words[w]) * 4 for w in (*weights, *states)}
         here = [o for o in outlines if o.device == device]
@@ -118,7 +116,8 @@ def make_draft(
         outbox[device], out_pages = assign_window(leaving, page_words, own)
         windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
         if spec.windows_apart:
-            host_slot_bytes += windows_bytes
+            host = machine.host_of(device)
+            windows_in[host] = windows_in.get(host, 0) + windows_bytes
         weight_bytes = sum(bytes_of[w] for w in weights)
         state_bytes = sum(bytes_of[s] for s in states)
         own_windows = 0 if spec.windows_apart else windows_bytes
@@ -140,17 +139,28 @@ def make_draft(
     )
 
 
+def _host_memory(
+    support: Support, device: int, weights: tuple[int, ...], states: tuple[int, ...], slot: int
+) -> DeviceMemory:
+    """Returns what a CPU takes of its host's memory. slot: bytes of one slot. Weights of the caller
+    are his own arrays; another host has copies of them.
+    """
+    size = {node: support.graph.nodes[node].type.host_bytes for node in (*weights, *states)}
+    weight_bytes, state_bytes = (sum(size[node] for node in some) for some in (weights, states))
+    peak, there = slot + state_bytes, 0
+    if device != support.machine.cpu:
+        peak += weight_bytes
+        there = sum(size[node] for node in support.resident.get(device, ()) if node in size)
+    return DeviceMemory(weights, weight_bytes, (), (), (), peak, there, states, state_bytes)
+
+
 def memory_of(draft: Draft, copies: int) -> tuple[DeviceMemory, ...]:
     """Returns what a draft takes of each device with a number of copies."""
-    cpu = draft.machine.cpu
-    more = [draft.slot_bytes(device) for device in range(cpu)] + [draft.host_slot_bytes]
-    memory = [
+    more = map(draft.slot_bytes, range(len(draft.memory)))
+    return tuple(
         replace(m, peak_bytes=m.peak_bytes + (copies - 1) * slot)
         for m, slot in zip(draft.memory, more, strict=True)
-    ]
-    held = memory[cpu].state_bytes
-    memory[cpu] = replace(memory[cpu], peak_bytes=copies * draft.host_slot_bytes + held)
-    return tuple(memory)
+    )
 
 
 def finish(

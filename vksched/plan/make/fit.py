@@ -177,11 +177,11 @@ def _weights_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[
 
 def check_host(draft: Draft) -> None:
     """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
-    spec = draft.machine.devices[-1]
-    need = draft.host_slot_bytes + draft.memory[-1].state_bytes
-    if need > spec.memory_bytes:
+    cpu = (draft.machine.cpu,)
+    need, room = draft.need(cpu), draft.room(cpu)
+    if need > room:
         raise OutOfMemory(
-            f"[plan] expected at most {spec.memory_bytes} bytes of free memory to be needed, got "
+            f"[plan] expected at most {room} bytes of free memory to be needed, got "
             f"{need} for what no other device takes; try smaller batches"
         )
 
@@ -216,15 +216,10 @@ def most_copies(
             return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)
         return 1, ()
     best, why = wanted, ""
-    cpu = draft.machine.cpu
-    for pool in (*draft.machine.pools, (cpu,)):
+    for pool in (*draft.machine.pools, (draft.machine.cpu,)):
         spec = draft.machine.devices[pool[0]]
-        if pool == (cpu,):
-            slot = draft.host_slot_bytes
-            free = spec.memory_bytes - slot - draft.memory[cpu].state_bytes
-        else:
-            slot = sum(draft.slot_bytes(d) for d in pool)
-            free = draft.room(pool) - draft.need(pool)
+        slot = sum(draft.slot_bytes(d) for d in pool)
+        free = draft.room(pool) - draft.need(pool)
         fit = 1 + free // slot if slot else wanted
         if fit < best:
             best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"

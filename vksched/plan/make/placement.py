@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ...graph import Graph, Node
 from ...machine.spec import Machine
@@ -74,7 +75,7 @@ def place(
     follows it, may stand beyond the first node that a device must not take. wishes: by default the
     devices in their order.
     """
-    wishes = wishes or Wishes(tuple(range(len(support.machine.devices))), {}, "")
+    wishes = wishes or Wishes(support.machine.order, {}, "")
     placer = _Placer(support, caps, wishes)
     _apply_overrides(placer, overrides)
     placer.grant_wishes()
@@ -116,8 +117,9 @@ class _Placer:
         self.wishes = wishes
         self.graph = support.graph
         self.machine = support.machine
-        self._gpus = wishes.order[: wishes.order.index(support.machine.cpu)]
-        """Devices that are asked before the CPU."""
+        self._is_cpu = self.machine.is_cpu
+        self._gpus = tuple(takewhile(lambda d: not self._is_cpu(d), wishes.order))
+        """Devices that are asked before a CPU."""
         self.caps = caps
         self.device: dict[int, int] = {}
         self.rule: dict[int, str] = {}
@@ -125,14 +127,15 @@ class _Placer:
         self.homes: dict[int, int] = dict(support.homes)
         self.passed_over: dict[int, str] = {}
         self.kept: dict[int, str] = {}
+        self._others = {d for d in range(self.machine.cpu) if not self._is_cpu(d)}
+        """All devices but CPUs."""
         self._closed: dict[int, float] = {}
         """Devices that have refused a weight, with the bytes from which on they take others."""
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
-        self._room = [
-            float("inf") if d.kind == "cpu" else d.memory_bytes for d in self.machine.devices
-        ]
+        self._room: list[float] = [spec.memory_bytes for spec in self.machine.devices]
+        self._room[self.machine.cpu] = math.inf  # its weights are the caller's arrays
 
     def why_not(self, node: Node, device: int) -> str | None:
         cap, number = self.caps.first[device], self._rank[node.id]
@@ -156,7 +159,20 @@ class _Placer:
         return any(self.device.get(n) == device and self._rank[n] >= cap for n in neighbours)
 
     def _first_able(self, node: Node) -> int:
-        return next(d for d in self.wishes.order if self.can(node, d))
+        first = next(d for d in self.wishes.order if self.can(node, d))
+        return self._near_cpu(node) if self._gpus and self._is_cpu(first) else first
+
+    def _near_cpu(self, node: Node) -> int:
+        """Returns the CPU that takes what no other device can: that of the host which has most of
+        what a node reads, else of one that reads its result.
+        """
+        if len(self.machine.hosts) == 1:
+            return self.machine.cpu
+        placed = [n for n in self.support.operands[node.id] if n in self.device]
+        beside = sorted(placed, key=lambda n: (-self._bytes(n), n))
+        beside += [n for n in self.support.readers[node.id] if n in self.device]
+        cpus = (self.machine.cpu_of(self.device[n]) for n in beside)
+        return next((d for d in cpus if d is not None and self.can(node, d)), self.machine.cpu)
 
     def put(self, node: Node, device: int, rule: str) -> None:
         self.device[node.id] = device
@@ -213,14 +229,14 @@ class _Placer:
 
     def _from_host(self, weights: Sequence[int]) -> bool:
         """Whether the heaviest weight of a node is in host memory, and a GPU is preferred."""
-        cpu = self.machine.cpu
-        home = self.homes.get(self._heaviest(weights), cpu)
-        return home == cpu and self.wishes.order[0] != cpu
+        home = self.homes.get(self._heaviest(weights), self.machine.cpu)
+        return self._is_cpu(home) and bool(self._gpus)
 
     def _pull(self, node: Node, operands: Sequence[int]) -> None:
         """Puts a node where its heaviest weight is, or where that is widened."""
         heaviest = self._heaviest([i for i in operands if i in self._weights])
-        puller, home = self.graph.nodes[heaviest], self.homes.get(heaviest, self.machine.cpu)
+        puller, home = self.graph.nodes[heaviest], self.homes.get(heaviest, -1)
+        home = self._near_cpu(node) if home < 0 else home
         rule = f"{puller.op} {puller.name} lives here{self.passed_over.get(heaviest, '')}"
         for n in self.support.operands[node.id]:
             widens = self.graph.nodes[n].declaration.widens and heaviest in self.support.operands[n]
@@ -233,7 +249,7 @@ class _Placer:
         """Puts what widens weights beside the reader of the wide form, which has more bytes."""
         for n in widening:
             widens, device = self.graph.nodes[n], self.device[node.id]
-            if device != self.machine.cpu and self.can(widens, device):
+            if not self._is_cpu(device) and self.can(widens, device):
                 self.put(widens, device, f"beside {node.name}, as weights of few bits are streamed")
             else:
                 self._pull(widens, self.support.operands[n])
@@ -243,8 +259,7 @@ class _Placer:
 
         Where only the CPU runs it the next reader decides: numpy finds its weights in any case.
         """
-        cpu = self.machine.cpu
-        home, full = self.device.get(node.id, cpu), False
+        home, full = self.device.get(node.id, self.machine.cpu), False
         if node.id not in self.device:
             reasons: list[str] = []
             for home in self.wishes.order:
@@ -255,7 +270,8 @@ class _Placer:
             if reasons:
                 self.passed_over[weight] = f", as {'; '.join(reasons)}"
             full = any(self.support.can(node, d) for d in self._gpus)
-        if home < cpu or full or not cpu or self.graph.nodes[weight].op == "state":
+        settled = not self._is_cpu(home) or full or not self._others
+        if settled or self.graph.nodes[weight].op == "state":
             self.homes[weight] = home
             self._take(home, weight)
 
@@ -278,7 +294,8 @@ class _Placer:
 
         widening: what widens some of the weights for it, and goes with it.
         """
-        cpu, together = self.machine.cpu, [*(self.graph.nodes[n] for n in widening), node]
+        cpu = self.homes.get(self._heaviest(behind), self.machine.cpu)
+        together = [*(self.graph.nodes[n] for n in widening), node]
         read = {i for each in together for i in self.support.operands[each.id]}
         weights = [w for w in behind if w in read]
         streamed = [
@@ -289,7 +306,8 @@ class _Placer:
             return False
         intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
-        for device in (d for d in dict.fromkeys((*others, *self._gpus)) if d != cpu):
+        near = (d for d in dict.fromkeys((*others, *self._gpus)) if self._reaches(d, cpu))
+        for device in near:
             spec, room = self.machine.devices[device], self._room[device]
             # a window in the device's own memory takes as much as the weight would
             fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
@@ -310,6 +328,12 @@ class _Placer:
                 )
             return True
         return False
+
+    def _reaches(self, device: int, cpu: int) -> bool:
+        """Whether a device can stream what is in a CPU's memory: no weight crosses a network in
+        each run.
+        """
+        return not self._is_cpu(device) and self.machine.cpu_of(device) == cpu
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
         node = self.graph.nodes[weight]
@@ -340,11 +364,11 @@ class _Placer:
         """Carries devices along the edges; not the CPU's, which one op there would else give to all
         that nothing holds.
         """
-        gpus = set(range(self.machine.cpu))
+        carried = self._others or set(range(self.machine.cpu))
         for node in self._left():
-            self._follow(node, self.support.operands[node.id], gpus)
+            self._follow(node, self.support.operands[node.id], carried)
         for node in reversed(self._left()):
-            self._follow(node, self.support.readers[node.id], gpus)
+            self._follow(node, self.support.readers[node.id], carried)
 
     def _left(self) -> list[Node]:
         """The nodes without a device."""
@@ -364,18 +388,19 @@ class _Placer:
             device = self._first_able(node)
             reasons = self._reasons(node, device)
             self.put(node, device, "first device that can run it" + reasons)
-        for node in self.support.computed:
-            if self.device[node.id] != self.machine.cpu or node.id in self.fixed:
+        for node in self.support.computed if self._others else ():
+            device = self.device[node.id]
+            if not self._is_cpu(device) or node.id in self.fixed:
                 continue
-            stuck = not any(self.can(node, d) for d in range(self.machine.cpu))
-            if stuck and self.machine.cpu:
-                self.rule[node.id] = self._reasons(node, self.machine.cpu).removeprefix(", ")
+            if not any(self.can(node, d) for d in self._others):
+                self.rule[node.id] = self._reasons(node, device).removeprefix(", ")
 
     def _reasons(self, node: Node, end: int) -> str:
         """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
+        before = self._others if self._is_cpu(end) else range(end)
         reasons = [
             f"{self.machine.devices[d].name} cannot: {reason}"
-            for d in range(end)
+            for d in sorted(before)
             if (reason := self.why_not(node, d)) is not None
         ]
         return f", as {'; '.join(reasons)}" if reasons else ""
@@ -391,7 +416,7 @@ class _Placer:
         caps = zip(self.caps.first, self.caps.peaks, strict=True)
         roomy = {d for d, (first, peak) in enumerate(caps) if first is None and not peak}
         merger = Merger(self.support, self.device, self.can, self.put)
-        merger.merge(free, roomy - {self.machine.cpu})
+        merger.merge(free, roomy & self._others)
 
     # -- helpers -----------------------------------------------------------------------------------
 
@@ -472,9 +497,9 @@ def _leaf(placer: _Placer, node: Node) -> Placement:
     home = placer.homes.get(node.id)
     if len(users) == 1 and home in (None, users[0]):
         return Placement(users[0], node.op)
-    gpus = [d for d in users if d != cpu]
-    if home == cpu and gpus:
-        return Placement(cpu, f"{node.op} in host memory; streamed to {placer.names(gpus)}")
+    gpus = [d for d in users if not placer.machine.is_cpu(d)]
+    if home is not None and placer.machine.is_cpu(home) and gpus:
+        return Placement(home, f"{node.op} in host memory; streamed to {placer.names(gpus)}")
     if home is None or (users and home not in users):
         if node.id in placer.kept:
             reader = next(r for r in placer.support.readers[node.id] if home != placer.device[r])
@@ -483,7 +508,7 @@ def _leaf(placer: _Placer, node: Node) -> Placement:
                 f"{placer.kept[node.id]} has no effect: {placer.graph.nodes[reader].name}, which "
                 f"reads it, runs on {placer.machine.devices[placer.device[reader]].name} ({why})"
             )
-        home = gpus[0] if gpus else cpu  # numpy has it in any case
+        home = (gpus or users or [cpu])[0]  # numpy has it in any case
     others = placer.names(d for d in users if d != home)
     also = f"; also on {others}, for the ops there" if others else ""
     return Placement(home, f"{node.op}{also}")

@@ -58,10 +58,10 @@ def split_graph(
     support: Support, placements: Sequence[Placement]
 ) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
     """Returns the splits in submission order and the splits to wait for at the end."""
-    graph, cpu = support.graph, support.machine.cpu
+    graph, is_cpu = support.graph, support.machine.is_cpu
     roots = graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
-    in_host = {w.id: w.type.device_bytes for w in graph.weights if placements[w.id].device == cpu}
+    in_host = {w.id: w.type.device_bytes for w in graph.weights if is_cpu(placements[w.id].device)}
     in_place = find_in_place(support, device, in_host)
     commits = _commits(support, device, in_place)
     groups = _by_ready_time(support, device, _group(support, device, in_host, commits))
@@ -78,7 +78,7 @@ def split_graph(
         for node_id in nodes:
             for operand in graph.nodes[node_id].inputs:
                 root = roots[operand]
-                stays = root in graph.data and (here == cpu or root not in in_host)
+                stays = root in graph.data and (is_cpu(here) or root not in in_host)
                 if stays or device.get(root) == here:
                     continue
                 value = root if (here, root) in whole else value_of(graph, operand, False)

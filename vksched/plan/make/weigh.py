@@ -125,8 +125,8 @@ class Scale:
         """Whether its devices have room for all values at once, twice for those that cross."""
         machine = self.support.machine
         need_bytes = 2 * WORD_BYTES * sum(self.support.graph.words)
-        used = (machine.devices[machine.index(name)] for name in each.candidate.devices)
-        return all(need_bytes <= spec.memory_bytes for spec in used if spec.kind != "cpu")
+        used = (machine.index(name) for name in each.candidate.devices)
+        return all(need_bytes <= machine.devices[d].memory_bytes for d in used if d != machine.cpu)
 
     def fit(self, each: Weighed) -> Weighed:
         """Returns a candidate with its memory laid out, and with what it takes then.

@@ -39,15 +39,15 @@ def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
 
     few: whether arithmetic on a few numbers counts.
     """
-    devices, cpu = plan.machine.devices, plan.machine.cpu
-    in_use = [d for d in range(cpu) if not devices[d].out_of_use]
+    devices, is_cpu = plan.machine.devices, plan.machine.is_cpu
+    in_use = [d for d, spec in enumerate(devices) if not (is_cpu(d) or spec.out_of_use)]
     if not in_use:
         return ()
     support = Support(plan.graph, plan.machine)
     found: dict[str, list[Node]] = {}
     reasons: dict[str, tuple[tuple[str, str], ...]] = {}
     for node in support.computed:
-        if plan.placements[node.id].device != cpu or _is_wanted(plan, node):
+        if not is_cpu(plan.placements[node.id].device) or _is_wanted(plan, node):
             continue
         whys = [(devices[d].name, support.why_not(node, d)) for d in in_use]
         if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
@@ -70,7 +70,7 @@ def _is_small(plan: PlanValue, node: Node) -> bool:
         return False
     roots = (graph.nodes[graph.root(i)] for i in node.inputs)
     return all(
-        r.declaration.leaf or plan.placements[r.id].device == plan.machine.cpu for r in roots
+        r.declaration.leaf or plan.machine.is_cpu(plan.placements[r.id].device) for r in roots
     )
 
 

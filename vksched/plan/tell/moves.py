@@ -17,6 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...graph import Node
+from ...machine.links import Link
+from ...machine.spec import Machine
 from ..value import PlanValue, value_of
 
 
@@ -34,49 +36,66 @@ class Moves:
 
 def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int]) -> Moves:
     """Returns what a node would copy. readers: the devices that read it."""
-    way = _Ways(plan)
-    graph, cpu = plan.graph, plan.machine.cpu
-    ins: list[tuple[int, int, int]] = []
+    graph, machine = plan.graph, plan.machine
+    ins: list[_Leg] = []
     for value in dict.fromkeys(value_of(graph, operand, False) for operand in node.inputs):
         root = graph.nodes[graph.root(value)]
-        home = cpu if root.op == "input" else plan.placements[root.id].device
-        if root.op != "input" and root.id in graph.data and not _streams(plan, node, root):
+        home = machine.cpu if root.op == "input" else plan.placements[root.id].device
+        size_bytes = graph.nodes[value].type.device_bytes
+        if root.op == "input" or root.id not in graph.data:
+            legs = machine.legs(home, device) if home != device else []
+        elif _streams(plan, node, root):  # from the memory of the host that needs it
+            legs = _in(machine, device)
+        else:
             continue
-        ins.append((home, device, graph.nodes[value].type.device_bytes))
-    size = node.type.device_bytes
+        ins += [(leg, size_bytes) for leg in legs]
     targets = {reader for reader in readers if reader != device}
     if any(graph.root(output) == node.id for _, output in graph.outputs):
-        targets.add(cpu)
-    # the way to the host is taken once, then one more for each reader
-    outs = [(device, cpu, size)] if targets - {device} else []
-    outs += [(cpu, reader, size) for reader in sorted(targets - {cpu, device})]
-    in_s, in_measured = way.seconds(ins)
-    out_s, out_measured = way.seconds(outs)
-    return Moves(in_s, in_measured, out_s, out_measured)
+        targets.add(machine.cpu)
+    outs = [(leg, node.type.device_bytes) for leg in _out(machine, device, targets - {device})]
+    return Moves(*_seconds(machine, ins), *_seconds(machine, outs))
 
 
 def _streams(plan: PlanValue, node: Node, weight: Node) -> bool:
     """Whether a weight is streamed to a node on a GPU now. One that is in host memory because its
     reader runs there would move with it.
     """
-    cpu = plan.machine.cpu
-    return plan.placements[weight.id].device == cpu and plan.placements[node.id].device != cpu
+    is_cpu, placements = plan.machine.is_cpu, plan.placements
+    return is_cpu(placements[weight.id].device) and not is_cpu(placements[node.id].device)
 
 
-class _Ways:
-    def __init__(self, plan: PlanValue) -> None:
-        self._machine = plan.machine
-        self._names = [spec.name for spec in plan.machine.devices]
+_Leg = tuple[tuple[str, str, Link], int]
+"""A link with its ends, and the bytes that take it."""
 
-    def seconds(self, moves: Iterable[tuple[int, int, int]]) -> tuple[float, bool]:
-        """Returns what copies of some bytes take, by the host, and whether each link is named."""
-        cpu, links = self._machine.cpu, self._machine.links
-        total_s, named = 0.0, True
-        for source, target, size_bytes in moves:
-            legs = [(source, cpu), (cpu, target)] if source != target else []
-            for a, b in legs:
-                if a != b:
-                    ends = self._names[a], self._names[b]
-                    total_s += links.between(*ends).seconds(size_bytes)
-                    named = named and links.named(*ends)
-        return total_s, named
+
+def _in(machine: Machine, device: int) -> list[tuple[str, str, Link]]:
+    """Returns the link from a host to its device; none for its CPU."""
+    if machine.is_cpu(device):
+        return []
+    host = machine.memory_of(machine.host_of(device))
+    return [(host, machine.devices[device].name, machine.link_in(device))]
+
+
+def _out(machine: Machine, device: int, targets: set[int]) -> list[tuple[str, str, Link]]:
+    """Returns the links from a device to others: to its host and to each other host once, then one
+    for each that reads.
+    """
+    if not targets:
+        return []
+    out: list[tuple[str, str, Link]] = []
+    host = machine.host_of(device)
+    memory = machine.memory_of(host)
+    if not machine.is_cpu(device):
+        out.append((machine.devices[device].name, memory, machine.link_out(device)))
+    for other in sorted({machine.host_of(target) for target in targets} - {host}):
+        out.append((memory, machine.memory_of(other), machine.link_between(host, other)))
+    return [*out, *(leg for target in sorted(targets) for leg in _in(machine, target))]
+
+
+def _seconds(machine: Machine, legs: Iterable[_Leg]) -> tuple[float, bool]:
+    """Returns what copies of some bytes take, and whether each link is named."""
+    total_s, named = 0.0, True
+    for (source, target, link), size_bytes in legs:
+        total_s += link.seconds(size_bytes)
+        named = named and machine.links.named(source, target)
+    return total_s, named

@@ -1,0 +1,140 @@
+"""Plans over devices of several computers: each host has its CPU and its memory; one host's numbers
+are those of a machine without hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import chain, mlp, transformer
+
+import vksched as vs
+from vksched.graph import Graph
+from vksched.machine.limits import Limits
+from vksched.machine.spec import GIB, DeviceSpec, Machine
+from vksched.plan.plan import Plan
+from vksched.plan.value import HOST
+
+
+def hosts(
+    names: Sequence[str] = ("node1", "node2"), gpus: int = 1, cpu_bytes: int = GIB, **spec: object
+) -> Machine:
+    """Some hosts with null devices and a CPU each, and the caller's CPU."""
+    devices: list[DeviceSpec] = []
+    for name in names:
+        devices += [DeviceSpec(f"{name}/null:{i}", "null", **spec) for i in range(gpus)]  # type: ignore[arg-type]
+        devices.append(DeviceSpec(f"{name}/cpu", "cpu", memory_bytes=cpu_bytes))
+    return Machine((*devices, DeviceSpec("cpu", "cpu")))
+
+
+def plan_on(
+    machine: Machine, outputs: Sequence[vs.Tensor], policy: str = "priority", **placement: str
+) -> Plan:
+    graph, _ = vs.build_graph(outputs)
+    return vs.plan_graph(graph, machine, policy=policy, overrides=list(placement.items()))
+
+
+def device_of(plan: Plan, name: str) -> str:
+    return plan.machine.devices[plan.placements[plan.names.index(name)].device].name
+
+
+def product(rows: int = 4, size: int = 64) -> vs.Tensor:
+    weight = vs.weight(np.ones((size, size), np.float32), name="w")
+    return vs.matmul(vs.input("x", (rows, size)), weight, name="product")
+
+
+def streamed(plan: Plan) -> list[str]:
+    """The names of weights that are copied in from host memory in each run."""
+    data = plan.graph.data
+    copies = [c for s in plan.splits for c in s.copies_in if c.source == HOST and c.node in data]
+    return [plan.graph.nodes[copy.node].name for copy in copies]
+
+
+@pytest.mark.parametrize("policy", ["priority", "auto", "dynamic"])
+def test_each_policy_plans_over_hosts(policy: str) -> None:
+    outputs, _ = transformer(2)
+    plan = plan_on(hosts(gpus=2), outputs, policy)
+    assert plan.splits
+    assert plan.explain()
+
+
+def test_gpus_of_all_hosts_come_before_cpus() -> None:
+    small = hosts(memory_bytes=3 << 13)  # room for one weight each
+    h = vs.input("x", (4, 64))
+    for layer in range(3):
+        weight = vs.weight(np.ones((64, 64), np.float32), name=f"w{layer}")
+        h = vs.matmul(h, weight, name=f"p{layer}")
+    plan = plan_on(small, [h])
+    assert [device_of(plan, f"p{i}") for i in range(3)] == [
+        "node1/null:0",
+        "node2/null:0",
+        "node1/cpu",
+    ]
+
+
+def test_what_no_gpu_can_run_goes_to_the_cpu_of_its_operands_host() -> None:
+    machine = hosts(limits=Limits(storage_buffers=3))
+    table = vs.input("table", (16, 8))
+    wide = vs.mul(table, 2.0, name="wide")
+    rows = vs.gather(wide, vs.input("i", (4,), "int32"), name="rows")
+    plan = plan_on(machine, [vs.exp(rows, name="end")], wide="node2/null:0", end="node1/null:0")
+    assert device_of(plan, "rows") == "node2/cpu"
+    alone = plan_on(machine, [vs.gather(table, vs.input("i", (4,), "int32"), name="rows")])
+    assert device_of(alone, "rows") == "cpu"  # where the caller has both
+
+
+def test_weights_are_streamed_from_the_memory_of_their_host() -> None:
+    machine = hosts(windows_apart=True, memory_bytes=1 << 20)
+    outputs = [product(rows=512, size=128)]
+    plan = plan_on(machine, outputs, w="node2/cpu")
+    assert device_of(plan, "product") == "node2/null:0"
+    assert streamed(plan) == ["w"]
+    far = plan_on(machine, outputs, w="cpu")
+    assert device_of(far, "product") == "cpu"  # no weight crosses the network in each run
+    assert not streamed(far)
+
+
+def test_the_memory_of_another_host_has_an_end() -> None:
+    outputs = [product()]
+    plan = plan_on(hosts(gpus=0), outputs)
+    assert device_of(plan, "product") == "node1/cpu"
+    assert plan.memory[0].peak_bytes >= plan.memory[0].weight_bytes == 64 * 64 * 4
+    small = plan_on(hosts(gpus=0, cpu_bytes=64 * 64 * 4 - 1), outputs)
+    assert device_of(small, "product") == "cpu"  # whose weights are the caller's arrays
+    assert small.memory[-1].peak_bytes < 64 * 64 * 4
+
+
+def test_copies_are_as_many_as_each_hosts_memory_has_room_for() -> None:
+    outputs, _ = chain(["node1/cpu"] * 3)
+    graph, _ = vs.build_graph(outputs)
+    memory = vs.plan_graph(graph, hosts(gpus=0)).memory[0]
+    slot_bytes = memory.peak_bytes - memory.weight_bytes
+    room_bytes = memory.weight_bytes + 3 * slot_bytes
+    plan = vs.plan_graph(graph, hosts(gpus=0, cpu_bytes=room_bytes), copies=8)
+    assert plan.copies == 3
+    assert plan.memory[0].peak_bytes == room_bytes
+
+
+def test_cpus_alone_share_what_overrides_say() -> None:
+    outputs, _ = mlp(4)
+    machine = hosts(gpus=0)
+    graph, _ = vs.build_graph(outputs)
+    pairs = [("layer.[01].[wb]", "node1/cpu"), ("layer.[23].[wb]", "node2/cpu")]
+    plan = vs.plan_graph(graph, machine, overrides=pairs)
+    assert {s.device for s in plan.splits} == {0, 1}
+    assert len(plan.crossings) == 1
+
+
+@pytest.mark.parametrize("policy", ["priority", "auto"])
+def test_a_host_without_work_changes_nothing(policy: str) -> None:
+    outputs, _ = transformer(2)
+    graph: Graph = vs.build_graph(outputs)[0]
+    near = Machine((DeviceSpec("null:0", "null"), DeviceSpec("cpu", "cpu")))
+    plan = vs.plan_graph(graph, near, policy=policy)
+    far = replace(near, devices=(near.devices[0], DeviceSpec("node1/cpu", "cpu"), near.devices[1]))
+    both = vs.plan_graph(graph, far, policy=policy)
+    assert [s.nodes for s in both.splits] == [s.nodes for s in plan.splits]
+    assert {s.device for s in both.splits} <= {0, 2}
