@@ -298,7 +298,7 @@ class Graph:
                 raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
             if node.op in ("state", "assign"):
                 self._verify_state(node)
-        if not self.outputs:
+        if not self.outputs and not self.states:
             raise GraphError("[graph] expected at least one output")
         output_names = [name for name, _ in self.outputs]
         if len(set(output_names)) != len(output_names):

@@ -12,13 +12,14 @@ circle.
     caller   take y of node2
 
 Every node keeps its id in all parts; what a part has nothing to do with is a blank input there.
-Complexity: O(hosts * nodes). Examples: tests/plan/test_parts.py.
+make/parts.py cuts, check/parts.py checks. Examples: tests/plan/test_parts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from .plan import Plan
 
@@ -34,33 +35,46 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """A value comes from another host. shown: observers of the caller's see it then."""
+    """A value comes from another host. shown: what observers see then, it or views of it."""
 
     value: int
     host: str
-    shown: bool = False
+    shown: tuple[int, ...] = ()
+
+
+Steps = Mapping[int, tuple[Send | Take, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
     """What one host does of a plan.
 
-    host: its name, "" for the caller. plan: over its own devices, with their full names, the last
-    of which is its CPU; values of other hosts are inputs of its graph. numbers: for each of its
-    splits the number in the whole plan. steps: by split those before it, in order; those under the
-    number of splits that are no commits come behind all these, before the results. inputs: what it
-    needs of the caller. results: how many of its graph's outputs are the caller's own; the rest is
-    what other hosts need.
+    host: its name, "" for the caller. plan: over its own devices, named as it names them itself,
+    the last of which is its CPU; values of other hosts are inputs of its graph. numbers: for each
+    of its splits the number in the whole plan. steps: by split those before it, in order; those
+    under the number of splits that are no commits come behind all these, before the results.
+    inputs: what it needs of the caller. results: how many of its graph's outputs are the caller's
+    own; the rest is what other hosts need.
     """
 
     host: str
     plan: Plan
     numbers: tuple[int, ...]
-    steps: Mapping[int, tuple[Send | Take, ...]]
+    steps: Steps
     inputs: tuple[int, ...]
     results: int
 
-    @property
+    @cached_property
     def peers(self) -> frozenset[str]:
         """The hosts that it sends to or takes from."""
-        return frozenset(step.host for steps in self.steps.values() for step in steps)
+        return frozenset(step.host for step in self.walk())
+
+    @cached_property
+    def taken(self) -> frozenset[int]:
+        """The values that come from other hosts."""
+        return frozenset(step.value for step in self.walk() if isinstance(step, Take))
+
+    def walk(self) -> Iterator[Send | Take]:
+        """Returns its steps in order."""
+        for position in sorted(self.steps):
+            yield from self.steps[position]

@@ -172,9 +172,13 @@ def _check_order(plan: PlanValue) -> None:
 
 
 def _from_host(plan: PlanValue, node_id: int) -> bool:
-    """Whether the host has a value at hand: an input, or a weight that the plan leaves there."""
-    op, device = plan.graph.nodes[node_id].op, plan.placements[node_id].device
-    return op == "input" or (op == "weight" and plan.machine.is_cpu(device))
+    """Whether the host has a value at hand: an input or a view of one, or a weight that the plan
+    leaves there.
+    """
+    graph, device = plan.graph, plan.placements[node_id].device
+    if graph.nodes[graph.root(node_id)].op == "input":
+        return True
+    return graph.nodes[node_id].op == "weight" and plan.machine.is_cpu(device)
 
 
 def _check_commit(plan: PlanValue, split: Split, is_complete: Callable[[int], bool]) -> None:

@@ -1,0 +1,313 @@
+"""Cutting: a plan over several computers becomes one part for each.
+
+    walk the plan's splits: a value that another host made --> a Send there, a Take here
+    for each host: own splits, what they read, the rest as inputs --> a Plan of its own
+
+A part's waits are found anew: in the whole plan the one host waits for all devices, in the parts
+each waits for its own. Complexity: O(hosts * nodes). Examples: tests/plan/test_parts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from types import MappingProxyType
+
+from ...errors import PlanError
+from ...graph import Graph, Node
+from ...machine.hosts import CALLER, CPU, device_of, host_of
+from ...machine.spec import DeviceSpec, Machine
+from ...ops.core.attrs import Attrs
+from ...ops.core.bounds import OF_DTYPE
+from ...types import FLOAT32, INT32, INT64, UINT32, TensorType
+from ..parts import Part, Send, Take
+from ..plan import Plan
+from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Split
+
+BLANK = TensorType((), FLOAT32)
+"""Of a node that a part has nothing to do with."""
+NOTHING = DeviceMemory((), 0, (), (), (), 0)
+
+
+def cut(plan: Plan) -> tuple[Part, ...]:
+    """Returns the parts of a plan, the caller's first; only it may be there without splits.
+
+    Raises:
+        PlanError: what the plan does is decided in each run.
+    """
+    if plan.any_order or type(plan) is not Plan:
+        raise PlanError(
+            "[parts] expected a plan that says all beforehand, got one that decides in each run; "
+            'try policy="auto"'
+        )
+    hosts = [host_of(spec.name) for spec in plan.machine.devices]
+    working = dict.fromkeys([CALLER, *(hosts[split.device] for split in plan.splits)])
+    order = _Order(plan, hosts)
+    return tuple(_Cut(plan, host, hosts, order).part() for host in working)
+
+
+class _Order:
+    """What crosses from host to host, as steps of both.
+
+    splits: of each host. steps: of each host, by position.
+    """
+
+    def __init__(self, plan: PlanValue, hosts: list[str]) -> None:
+        self._plan = plan
+        self._hosts = hosts
+        self.splits: dict[str, list[Split]] = {}
+        for split in plan.splits:
+            self.splits.setdefault(hosts[split.device], []).append(split)
+        commits = {split.id for split in plan.commits}
+        self.before_commits = {
+            host: sum(split.id not in commits for split in splits)
+            for host, splits in self.splits.items()
+        }
+        self.numbers = {
+            split.id: number for own in self.splits.values() for number, split in enumerate(own)
+        }
+        self.steps: dict[str, dict[int, list[Send | Take]]] = {}
+        self._walked: dict[str, int] = {}
+        self._sent: set[tuple[int, str]] = set()
+        self._walk()
+
+    def _walk(self) -> None:
+        plan, root = self._plan, self._plan.graph.root
+        makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
+        for split in plan.splits:
+            host = self._hosts[split.device]
+            for copy in split.copies_in:
+                if copy.source != HOST:
+                    self._cross(copy.node, copy.source, host)
+            self._walked[host] = self._walked.get(host, 0) + 1
+            shown: dict[int, list[int]] = {}
+            given = {copy.node for copy in split.copies_out}
+            for value in split.observed:
+                shown.setdefault(value if value in given else root(value), []).append(value)
+            for value, views in shown.items():
+                self._cross(value, split.id, CALLER, tuple(views))
+        for value in (*(node for _, node in plan.graph.outputs), *plan.graph.kept):
+            made = value if value in makers else root(value)
+            if made in makers:
+                self._cross(made, makers[made], CALLER)
+
+    def _cross(self, value: int, split: int, target: str, shown: tuple[int, ...] = ()) -> None:
+        """Has a value sent and taken where the walk is now, once for each host that needs it."""
+        source = self._hosts[self._plan.splits[split].device]
+        if source == target or (value, target) in self._sent:
+            return
+        self._sent.add((value, target))
+        self._step(source, Send(value, self.numbers[split], target))
+        self._step(target, Take(value, source, shown))
+
+    def _step(self, host: str, step: Send | Take) -> None:
+        at = min(self._walked.get(host, 0), self.before_commits.get(host, 0))
+        self.steps.setdefault(host, {}).setdefault(at, []).append(step)
+
+
+class _Cut:
+    """Makes the part of one host."""
+
+    def __init__(self, plan: PlanValue, host: str, hosts: list[str], order: _Order) -> None:
+        self._plan = plan
+        self._host = host
+        self._order = order
+        self._splits = order.splits.get(host, [])
+        devices = plan.machine.devices
+        own = [d for d, of in enumerate(hosts) if of == host]
+        self._kept = [d for d in own if devices[d].kind != "cpu"]
+        self._cpu = next((d for d in own if devices[d].kind == "cpu"), None)
+        self._devices = {d: number for number, d in enumerate(self._kept)}
+        if self._cpu is not None:
+            self._devices[self._cpu] = len(self._kept)
+        steps = order.steps.get(host, {})
+        self._steps = {at: tuple(each) for at, each in sorted(steps.items())}
+        every = [step for each in self._steps.values() for step in each]
+        self._sent = tuple(dict.fromkeys(s.value for s in every if isinstance(s, Send)))
+        self._takes = [step for step in every if isinstance(step, Take)]
+
+    def part(self) -> Part:
+        plan, is_caller = self._plan, self._host == CALLER
+        graph, inputs = self._graph(), self._inputs()
+        splits = tuple(self._split(split, is_caller) for split in self._splits)
+        memory = [plan.memory[d] for d in self._kept]
+        memory.append(NOTHING if self._cpu is None else plan.memory[self._cpu])
+        made = Plan(
+            graph=graph,
+            machine=self._machine(),
+            policy=plan.policy,
+            copies=plan.copies,
+            placements=self._placements(graph),
+            splits=splits,
+            final_waits=(),
+            memory=tuple(memory),
+            locations=MappingProxyType(
+                {
+                    (self._devices[device], node): span
+                    for (device, node), span in plan.locations.items()
+                    if device in self._devices
+                }
+            ),
+        )
+        steps = MappingProxyType(self._steps)
+        results = len(plan.graph.outputs) if is_caller else 0
+        numbers = tuple(split.id for split in self._splits)
+        return Part(self._host, _with_waits(made), numbers, steps, inputs, results)
+
+    def _machine(self) -> Machine:
+        plan = self._plan
+        devices = [plan.machine.devices[d] for d in self._devices]
+        names = {spec.name for spec in devices}
+        pairs = tuple(
+            (device_of(a), device_of(b), link)
+            for a, b, link in plan.machine.links.pairs
+            if a in names and b in names
+        )
+        specs = [replace(spec, name=device_of(spec.name)) for spec in devices]
+        if self._cpu is None:
+            specs.append(DeviceSpec(CPU, "cpu", "numpy"))
+        return Machine(tuple(specs), replace(plan.machine.links, pairs=pairs))
+
+    def _inputs(self) -> tuple[int, ...]:
+        nodes, copies = self._plan.graph.nodes, (c for s in self._splits for c in s.copies_in)
+        needed = (c.node for c in copies if c.source == HOST and nodes[c.node].op == "input")
+        return tuple(dict.fromkeys(needed))
+
+    def _split(self, split: Split, is_caller: bool) -> Split:
+        numbers, hosts = self._order.numbers, self._devices
+
+        def here(copy: CopyIn) -> CopyIn:
+            if copy.source == HOST:
+                return copy
+            own = self._plan.splits[copy.source].device in hosts
+            return replace(copy, source=numbers[copy.source] if own else HOST)
+
+        return replace(
+            split,
+            id=numbers[split.id],
+            device=hosts[split.device],
+            copies_in=tuple(map(here, split.copies_in)),
+            waits=(),
+            observed=split.observed if is_caller else (),
+        )
+
+    # -- its graph ---------------------------------------------------------------------------------
+
+    def _graph(self) -> Graph:
+        whole, is_caller = self._plan.graph, self._host == CALLER
+        own = {node for split in self._splits for node in split.nodes}
+        in_place = {state for split in self._splits for _, state in split.in_place}
+        own |= {node for node, state in whole.states.items() if state in in_place}
+        outputs = whole.outputs if is_caller else ()
+        kept = whole.kept if is_caller else ()
+        ends = [*own, *self._sent, *kept, *(node for _, node in outputs)]
+        ends += [node for take in self._takes for node in (take.value, *take.shown)]
+        ends += [copy.node for split in self._splits for copy in split.copies_in]
+        ends += [node for split in self._splits if is_caller for node in split.observed]
+        nodes = [blank(node.id) for node in whole.nodes]
+        for node_id in self._needed(own, ends):
+            node = whole.nodes[node_id]
+            there = node_id in own or node_id in whole.views or node.declaration.leaf
+            nodes[node_id] = node if there else _as_input(whole, node)
+        data = {i: held for i, held in whole.data.items() if nodes[i] is whole.nodes[i]}
+        initial = {i: held for i, held in whole.initial.items() if nodes[i] is whole.nodes[i]}
+        names = (name for name, _ in outputs)
+        return Graph(
+            tuple(nodes),
+            (*outputs, *_outputs_beside(names, whole, self._sent)),
+            MappingProxyType(data),
+            MappingProxyType({i: whole.keys[i] for i in (*data, *initial)}),
+            MappingProxyType(initial),
+            kept,
+        )
+
+    def _needed(self, own: set[int], ends: Iterable[int]) -> set[int]:
+        """Returns some nodes with all that is read for them: own nodes read what they read, views
+        what they view; what other hosts make is read as it comes.
+        """
+        graph, found, stack = self._plan.graph, set[int](), list(ends)
+        while stack:
+            node_id = stack.pop()
+            if node_id not in found:
+                found.add(node_id)
+                if node_id in own or node_id in graph.views:
+                    stack += graph.nodes[node_id].inputs
+        return found
+
+    def _placements(self, graph: Graph) -> tuple[Placement, ...]:
+        """Where nodes are: own ones on their device, leaves in the memory of who reads them, and
+        the rest with the host.
+        """
+        cpu, whole = len(self._kept), self._plan.placements
+        outside = Placement(cpu, "made by another host")
+        homes: dict[int, int] = {}
+        for number, device in enumerate(self._kept):
+            for leaf in self._plan.memory[device].weights:
+                homes.setdefault(leaf, number)
+        out: list[Placement] = []
+        for node in graph.nodes:
+            there = whole[node.id]
+            if node is not self._plan.graph.nodes[node.id]:
+                out.append(outside)
+            elif there.device in self._devices:
+                out.append(Placement(self._devices[there.device], there.rule))
+            else:
+                out.append(Placement(homes.get(node.id, cpu), there.rule))
+        return tuple(out)
+
+
+def blank(node_id: int) -> Node:
+    """Returns a node that a part has nothing to do with."""
+    return Node(node_id, "input", (), Attrs(), BLANK, f"~{node_id}")
+
+
+def _as_input(graph: Graph, node: Node) -> Node:
+    """Returns an input that is known to hold what a node makes."""
+    attrs, dtype = Attrs(), node.type.dtype
+    known = graph.bounds[node.id] if dtype in (INT32, UINT32, INT64) else None
+    if known is not None and known != OF_DTYPE.get(dtype):
+        attrs = Attrs({"low": int(known[0]), "high": int(known[1])})
+    return Node(node.id, "input", (), attrs, node.type, node.name)
+
+
+def _outputs_beside(
+    names: Iterable[str], graph: Graph, values: Iterable[int]
+) -> list[tuple[str, int]]:
+    """Returns more outputs, called as their nodes, with names that no output has."""
+    taken = set(names)
+    out: list[tuple[str, int]] = []
+    for value in values:
+        name = graph.nodes[value].name
+        while name in taken:
+            name += "~"
+        taken.add(name)
+        out.append((name, value))
+    return out
+
+
+def _with_waits(plan: Plan) -> Plan:
+    """Returns a part's plan with what its host waits for: crossings between its own devices, what
+    observers see, and all else before states are written. Steps may wait for some of it earlier.
+    """
+    done: dict[int, int] = {}  # of each device the last split that is complete
+    device_of = [split.device for split in plan.splits]
+    first_commit = len(plan.splits) - len(plan.commits)
+    splits: list[Split] = []
+    shown: list[int] = []
+
+    def wait(wanted: Iterable[int]) -> tuple[int, ...]:
+        last: dict[int, int] = {}
+        for split in wanted:
+            last[device_of[split]] = max(split, last.get(device_of[split], -1))
+        new = sorted(split for device, split in last.items() if split > done.get(device, -1))
+        done.update((device_of[split], split) for split in new)
+        return tuple(new)
+
+    for split in plan.splits:
+        needed = [*shown[-1:], *(c.source for c in split.copies_in if c.source != HOST)]
+        if split.id >= first_commit:
+            needed += range(first_commit)
+        splits.append(replace(split, waits=wait(needed)))
+        if split.observed:
+            shown.append(split.id)
+    return replace(plan, splits=tuple(splits), final_waits=wait(range(len(splits))))
