@@ -1,0 +1,161 @@
+"""The pulse: silence is counted in its own turns, and ends a connection; nothing else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from conftest import needs_posix
+from test_channel import Echo
+
+from vksched.runtime.remote.channel import Channel
+from vksched.runtime.remote.pulse import SILENT_TICKS, TICK_S, Pulse
+from vksched.runtime.remote.stream import Stream
+
+WAIT_S = 60
+
+
+class ByHand(Pulse):
+    """A pulse whose turns the test takes; it has no thread."""
+
+    def add(self, channel: object) -> None:
+        self._channels.append(channel)  # type: ignore[arg-type]
+
+    def remove(self, channel: object) -> None:
+        self._channels = [each for each in self._channels if each is not channel]
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[ByHand, Channel, Echo, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    pulse, handler = ByHand(), Echo()
+    end = Channel(Stream(ours), "there", handler, pulse)
+    end.start()
+    yield pulse, end, handler, theirs
+    end.close()
+    theirs.close()
+
+
+def heard(end: Channel) -> None:
+    """Waits until the reader has noted what came."""
+    while not end.heard:
+        pass
+
+
+def test_silence_ends_a_connection_after_so_many_turns_and_no_fewer(ends) -> None:  # type: ignore[no-untyped-def]
+    pulse, end, handler, theirs = ends
+    assert SILENT_TICKS * TICK_S + TICK_S <= 2.0
+    for _ in range(SILENT_TICKS):  # the first finds that it has just begun
+        pulse.tick(beat=True)
+    assert not handler.gone.is_set()
+    pulse.tick(beat=True)
+    assert handler.gone.is_set()
+    assert "silent for 1.75 s" in str(handler.error)
+
+
+def test_a_beat_counts_as_life(ends) -> None:  # type: ignore[no-untyped-def]
+    pulse, end, handler, theirs = ends
+    other = Channel(Stream(theirs), "here", Echo(), ByHand())
+    other.start()
+    for _ in range(3 * SILENT_TICKS):
+        end.heard = False
+        other.beat()
+        heard(end)
+        pulse.tick(beat=True)
+    assert end.quiet == 0
+    assert not handler.gone.is_set()
+    other.close()
+
+
+def test_what_lies_unread_counts_as_life(ends, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    pulse, end, handler, _ = ends
+    monkeypatch.setattr(Stream, "readable", lambda self: True)
+    for _ in range(3 * SILENT_TICKS):
+        end.heard = False
+        pulse.tick(beat=True)
+    assert not handler.gone.is_set()
+
+
+def test_beats_never_wait_for_who_does_not_read(ends) -> None:  # type: ignore[no-untyped-def]
+    _, end, handler, theirs = ends
+    for _ in range(100_000):
+        end.beat()
+    whole = len(end._stream._left)
+    assert whole < 20  # bytes of a beat that was begun
+    assert not handler.gone.is_set()
+
+
+def test_a_message_goes_out_whole_behind_a_beat_that_was_begun(ends) -> None:  # type: ignore[no-untyped-def]
+    _, end, handler, theirs = ends
+    for _ in range(100_000):
+        end.beat()
+    got = Echo()
+    other = Channel(Stream(theirs), "here", got, ByHand())
+    teller = threading.Thread(target=end.tell, args=("commit", {"plan": 1, "slot": 2, "ticket": 3}))
+    teller.start()
+    other.start()
+    teller.join()
+    assert got.came.acquire(timeout=WAIT_S)
+    assert got.got[0].kind == "commit"
+    other.close()
+
+
+def test_the_thread_ends_with_the_last_connection() -> None:
+    pulse = Pulse()
+    ours, theirs = socket.socketpair()
+    ends = [Channel(Stream(each), "x", Echo(), pulse) for each in (ours, theirs)]
+    for each in ends:
+        each.start()
+    thread = pulse._thread
+    assert thread is not None and thread.is_alive()
+    for each in ends:
+        each.close()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+STANDS = """
+import socket, sys, threading
+sys.path[:0] = {paths!r}
+from test_channel import Echo
+from vksched.runtime.remote.channel import Channel
+from vksched.runtime.remote.stream import Stream
+end = Channel(Stream(socket.socket(fileno={number})), "parent", Echo())
+end.start()
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_posix
+def test_a_process_that_stands_still_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    pulse = Pulse(silent_ticks=1_000_000)  # until it stands still it may be as slow as it likes
+    paths = [os.path.dirname(__file__), *sys.path]
+    child = subprocess.Popen(
+        [sys.executable, "-c", STANDS.format(number=theirs.fileno(), paths=paths)],
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    theirs.close()
+    handler = Echo()
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"there\n"
+        end = Channel(Stream(ours), "child", handler, pulse)
+        end.start()
+        assert bytes(end.ask("echo", {}, [b"x"], WAIT_S).payload or b"") == b"x"
+        child.send_signal(signal.SIGSTOP)
+        pulse.silent_ticks = SILENT_TICKS
+        assert handler.gone.wait(WAIT_S)
+        assert "silent" in str(handler.error)
+    finally:
+        child.kill()
+        child.communicate()
+        ours.close()

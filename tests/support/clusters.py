@@ -1,0 +1,23 @@
+"""Credentials of a cluster, made once for all tests of a process."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from vksched.runtime.remote.keys import Credentials
+
+
+@cache
+def made() -> Credentials:
+    """Returns credentials; skips where they cannot be made."""
+    pytest.importorskip("cryptography", reason="credentials are made by cryptography")
+    return Credentials.make()
+
+
+@cache
+def others() -> Credentials:
+    """Returns those of another cluster."""
+    made()
+    return Credentials.make()

@@ -1,0 +1,174 @@
+"""Keys: what the computers of one cluster know each other by.
+
+    Credentials.make() --save--> one file, mode 600 --copied by its owner--> each computer --load-->
+
+Whoever has the file may run graphs on every node of the cluster; nobody else gets a word out of
+one. It holds a certificate with its private key, and a secret of 256 bits. With security "tls" both
+ends show that certificate, and trust no other; with "plain" nothing is encrypted. In both each end
+proves that it knows the secret, see secure.py. Examples: tests/runtime/remote/test_keys.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import ssl
+import stat
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from ...errors import VkschedError
+from ...trace.schema import Wrong, check
+
+SECRET_BYTES = 32
+VALID_DAYS = 3650
+MOST_BYTES = 1 << 16
+"""Of a file; a real one has about 1,000."""
+_FILE = {"format": int, "secret": str, "certificate": str, "key": str}
+_FORMAT = 1
+_REMEDY = "try `vksched cluster key FILE`, which makes one, and copy it to each computer"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """secret: of SECRET_BYTES. certificate, key: as PEM. None of them is shown by `repr`."""
+
+    secret: bytes = field(repr=False)
+    certificate: str = field(repr=False)
+    key: str = field(repr=False)
+
+    @staticmethod
+    def make() -> Credentials:
+        """Returns new ones.
+
+        Raises:
+            VkschedError: the package cryptography is missing.
+        """
+        certificate, key = _certificate()
+        return Credentials(secrets.token_bytes(SECRET_BYTES), certificate, key)
+
+    def text(self) -> str:
+        """Returns what a file holds; `of_text` reads it."""
+        data = {"format": _FORMAT, "secret": self.secret.hex()}
+        return json.dumps({**data, "certificate": self.certificate, "key": self.key}, indent=1)
+
+    @staticmethod
+    def of_text(text: str, where: str = "the text") -> Credentials:
+        """Returns the credentials of a file's text.
+
+        Raises:
+            VkschedError: it is none.
+        """
+        try:
+            data = json.loads(text)
+            check(data, _FILE, "it")
+            secret = bytes.fromhex(data["secret"])
+            if data["format"] != _FORMAT or len(secret) != SECRET_BYTES:
+                raise Wrong(f"it has format {data['format']} and {len(secret)} bytes of secret")
+            made = Credentials(secret, data["certificate"], data["key"])
+            made.context(server=False)
+        except (ValueError, RecursionError, ssl.SSLError) as error:
+            raise VkschedError(
+                f"[cluster] expected credentials of a cluster in {where}: {error}; {_REMEDY}"
+            ) from None
+        return made
+
+    def save(self, path: Path) -> None:
+        """Writes a new file that this user alone may read.
+
+        Raises:
+            VkschedError: there is one already, or it cannot be written.
+        """
+        try:
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(number, "w", encoding="utf-8", newline="\n") as file:
+                file.write(self.text())
+        except FileExistsError:
+            raise VkschedError(
+                f"[cluster] expected a new file, got {path}, which is there; try another name, or "
+                "remove it: then no node that has it is reached any more"
+            ) from None
+        except OSError as error:
+            raise VkschedError(f"[cluster] cannot write {path}: {error.strerror}") from error
+
+    @staticmethod
+    def load(path: Path) -> Credentials:
+        """Returns the credentials of a file.
+
+        Raises:
+            VkschedError: others may read it, it cannot be read, or it is none.
+        """
+        try:
+            with open(path, encoding="utf-8") as file:
+                _require_private(path, os.fstat(file.fileno()))
+                text = file.read(MOST_BYTES + 1)
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise VkschedError(f"[cluster] cannot read {path}: {why}; {_REMEDY}") from error
+        if len(text) > MOST_BYTES:
+            raise VkschedError(f"[cluster] expected at most {MOST_BYTES} bytes in {path}")
+        return Credentials.of_text(text, str(path))
+
+    def context(self, server: bool) -> ssl.SSLContext:
+        """Returns TLS 1.3 that shows this certificate, and trusts no other."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        made.minimum_version = ssl.TLSVersion.TLSv1_3
+        made.check_hostname = False  # it names the cluster, and no computer
+        made.verify_mode = ssl.CERT_REQUIRED
+        made.load_verify_locations(cadata=self.certificate)
+        if server:
+            made.num_tickets = 0
+        number, name = tempfile.mkstemp(prefix="vksched-")  # mode 600; ssl reads files alone
+        try:
+            with open(number, "w", encoding="ascii") as file:
+                file.write(self.key + self.certificate)
+            made.load_cert_chain(name)
+        finally:
+            with suppress(OSError):
+                os.unlink(name)
+        return made
+
+
+def _require_private(path: Path, found: os.stat_result) -> None:
+    """Raises where others than this user may read or write a file; Windows has no such modes."""
+    if not hasattr(os, "geteuid"):
+        return
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o077:
+        raise VkschedError(
+            f"[cluster] expected {path} to be this user's alone (mode 600), got mode "
+            f"{stat.S_IMODE(found.st_mode):o} of user {found.st_uid}; try chmod 600 {path}"
+        )
+
+
+def _certificate() -> tuple[str, str]:
+    """Returns a new certificate and its private key, as PEM."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509.oid import NameOID
+    except ImportError as error:
+        raise VkschedError(
+            f'[cluster] making keys needs cryptography: {error}; try pip install "vksched[cluster]"'
+        ) from error
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "vksched cluster")])
+    now = datetime.now(timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # clocks differ
+        .not_valid_after(now + timedelta(days=VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    own = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return made.public_bytes(pem).decode(), own.decode()

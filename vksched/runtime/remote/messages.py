@@ -1,0 +1,138 @@
+"""Messages: the one table of what computers of a cluster say to each other.
+
+    kind -> fields with their types, the most bytes of its payload, the fields of its answer
+
+What is not in the table, has another field, another type or more bytes ends the connection: the
+other end proved that it belongs to the cluster, so it is broken. All numbers of nodes, plans and
+devices are looked up by who gets them. Examples: tests/runtime/remote/test_channel.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...trace.schema import Either, Row, Table, Wrong, check
+
+MOST_FIELD_BYTES = 1 << 16
+DOCUMENT_BYTES = 1 << 28
+"""Of graphs and plans."""
+ARRAY_BYTES = 1 << 36
+"""Of a weight, a state or the values of a run: the receiver knows better, see `Handler.place`."""
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a message is made of. answer: what answers it; None where nothing does."""
+
+    fields: Fields = field(default_factory=dict)
+    payload_bytes: int = 0
+    answer: Form | None = None
+
+
+RUN = {"plan": int, "slot": int, "ticket": int}
+"""A run: the caller's number of its plan, the slot, and a number it has alone there."""
+ARRAY = {"dtype": str, "shape": [int]}
+_NOTHING = Form()
+HELLO: Fields = {
+    "role": str,
+    "name": str,
+    "caller": str,
+    "protocol": int,
+    "version": str,
+    "shaders": str,
+    "ops": str,
+}
+"""Of the first message, see hello.py. role: caller or node. caller: the random name of the caller
+who sends it, or whose part a node carries out.
+"""
+MESSAGES: dict[str, Form] = {
+    # caller to node
+    "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
+    "echo": Form({}, ARRAY_BYTES, Form({}, ARRAY_BYTES)),
+    "missing": Form({}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
+    "weight": Form({"hash": str}, ARRAY_BYTES, _NOTHING),
+    "prepare": Form({"plan": int, "hosts": Table(str)}, DOCUMENT_BYTES, _NOTHING),
+    "retire": Form({"plan": int}),
+    "start": Form({**RUN, "values": [Row((int, int))]}, ARRAY_BYTES),
+    "commit": Form(RUN),
+    "abort": Form(RUN),
+    "add": Form({"device": str, "keys": [str], "arrays": [ARRAY]}, ARRAY_BYTES, _NOTHING),
+    "read": Form({"device": str, "key": str}, 0, Form(ARRAY, ARRAY_BYTES)),
+    "write": Form({"device": str, "key": str, **ARRAY}, ARRAY_BYTES, _NOTHING),
+    "remove": Form({"device": str, "key": str}, 0, _NOTHING),
+    "holds": Form({"device": str, "key": str}, 0, Form({"holds": bool})),
+    # node to caller
+    "progress": Form({"plan": int, "text": str, "part": float}),
+    "ready": Form(RUN),
+    "done": Form(RUN, DOCUMENT_BYTES),
+    "failed": Form({**RUN, "error": str, "text": str, "device": str, "host": str}),
+    # to whoever takes the value
+    "value": Form({**RUN, "node": int}, ARRAY_BYTES),
+    # whoever could not do what was asked
+    "refused": Form({"error": str, "text": str, "device": str, "host": str}),
+}
+_ENVELOPE = {"kind": str, "ask?": Either((None, int)), "to?": Either((None, int))}
+
+
+@dataclass(slots=True)
+class Message:
+    """What came. ask: the number by which it wants to be answered. to: what it answers. payload:
+    None where it has none.
+    """
+
+    kind: str
+    fields: Fields
+    ask: int | None = None
+    to: int | None = None
+    payload: memoryview | None = None
+
+
+def encode(kind: str, fields: Fields, ask: int | None = None, to: int | None = None) -> bytes:
+    """Returns kind and fields as bytes."""
+    data: dict[str, Any] = {"kind": kind, **fields}
+    if ask is not None:
+        data["ask"] = ask
+    if to is not None:
+        data["to"] = to
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode(text: bytes, payload_bytes: int) -> Message:
+    """Returns a message without its payload, which has so many bytes.
+
+    Raises:
+        Wrong: it is none of the table; the text says why.
+    """
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+        check(data, _ENVELOPE, "a message")
+    except (ValueError, RecursionError) as error:
+        raise Wrong(f"it is no message: {error}") from None
+    kind, ask, to = (data.pop(name, None) for name in ("kind", "ask", "to"))
+    form = _form(kind, to is not None)
+    check(data, form.fields, kind)
+    if data.keys() - form.fields.keys():
+        raise Wrong(f"expected {sorted(form.fields)} in {kind}, got {sorted(data)}")
+    if payload_bytes > form.payload_bytes:
+        raise Wrong(f"expected at most {form.payload_bytes} bytes with {kind}, got {payload_bytes}")
+    if (ask is not None) != (to is None and form.answer is not None):
+        raise Wrong(f"{kind} came with the number of a question where it is none, or without one")
+    return Message(kind, data, ask, to)
+
+
+def _form(kind: str, answers: bool) -> Form:
+    form: Form | None = MESSAGES.get(kind)
+    if form is not None and answers and kind != "refused":
+        form = form.answer
+    if form is None or (kind == "refused" and not answers):
+        raise Wrong(f"there is no {'answer' if answers else 'message'} {kind!r}")
+    return form
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")

@@ -1,0 +1,97 @@
+"""Pulse: one thread of this process that tells all other ends that it lives, and hears whether they
+do.
+
+    every TICK_S, for each channel:  heard anything since? --no, SILENT_TICKS times--> lost
+    every BEAT_TICKS:                a few bytes, unless something is on its way anyway
+
+Problem: a computer that works hard must not be taken for a dead one. Method: the thread does next
+to nothing; silence is counted in its own turns, so a process that stood still itself blames nobody;
+and where bytes lie unread the other end has spoken. A process that ended is noticed at once, as its
+system closes the connection. Examples: tests/runtime/remote/test_pulse.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from ...fork import in_child
+
+TICK_S = 0.25
+BEAT_TICKS = 2
+SILENT_TICKS = 7
+"""Lost after 1.75 to 2 s of silence."""
+
+
+class Beating(Protocol):
+    """A connection, as the pulse sees it."""
+
+    heard: bool
+    quiet: int
+
+    def beat(self) -> None:
+        """Sends a sign of life; never waits, never raises."""
+
+    def has_unread(self) -> bool:
+        """Whether bytes lie here that nobody has read."""
+
+    def lose(self, why: str) -> None:
+        """Ends the connection."""
+
+
+class Pulse:
+    """silent_ticks: after so many the other end is lost."""
+
+    def __init__(self, silent_ticks: int = SILENT_TICKS) -> None:
+        self.silent_ticks = silent_ticks
+        self._channels: list[Beating] = []
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, channel: Beating) -> None:
+        """Watches a connection, until `remove`."""
+        with self._lock:
+            self._channels = [*self._channels, channel]
+            if self._thread is None:
+                self._ended = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._work, args=(self._ended,), name="vksched-pulse", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, channel: Beating) -> None:
+        """Watches a connection no more; the thread ends with the last one."""
+        with self._lock:
+            self._channels = [each for each in self._channels if each is not channel]
+            if not self._channels and self._thread is not None:
+                self._ended.set()
+                self._thread = None
+
+    def tick(self, beat: bool) -> None:
+        """Does what is to be done every TICK_S."""
+        for channel in self._channels:
+            if channel.heard or channel.has_unread():
+                channel.heard, channel.quiet = False, 0
+            else:
+                channel.quiet += 1
+                if channel.quiet >= self.silent_ticks:
+                    channel.lose(f"silent for {self.silent_ticks * TICK_S:g} s")
+                    continue
+            if beat:
+                channel.beat()
+
+    def _work(self, ended: threading.Event) -> None:
+        ticks = 0
+        while not ended.wait(TICK_S):
+            ticks += 1
+            self.tick(ticks % BEAT_TICKS == 0)
+
+
+PULSE = Pulse()
+"""Of this process."""
+
+
+@in_child
+def _after_fork() -> None:
+    PULSE.__init__(PULSE.silent_ticks)  # type: ignore[misc]

@@ -1,0 +1,44 @@
+"""Refusals: errors that go from one computer to another.
+
+Only errors of our own tree are made again by name; all else arrives as a DeviceError that names it.
+Examples: tests/runtime/remote/test_channel.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ... import errors
+from ...errors import DeviceError, VkschedError
+from .messages import MOST_FIELD_BYTES, Fields
+
+MOST_TEXT = MOST_FIELD_BYTES // 16
+
+
+def _tree(kind: type[VkschedError]) -> Iterator[type[VkschedError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _tree(below)
+
+
+_KINDS = {kind.__name__: kind for kind in _tree(VkschedError) if kind.__module__ == errors.__name__}
+
+
+def fields_of(error: BaseException) -> Fields:
+    """Returns an error as a message has it."""
+    known = type(error).__name__ in _KINDS
+    text = str(error) if known else f"[cluster] {type(error).__name__}: {error}"
+    return {
+        "error": type(error).__name__ if known else DeviceError.__name__,
+        "text": text[:MOST_TEXT],
+        "device": getattr(error, "device", ""),
+        "host": getattr(error, "host", ""),
+    }
+
+
+def error_of(fields: Fields) -> VkschedError:
+    """Returns the error of a message."""
+    error = _KINDS.get(fields["error"], DeviceError)(fields["text"])
+    if isinstance(error, DeviceError):
+        error.device, error.host = fields["device"], fields["host"]
+    return error
