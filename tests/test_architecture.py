@@ -1,6 +1,6 @@
 """The import rule: rooms stand on floors, imports go down, and nothing goes in a circle.
 
-    errors types units switches version fork
+    errors types units switches version fork caches
       -> trace -> pictures -> view -> machine -> schedule
       -> ops (core -> elementwise, moves -> rows -> products -> windows) -> graph
       -> passes, importers -> plan -> runtime -> tuner, engine -> models, monitor, metrics
@@ -22,7 +22,7 @@ import pytest
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "vksched"
 FLOORS = [
-    ("errors", "types", "units", "switches", "version", "fork"),
+    ("errors", "types", "units", "switches", "version", "fork", "caches"),
     ("trace",),
     ("pictures",),
     ("view",),

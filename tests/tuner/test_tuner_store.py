@@ -15,10 +15,11 @@ import platformdirs
 import pytest
 from conftest import needs_posix
 
+from vksched import caches
+from vksched.caches import default_folder
 from vksched.machine.choices import Choices
 from vksched.trace import VkschedWarning
-from vksched.tuner import files
-from vksched.tuner.device_files import MOST_FILES, Identity, default_folder
+from vksched.tuner.device_files import MOST_FILES, Identity
 from vksched.tuner.store import Found, Store, choices
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
@@ -152,7 +153,7 @@ def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
 @needs_posix
 def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
-    with files.locked(tmp_path / "tuned" / "lock"):
+    with caches.locked(tmp_path / "tuned" / "lock"):
         copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]
     try:  # as a forked child has them
         assert copies and Store(tmp_path).add(DEVICE, [ONE])
@@ -171,10 +172,10 @@ def is_lock(fd: str) -> bool:
 def test_lock_that_nobody_gives_back_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "LOCK_S", 0.05)
+    monkeypatch.setattr(caches, "LOCK_S", 0.05)
     (tmp_path / "tuned").mkdir()
     with (
-        files.locked(tmp_path / "tuned" / "lock"),
+        caches.locked(tmp_path / "tuned" / "lock"),
         pytest.warns(VkschedWarning, match="not kept: another process holds .*lock"),
     ):
         assert not Store(tmp_path).add(DEVICE, [ONE])
@@ -219,7 +220,7 @@ def test_file_that_another_process_has_open_is_tried_again(
     left[0] = 3
     assert store.load(DEVICE).keys() == {ONE.key, TWO.key} and left == [-1]
     left[0] = 1000
-    monkeypatch.setattr(files, "LOCK_S", 0.05)
+    monkeypatch.setattr(caches, "LOCK_S", 0.05)
     with pytest.warns(VkschedWarning, match="PermissionError"):
         assert store.load(DEVICE) == {}, "but not for ever"
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,10 +22,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import platformdirs
-
+from ..caches import default_folder, locked, read_whole, replace_whole
 from ..trace import warn
-from . import attempts, files
+from . import attempts
 from .attempts import Attempt
 
 MOST_FILES = 8
@@ -63,17 +61,6 @@ class Identity:
     @property
     def hash(self) -> str:
         return hashlib.sha256(f"{self.driver}\n{self.label}".encode()).hexdigest()[:8]
-
-
-def default_folder() -> Path | None:
-    """Returns the user's folder for results: VKSCHED_CACHE, or where the system has such files;
-    None where the user has no folders.
-    """
-    named = os.environ.get("VKSCHED_CACHE", "")
-    try:
-        return Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
-    except RuntimeError:  # neither HOME nor an entry of the user
-        return None
 
 
 class DeviceFiles(ABC, Generic[Kept]):
@@ -162,16 +149,16 @@ class DeviceFiles(ABC, Generic[Kept]):
         if path is None:
             raise FileNotFoundError("the user has no home")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with files.locked(path.parent / "lock"):
+        with locked(path.parent / "lock"):
             merged = self._merged(self._read(path, device)[0], newer)
             data = {"format": self.format, **asdict(device), **self._entries(merged)}
-            files.replace(path, json.dumps(data, indent=1))
+            replace_whole(path, json.dumps(data, indent=1))
             _remove_oldest(path, device)
 
     def _read(self, path: Path, device: Identity) -> tuple[Kept, str]:
         """Returns what a file has for a device, and why it has nothing, "" where that is usual."""
         try:
-            data = json.loads(files.read(path))
+            data = json.loads(read_whole(path))
             if data["format"] != self.format:
                 return self._nothing(), f"expected format {self.format}, got {data['format']!r}"
             if data["driver"] != device.driver:

@@ -21,10 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...caches import default_folder, locked, read_whole, replace_whole
 from ...machine.spec import Machine
 from ...ops.core import loops
-from ...tuner import files
-from ...tuner.device_files import DAMAGE, default_folder
+from ...tuner.device_files import DAMAGE
 from ...version import __version__
 from .divide import Experts, Layer
 from .measure import Measured, places_of
@@ -100,7 +100,7 @@ def _files(folder: str, skipped: int) -> Iterator[tuple[str, int, int]]:
 def _read(path: Path, machine: Machine) -> Measured | None:
     """Returns what a file has, with the room that devices have now; None where it has nothing."""
     try:
-        data = json.loads(files.read(path))
+        data = json.loads(read_whole(path))
         told = data["measured"]
         if data["format"] != FORMAT or data["digest"] != _digest(told):
             return None
@@ -130,8 +130,8 @@ def _write(path: Path, measured: Measured) -> None:
         "hidden_bytes": measured.hidden_bytes,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.locked(path.parent / "lock"):
-        files.replace(
+    with locked(path.parent / "lock"):
+        replace_whole(
             path, json.dumps({"format": FORMAT, "digest": _digest(told), "measured": told})
         )
         others = [each for each in path.parent.glob("*.json") if each != path]

@@ -4,7 +4,8 @@
              died: one child per driver finds the one at fault, the caller gets a reason
 
 A child costs a Python start and the import of the native modules; later lists are made in this
-process, whose drivers are by then known to survive it. VKSCHED_PROBE=inprocess never starts one.
+process, whose drivers are by then known to survive it. `survived.py` keeps that on disk for later
+processes. VKSCHED_PROBE=inprocess never starts a child.
 Examples: tests/runtime/test_drivers.py.
 """
 
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from ...errors import VkschedError
 from ...fork import in_child
 from ...switches import word_of
 from . import binding
+from .survived import Entry
 
 CHILD_LIMIT_S = 60.0
 """A driver that has no answer by then hangs; a cold NVIDIA driver needs a few seconds."""
@@ -68,13 +70,24 @@ def ask_drivers() -> Answer:
     with _lock:
         known = _first.get(key)
         if known is None:
-            answer = _ask_child()
-            _first[key] = answer
-            return answer
+            known = _first[key] = _ask_first()
+            return known
     if known.problem is not None or binding.forked():
         return known
     here = _ask_here()
     return Answer(here.devices, here.problem, known.notes)
+
+
+def _ask_first() -> Answer:
+    """Asks in this process where the drivers, as they are, have survived that, else in a child."""
+    entry = Entry(manifests(), _settings())
+    notes = entry.take()
+    answer = Answer() if notes is None else replace(_ask_here(), notes=notes)
+    if not answer.devices:
+        answer = _ask_child()
+    if answer.devices:
+        entry.put(answer.notes)
+    return answer
 
 
 @in_child
@@ -196,6 +209,16 @@ def manifests() -> tuple[str, ...]:
         if name in os.environ:
             return tuple(dict.fromkeys(_expand(_split(os.environ[name]))))
     added = _split(os.environ.get("VK_ADD_DRIVER_FILES"))
+    return tuple(dict.fromkeys([*_expand(added), *_expand(_data_folders("icd.d"))]))
+
+
+def _settings() -> list[str]:
+    """Returns the other files that the loader reads: those of layers, and its own settings."""
+    return _expand(_data_folders("implicit_layer.d", "explicit_layer.d", "loader_settings.d"))
+
+
+def _data_folders(*kinds: str) -> list[str]:
+    """Returns the folders of the loader that there are, root by root."""
     get, home = os.environ.get, str(Path.home())
     roots = [
         get("XDG_CONFIG_HOME") or f"{home}/.config",
@@ -204,8 +227,8 @@ def manifests() -> tuple[str, ...]:
         get("XDG_DATA_HOME") or f"{home}/.local/share",
         *_split(get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"),
     ]
-    folders = [os.path.join(root, "vulkan", "icd.d") for root in roots]
-    return tuple(dict.fromkeys([*_expand(added), *_expand(folders)]))
+    folders = [os.path.join(root, "vulkan", kind) for root in roots for kind in kinds]
+    return list(filter(os.path.isdir, folders))
 
 
 def _split(paths: str | None) -> list[str]:

@@ -1,6 +1,6 @@
-"""Files that several processes read and write: one writer at a time, and a reader sees the old
-file or the new one, whole. On Windows a file that somebody has open cannot be replaced: there a
-call is tried again for a while.
+"""Caches: the user's folder of what is kept between starts, and files there that several processes
+read and write: one writer at a time, and a reader sees the old file or the new one, whole. On
+Windows a file that somebody has open cannot be replaced: there a call is tried again for a while.
 
 Examples: tests/tuner/test_tuner_store.py.
 """
@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import platformdirs
 from filelock import FileLock, Timeout
 
 LOCK_S = 1.0
@@ -23,6 +24,17 @@ BUSY = (5, 32, 33)
 """Windows' codes for a file that somebody has open, is replacing, or has locked."""
 
 Result = TypeVar("Result")
+
+
+def default_folder() -> Path | None:
+    """Returns the user's folder for results: VKSCHED_CACHE, or where the system has such files;
+    None where the user has no folders.
+    """
+    named = os.environ.get("VKSCHED_CACHE", "")
+    try:
+        return Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
+    except RuntimeError:  # neither HOME nor an entry of the user
+        return None
 
 
 @contextmanager
@@ -41,12 +53,12 @@ def locked(path: Path) -> Iterator[None]:
         raise OSError(f"another process holds {path}") from None
 
 
-def read(path: Path) -> str:
+def read_whole(path: Path) -> str:
     """Returns the text of a file that others may replace at any time."""
     return _while_busy(lambda: path.read_text(encoding="utf-8"))
 
 
-def replace(path: Path, text: str) -> None:
+def replace_whole(path: Path, text: str) -> None:
     """Writes a file so that readers see the old one or the new one, whole."""
     name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
     try:
