@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import StateLost
+from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.make.collector import resting_collector
+from ..runtime.device import Ahead, Uploads
 from ..types import NDArray, Progress
-from .layers.place import Places, place_layers
+from .layers.place import Places, place_layers, takes_all
 
 if TYPE_CHECKING:
     from ..engine.request import Observe, Placements
@@ -95,8 +97,18 @@ class Reader:
         """Devices that had failed by then."""
         self._runs: dict[int, Run] = {}
         model.file.read_ahead()
-        on_cpu = len(scheduler.devices) == 1
-        self._ahead = model.weights.make_ahead() if on_cpu else None
+        self._ahead = self._begin_ahead()
+
+    def _begin_ahead(self) -> Ahead | None:
+        """Has weights made ready from now on, where it is clear for which device."""
+        first, *others = self._scheduler.devices
+        if not others:
+            return MadeAhead(self._model.weights.words().values())
+        if self._given is not None or not isinstance(first, Uploads):
+            return None
+        if not takes_all(self._scheduler, self._model, self._cache):
+            return None
+        return first.upload_ahead(list(self._model.weights.words().items()))
 
     def prepare(self) -> None:
         """Compiles all steps now."""
@@ -170,7 +182,7 @@ class Reader:
                 step = self._model.step(self._cache, size, parts)
             how = self.placement, self._progress
             self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
-            self._make_no_more()  # the CPU has them
+            self._make_no_more()  # the device has them
         return self._runs[size]
 
     def _make_no_more(self) -> None:

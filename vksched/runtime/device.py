@@ -9,10 +9,12 @@ A slot is one of the plan's `copies` sets of memory; a slot carries one run at a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
+from ..ops.core.late import Held
 from ..plan.value import CopyIn, PlanValue
 from ..types import NDArray, Progress
 from .states import StateStore
@@ -94,6 +96,24 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Frees the device; safe to call twice."""
+
+
+class Ahead(Protocol):
+    """What makes weights ready before a plan asks for them, on a thread of its own."""
+
+    def wait(self) -> None:
+        """Waits until all are ready."""
+
+    def close(self) -> None:
+        """Goes no further, and leaves what is ready to those who have it by now."""
+
+
+@runtime_checkable
+class Uploads(Protocol):
+    """A device with memory of its own that takes weights before a plan needs them."""
+
+    def upload_ahead(self, weights: Sequence[tuple[object, Held]]) -> Ahead:
+        """Begins to upload weights, by their keys in graphs; what fails is left to the plan."""
 
 
 class Gauge(NamedTuple):

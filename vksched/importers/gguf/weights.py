@@ -13,7 +13,6 @@ from gguf.constants import GGMLQuantizationType
 from ...errors import ModelFormatError
 from ...ops.core.late import Apart, Held, Joined, late_bytes
 from ...ops.core.tensor import Tensor, weight
-from ...ops.products.ahead import Ahead
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
 from ...ops.products.packed import packed, unpack
@@ -31,8 +30,8 @@ class Weights:
     def __init__(self, file: GgufFile) -> None:
         self._tensors = file.tensors
         self._made: dict[str, Tensor] = {}
-        self._words: dict[str, Held] = {}
-        """Of matrices, which are perhaps made ahead."""
+        self._words: dict[str, Tensor] = {}
+        """Of matrices, which are perhaps made ready ahead."""
         self._making = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
@@ -66,7 +65,7 @@ class Weights:
     def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
         kind, blocks = _packed_as(tensors), _joined([tensor.blocks for tensor in tensors])
         if kind is not None and len(tensors) == 1:
-            words = weight(self._words_of(tensors[0], kind), f"{name}.words")
+            words = self._words_of(tensors[0], kind)
             return unpack(words, kind.name, shape[-1], name=name)
         if kind is not None:
             return packed(blocks, kind.name, shape, name=name)
@@ -77,16 +76,21 @@ class Weights:
         arrays = [tensor.to_numpy() for tensor in tensors]
         return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
 
-    def _words_of(self, tensor: GgufTensor, kind: Format) -> Held:
-        return self._words.setdefault(
-            tensor.name, held_words(kind.name, tensor.blocks, tensor.shape)
-        )
+    def _words_of(self, tensor: GgufTensor, kind: Format) -> Tensor:
+        if tensor.name not in self._words:
+            held = held_words(kind.name, tensor.blocks, tensor.shape)
+            self._words[tensor.name] = weight(held, f"{tensor.name}.words")
+        return self._words[tensor.name]
 
-    def make_ahead(self) -> Ahead:
-        """Has the words of matrices made from now on, for the CPU."""
+    def words(self) -> dict[Tensor, Held]:
+        """Returns the words of all matrices, by the weights that graphs will have."""
+        return Context().run(self._all_words)
+
+    def _all_words(self) -> dict[Tensor, Held]:
         found = ((tensor, _packed_as([tensor])) for tensor in self._tensors.values())
         with self._making:
-            return Ahead([self._words_of(t, kind) for t, kind in found if kind is not None])
+            made = [self._words_of(t, kind) for t, kind in found if kind is not None]
+        return {each: each.held for each in made if each.held is not None}
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
         """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is

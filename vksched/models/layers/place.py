@@ -129,15 +129,20 @@ def place_layers(
     """
     machine = scheduler.machine
     working = [spec for spec in machine.devices[:-1] if not spec.out_of_use]
-    if scheduler.policy != "auto" or not working:
+    if scheduler.policy != "auto" or not working or takes_all(scheduler, model, cache):
         return None
-    if len(working) == 1 and not scheduler.with_cpu:
-        held_bytes = model.device_bytes + _cache_bytes(model, cache)
-        if working[0].memory_bytes >= 2 * held_bytes + BESIDE_BYTES:
-            return None
     about = model, cache, sizes, machine
     measured = kept_or_measured(*about, lambda: _measured(*about))
     return Layout(machine, measured, decide(measured, machine, scheduler.with_cpu))
+
+
+def takes_all(scheduler: Places, model: LanguageModel, cache: KeyValueCache) -> bool:
+    """Whether one device alone works, and surely has room for a model and its cache."""
+    working = [spec for spec in scheduler.machine.devices[:-1] if not spec.out_of_use]
+    if scheduler.policy != "auto" or scheduler.with_cpu or len(working) != 1:
+        return False
+    held_bytes = model.device_bytes + _cache_bytes(model, cache)
+    return working[0].memory_bytes >= 2 * held_bytes + BESIDE_BYTES
 
 
 def _cache_bytes(model: LanguageModel, cache: KeyValueCache) -> int:

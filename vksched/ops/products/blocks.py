@@ -313,11 +313,14 @@ class Repacked(Late):
         self.place, self.require = blocks.place, blocks.require
         self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
 
-    def part(self, out: NDArray) -> loops.FilePart:
-        """Returns all of it as `loops.repack_file` takes it. out: where it goes."""
+    def part(self, out: NDArray, first: int = 0) -> loops.FilePart:
+        """Returns rows of it as `loops.repack_file` takes them. out: where they go; first: the one
+        to begin with.
+        """
         assert self.place is not None
+        file, start = self.place
         rows = out.reshape(-1, self.shape[-1])
-        return *self.place, self._name, self._row_bytes, rows
+        return file, start + first * self._row_bytes, self._name, self._row_bytes, rows
 
 
 def _as_bytes(blocks: Any) -> NDArray:

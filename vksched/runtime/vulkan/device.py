@@ -17,9 +17,11 @@ from ...errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...graph import Graph
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
+from ...ops.core.late import Held
 from ...plan.value import CopyIn, CopyOut, PlanValue, Split
 from ...types import NDArray, Progress, TensorType
 from ..device import Gauge, Times
+from .ahead import UploadAhead
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording, Wanted
 from .handle import CLOSE_LIMIT_S
@@ -44,6 +46,7 @@ class VulkanDevice:
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
         self.kept: list[object] = []
+        self._ahead: list[UploadAhead] = []
         self.weights = WeightStore(self.context, spec.page_bytes)
         self.states = DeviceStates(self.context, spec.page_bytes, spec.own_buffers)
 
@@ -71,12 +74,19 @@ class VulkanDevice:
     def holds(self, key: object) -> bool:
         return self.weights.holds(key) or self.states.holds(key)
 
+    def upload_ahead(self, weights: Sequence[tuple[object, Held]]) -> UploadAhead:
+        made = UploadAhead(self.context, self.weights, weights)
+        self._ahead = [made, *(each for each in self._ahead if not each.closing)]
+        return made
+
     def prepare(
         self, plan: PlanValue, index: int, progress: Progress | None = None
     ) -> VulkanSession:
         return VulkanSession(self, plan, index, progress)
 
     def close(self) -> None:
+        while self._ahead:
+            self._ahead.pop().close()
         self.context.close()
 
 

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 
 from ...errors import DeviceLost, DTypeError
 from ...machine.cores import usable_cores
+from ...ops.core import loops
 from ...ops.core.late import Held, Late
+from ...ops.products.blocks import Repacked
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
 from ...types import (
@@ -129,9 +132,31 @@ class _Part:
     start: int
     end: int
 
+    @property
+    def behind(self) -> int:
+        """The word of a piece behind them."""
+        return self.at + self.end - self.start
+
+    @property
+    def file(self) -> int | None:
+        """The file of which native loops make the value; None where they do not."""
+        held = self.held
+        known = isinstance(held, Repacked) and loops.has_repack_file() and held.place
+        return known[0] if known else None
+
+    def of_file(self, piece: NDArray) -> loops.FilePart:
+        """Returns whole rows as `loops.repack_file` takes them."""
+        assert isinstance(self.held, Repacked)
+        return self.held.part(piece[self.at : self.behind], self.start // self.held.shape[-1])
+
+    def require(self) -> None:
+        """Raises ModelFormatError where the file has changed."""
+        if isinstance(self.held, Repacked):
+            self.held.require()
+
     def write(self, piece: NDArray) -> None:
         """Writes them, made there and then where the host does not have them."""
-        out = piece[self.at : self.at + self.end - self.start]
+        out = piece[self.at : self.behind]
         if isinstance(self.held, Late):
             self.held.into(out, self.start)
         else:
@@ -163,8 +188,7 @@ class WeightStore:
 
     def holds(self, key: object) -> bool:
         """Returns whether a weight is on the device now."""
-        with self._lock:
-            return key in self._spans
+        return key in self._spans  # asked while another thread uploads for long
 
     def span(self, key: object) -> Span:
         return self._spans[key]
@@ -173,15 +197,20 @@ class WeightStore:
         return self._pages[page].buffer
 
     def acquire(
-        self, items: Sequence[tuple[object, Held]], progress: Progress | None = None
+        self,
+        items: Sequence[tuple[object, Held]],
+        progress: Progress | None = None,
+        writers: int = WRITERS,
     ) -> tuple[int, ...]:
-        """Makes arrays resident and returns the pages that hold them; give these to `release`."""
+        """Makes arrays resident and returns the pages that hold them; give these to `release`.
+        writers: how many threads may write to memory that the host sees.
+        """
         with self._lock:
             missing = {key: array for key, array in items if key not in self._spans}
             added: list[int] = []
             try:
                 for group in self._pack(list(missing.items())):
-                    added.append(self._upload(group, progress))
+                    added.append(self._upload(group, progress, writers))
             except BaseException:
                 for page in added:
                     self._drop(page)
@@ -215,13 +244,15 @@ class WeightStore:
             used += words
         return groups
 
-    def _upload(self, items: Sequence[tuple[object, Held]], progress: Progress | None) -> int:
+    def _upload(
+        self, items: Sequence[tuple[object, Held]], progress: Progress | None, writers: int
+    ) -> int:
         total = sum(aligned(_words(array)) for _, array in items)
         page = self._next_page
         self._next_page += 1
         buffer = self._context.storage(max(total, ALIGN_WORDS))
         try:
-            write_new(self._context, buffer, [a for _, a in items], progress)
+            write_new(self._context, buffer, [a for _, a in items], progress, writers)
         except BaseException:
             buffer.close()
             raise
@@ -318,26 +349,38 @@ class _Stage:
 
 
 def write_new(
-    context: Context, target: Buffer, arrays: Sequence[Held], progress: Progress | None = None
+    context: Context,
+    target: Buffer,
+    arrays: Sequence[Held],
+    progress: Progress | None = None,
+    writers: int = WRITERS,
 ) -> None:
     """Writes arrays one behind the other, aligned, to device memory that nothing has used yet: at
-    once where the host can see it, and else by `upload`.
+    once where the host can see it, by so many threads, and else by `upload`.
     """
     with target.mapped() as words:
         if words is None:
             return upload(context, target, arrays, progress)
 
-        def write(start: int, count: int, parts: Sequence[_Part]) -> None:
-            for part in parts:
-                part.write(words[start : start + count])
-
-        pieces = _pieces(arrays, STAGING_WORDS)
-        with closing(Workers("vksched-upload", min(usable_cores(), WRITERS))) as workers:
+        pieces = list(_rows(arrays, STAGING_WORDS))
+        with closing(Workers("vksched-upload", min(usable_cores(), writers))) as workers:
             for first in range(0, len(pieces), PIECES_AT_ONCE):
                 some = pieces[first : first + PIECES_AT_ONCE]
-                workers.each(write, some)
+                workers.each(_write, ((words, parts) for parts in some))
                 if progress is not None:
-                    progress("upload", 4 * (some[-1][0] + some[-1][1]), 4 * words.size)
+                    progress("upload", 4 * some[-1][-1].behind, 4 * words.size)
+
+
+def _write(words: NDArray, parts: Sequence[_Part]) -> None:
+    """Writes parts, where native loops read a file many of them in one call."""
+    in_file = [part for part in parts if part.file is not None]
+    left = [part for part in parts if part.file is None]
+    for _, some in groupby(in_file, lambda part: part.file):
+        same = list(some)
+        left += same[loops.repack_file([part.of_file(words) for part in same]) :]
+        same[0].require()
+    for part in left:  # where the file lacks something, it says so
+        part.write(words)
 
 
 def upload(
@@ -390,11 +433,7 @@ def download(context: Context, source: Buffer, span: Span) -> NDArray:
 
 def _pieces(arrays: Sequence[Held], chunk: int) -> list[tuple[int, int, list[_Part]]]:
     """Cuts arrays, laid one behind the other, into chunks: (start word, words, what is in it)."""
-    placed: list[tuple[int, Held]] = []
-    total = 0
-    for array in arrays:
-        placed.append((total, array if isinstance(array, Late) else to_words(array)))
-        total += aligned(_words(array))
+    placed, total = _placed(arrays)
     pieces = []
     for start in range(0, total, chunk):
         end = min(start + chunk, total)
@@ -405,3 +444,30 @@ def _pieces(arrays: Sequence[Held], chunk: int) -> list[tuple[int, int, list[_Pa
         ]
         pieces.append((start, end - start, parts))
     return pieces
+
+
+def _rows(arrays: Sequence[Held], size: int) -> Iterator[list[_Part]]:
+    """Yields parts that have about so many words together, of the same memory and of whole rows."""
+    parts: list[_Part] = []
+    for at, held in _placed(arrays)[0]:
+        row = held.shape[-1] if isinstance(held, Late) else 1
+        step = max(1, size // row) * row
+        for start in range(0, held.size, step):
+            parts.append(_Part(at + start, held, start, min(start + step, held.size)))
+            if parts[-1].behind - parts[0].at >= size:
+                yield parts
+                parts = []
+    if parts:
+        yield parts
+
+
+def _placed(arrays: Sequence[Held]) -> tuple[list[tuple[int, Held]], int]:
+    """Returns arrays, as words unless they are late, with the words where they begin, one behind
+    the other; and how many words there are.
+    """
+    placed: list[tuple[int, Held]] = []
+    total = 0
+    for array in arrays:
+        placed.append((total, array if isinstance(array, Late) else to_words(array)))
+        total += aligned(_words(array))
+    return placed, total
