@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shader_cards import StatsError
 
 if TYPE_CHECKING:
-    from vksched.ops.core.op import Dispatch
+    from vksched.ops.core.op import Call, Dispatch
 
 _FOR_CPU_DRIVERS = (
     *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
@@ -20,8 +20,10 @@ _FOR_CPU_DRIVERS = (
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
 are on a stack there, or with neighbouring lanes far apart in memory.
 """
-FOR_UNITS = "matmul_matrices_"
-"""Written for matrix units, which not every card has: in a table of their own."""
+FOR_UNITS = "_matrices"
+"""In the names of those written for matrix units, which not every card has: in a table of their
+own.
+"""
 _READS_64 = "_64"
 """The end of the names of those that read words of 64 bits, which only CPU drivers gain from."""
 
@@ -32,8 +34,8 @@ MOST_NAMED = 4
 
 def is_for_cards(variant: str) -> bool:
     """Whether a GPU may be given a shader; others are left out of the tables unless named."""
-    others = (*_FOR_CPU_DRIVERS, FOR_UNITS)
-    return not variant.startswith(others) and not variant.endswith(_READS_64)
+    others = variant.startswith(_FOR_CPU_DRIVERS) or variant.endswith(_READS_64)
+    return not others and FOR_UNITS not in variant
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,11 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
 
 
 def unit_pipelines() -> list[Pipeline]:
-    """Returns the products by matrix units, of all layouts and tiles."""
+    """Returns what runs by matrix units: products of all layouts, convolutions, in all tiles."""
     try:
         from vksched.machine.limits import Limits
-        from vksched.ops.core.attrs import Attrs
         from vksched.ops.core.lower import lower, variants_of
-        from vksched.ops.core.op import Call, get_op
-        from vksched.types import FLOAT16, FLOAT32, TensorType
+        from vksched.ops.core.op import get_op
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
     card = Limits(
@@ -129,15 +129,38 @@ def unit_pipelines() -> list[Pipeline]:
         float16=True,
         matrices=("float16*float16+float32 16x16x16",),
     )
-    op, square, found = get_op("matmul"), (256, 256), set[Pipeline]()
+    found = set[Pipeline]()
+    for name, call in _calls_of_units():
+        op, call = get_op(name), replace(call, limits=card)
+        for variant in variants_of(op, call):
+            for dispatch in lower(op, replace(call, variant=variant)).dispatches:
+                if FOR_UNITS in dispatch.shader:
+                    changed = _changed(dispatch)
+                    found.add(Pipeline(dispatch.shader, changed, subgroup=dispatch.subgroup))
+    return sorted(found, key=lambda p: (p.variant, p.constants))
+
+
+def _calls_of_units() -> Iterator[tuple[str, Call]]:
+    """Yields ops and calls of theirs, of each way in which kernels for matrix units differ."""
+    from vksched.ops.core.attrs import Attrs
+    from vksched.ops.core.op import Call
+    from vksched.ops.core.tensor import Tensor, input
+    from vksched.ops.windows.conv import conv
+    from vksched.types import FLOAT16, FLOAT32, TensorType
+
+    square = (256, 256)
     for dtype in (FLOAT16, FLOAT32):
         for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
             attrs = {"transpose_a": turned_a, "transpose_b": turned_b, "precision": "mixed"}
             types = (TensorType(square, dtype),) * 2
-            call = Call(types, TensorType(square, dtype), Attrs(attrs), card)
-            for name in variants_of(op, call):
-                (dispatch,) = lower(op, replace(call, variant=name)).dispatches
-                if dispatch.shader.startswith(FOR_UNITS):
-                    changed = _changed(dispatch)
-                    found.add(Pipeline(dispatch.shader, changed, subgroup=dispatch.subgroup))
-    return sorted(found, key=lambda p: (p.variant, p.constants))
+            yield "matmul", Call(types, TensorType(square, dtype), Attrs(attrs))
+
+    def rounded(result: Tensor) -> tuple[str, Call]:
+        attrs = Attrs({**result.attrs, "precision": "mixed"})
+        return result.op, Call(tuple(t.type for t in result.inputs), result.type, attrs)
+
+    image = input("x", (1, 256, 32, 32))
+    volume = input("volume", (1, 256, 8, 16, 16))
+    yield rounded(conv(image, input("pointwise", (256, 256, 1, 1))))
+    yield rounded(conv(image, input("w", (256, 256, 3, 3)), padding=1))
+    yield rounded(conv(volume, input("deep", (256, 256, 3, 3, 3)), padding=1))

@@ -30,9 +30,8 @@ WITH_LOOPS = (
     *("matmul_tiled_float", "matmul_tiled_mixed", "matmul_tiled_packed"),
     *("matmul_few_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
-    FOR_UNITS,
 )
-"""Kernels of GPUs that are made of multiply-adds in loops."""
+"""Kernels of GPUs that are made of multiply-adds in loops, with those for matrix units."""
 CHILDREN = 2
 TIME_LIMIT_S = 300
 AT_ONCE = 100
@@ -204,7 +203,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
         "push_bytes": shader.push_bytes,
         "constants": values,
         "subgroup": pipeline.subgroup,
-        "assembly": pipeline.variant.startswith(WITH_LOOPS),
+        "assembly": pipeline.variant.startswith(WITH_LOOPS) or FOR_UNITS in pipeline.variant,
     }
 
 

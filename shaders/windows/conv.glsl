@@ -1,10 +1,14 @@
 // What the convolution kernels share: buffers, push block, the stored value. T is the element type, T4 four of them.
+// LOAD_OF_W: what one access of w reads, where that is not T.
 // x: (images, groups * channels, x_sizes), w: weights, bias: (groups * rows), result: (images, groups * rows,
 // result_sizes). A long sum is done in parts, one dispatch after the other: channels start..end of each group; all parts
 // but the first have ADDS 1 and add to the result.
 #include "window.glsl"
+#ifndef LOAD_OF_W
+#define LOAD_OF_W T
+#endif
 layout(set = 0, binding = 0) readonly buffer X { T x[]; };
-layout(set = 0, binding = 1) readonly buffer W { T w[]; };
+layout(set = 0, binding = 1) readonly buffer W { LOAD_OF_W w[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 3) buffer Result { T result[]; };
 layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } beside;
@@ -20,6 +24,7 @@ layout(push_constant) uniform Push {
     uint stride[3];
     uint dilation[3];
     uint begin[3];
+    uint images;
     uint conv_groups;
     uint channels;
     uint rows;

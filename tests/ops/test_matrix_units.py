@@ -1,10 +1,13 @@
-"""Products by matrix units: which calls meet them, that none is used unmeasured, results."""
+"""Products and convolutions by matrix units: which calls meet them, that none is used unmeasured,
+results.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +15,16 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.cases.case import Case, floats
+from vksched.cases.conv import CASES as CONVOLUTIONS
+from vksched.cases.conv import call as convolution
+from vksched.cases.conv import operands
 from vksched.cases.matmul import CASES, HALVES
 from vksched.cases.runner import Runner, check
 from vksched.machine.choices import Choices
 from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
-from vksched.ops.core.op import Call, get_op
+from vksched.ops.core.op import Call, Op, get_op
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.tuner.calls import calls_of, shader_hash
@@ -26,7 +32,7 @@ from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import identity_of
 from vksched.types import FLOAT16, FLOAT32, TensorType
 
-MATMUL = get_op("matmul")
+MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(
     max_invocations=1024,
     max_local_size=(1024, 1024, 64),
@@ -37,6 +43,7 @@ CARD = Limits(
     matrices=("float16*float16+float16 16x16x16", "float16*float16+float32 16x16x16"),
 )
 LARGE, SMALL = "matrices 16x16x16 128x128", "matrices 16x16x16 64x64"
+TALL = "matrices 16x16x16 128x64"
 
 
 def call_of(
@@ -47,8 +54,8 @@ def call_of(
     return Call(types, TensorType((m, n), dtype), Attrs(attrs), limits)
 
 
-def units_of(call: Call) -> list[str]:
-    return [name for name in variants_of(MATMUL, call) if name.startswith("matrices")]
+def units_of(call: Call, op: Op = MATMUL) -> list[str]:
+    return [name for name in variants_of(op, call) if name.startswith("matrices")]
 
 
 def test_units_come_last_so_that_none_is_used_unmeasured() -> None:
@@ -109,10 +116,61 @@ def test_sizes_of_no_fours_are_packed_first() -> None:
     assert shaders == ["matmul_pack", "matmul_pack", "matmul_matrices_float32"]
 
 
+def mixed_conv(rows: int, side: int, limits: Limits = CARD, **more: Any) -> Call:
+    case = convolution("conv", operands((2, 3, side, side), (rows, 3, 3, 3), rows), "", **more)
+    return replace(case, attrs={**case.attrs, "precision": "mixed"}).call(limits)
+
+
+def test_convolutions_meet_units_where_a_product_pays() -> None:
+    for rows, side, found in ((64, 9, True), (16, 5, True), (15, 9, False), (64, 4, False)):
+        call = mixed_conv(rows, side)
+        names = variants_of(CONV, call)
+        units = units_of(call, CONV)
+        assert units == ([TALL, SMALL] if found else [])
+        assert names[len(names) - len(units) :] == tuple(units)
+        assert choice_of(CONV, call).variant == "im2col"
+    assert units_of(mixed_conv(64, 9, replace(CARD, float16=False)), CONV) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "guarded"),
+    [
+        ({}, 1),  # lines of 27 steps are packed
+        ({"padding": 1}, 2),
+        ({"padding": (0, 1, 0, 0)}, 1),
+        ({"padding": (0, 0, 1, 0)}, 2),
+    ],
+)
+def test_convolutions_test_the_axes_that_reach_over_an_edge(
+    more: dict[str, Any], guarded: int
+) -> None:
+    call = replace(mixed_conv(64, 20, **more), variant=SMALL)
+    pack, product = lower(CONV, call).dispatches
+    assert (pack.shader, product.shader) == ("matmul_pack", "conv_matrices")
+    assert dict(product.constants)["GUARDED"] == guarded
+    assert product.subgroup == 32 and product.barrier
+
+
+def test_long_convolutions_are_cut_into_dispatches() -> None:
+    x, w, result = ((8, 512, 256, 256), (512, 512, 3, 3), (8, 512, 254, 254))
+    small = mixed_conv(64, 9)
+    types = (TensorType(x, FLOAT32), TensorType(w, FLOAT32))
+    call = Call(types, TensorType(result, FLOAT32), small.attrs, CARD, TALL)
+    dispatches = lower(CONV, call).dispatches
+    cuts = [(dict(d.push)["first_item"], dict(d.push)["last_item"]) for d in dispatches]
+    assert [first for first, _ in cuts] == [0, *(last for _, last in cuts[:-1])]
+    assert cuts[-1][1] == 4 * -(-8 * 254 * 254 // 64)
+    assert all((last - first) * 2 * 128 * 64 * 512 * 9 <= 1e11 for first, last in cuts)
+
+
 NAMES = [name for name in vulkan_names() if probe.resolve(name).limits.matrices]
-MIXED = [replace(case, attrs={**case.attrs, "precision": "mixed"}) for case in CASES]
+MIXED = [
+    replace(case, attrs={**case.attrs, "precision": "mixed"}) for case in (*CASES, *CONVOLUTIONS)
+]
 WITH_UNITS = [
-    case for case in (*HALVES, *MIXED) if any(units_of(case.call(CARD))) and not case.large
+    case
+    for case in (*HALVES, *MIXED)
+    if any(units_of(case.call(CARD), case.declaration)) and not case.large
 ]
 
 
@@ -157,7 +215,7 @@ def test_a_graph_runs_by_the_unit_that_was_measured(
 @pytest.mark.parametrize("case", WITH_UNITS, ids=lambda case: case.id)
 def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     limits = runner.device.limits
-    units = units_of(case.call(limits))
+    units = units_of(case.call(limits), case.declaration)
     assert units
     for variant in units:
         got = runner.run(case, limits, variant)

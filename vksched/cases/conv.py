@@ -88,6 +88,8 @@ CONV: list[Row] = [
     ("im2col odd", (2, 5, 7, 7), (24, 5, 3, 3), False, {"padding": 1}),
     ("im2col odd groups", (2, 6, 7, 7), (64, 3, 3, 3), True, {"padding": 1, "groups": 2}),
     ("im2col whole window", (2, 8, 3, 4), (12, 8, 3, 4), True, {}),
+    ("im2col across images", (5, 5, 5, 7), (37, 5, 3, 3), True, {"padding": 1, "stride": 2}),
+    ("im2col 3d groups", (2, 6, 5, 4, 5), (34, 3, 2, 2, 3), False, {"padding": 1, "groups": 2}),
     # a product at once
     ("pointwise", (2, 8, 5, 7), (16, 8, 1, 1), True, {}),
     ("pointwise", (1, 12, 8, 8), (8, 12, 1, 1), False, {}),

@@ -154,4 +154,9 @@ def typical_graph() -> Graph:
         codes_of_x = some(1, channels, side, side, dtype=INT32)
         outputs.append(conv_integer(codes_of_x, words, channels, (3, 3), padding=1))
     outputs.append(conv(some(1, 3, 224, 224), some(64, 3, 7, 7), stride=2, padding=3))
+    for channels, side in ((64, 56), (256, 14)):
+        for kernel in (1, 3):
+            w = some(channels, channels, kernel, kernel)
+            plain = conv(some(1, channels, side, side), w, padding=kernel // 2)
+            outputs.append(apply("conv", plain.inputs, {**plain.attrs, PRECISION: MIXED}))
     return build_graph(outputs)[0]

@@ -150,7 +150,8 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
         return ()
     a, b, _, m = operands_of(call)
     fours = a.in_fours and b.in_fours
-    units = matrix_variants(call, m) if a.along * a.lines and (packs or fours) else ()
+    n = call.output.shape[-1]
+    units = matrix_variants(call, m, n) if a.along * a.lines and (packs or fours) else ()
     return (*_plain_variants(call, packs), *units)
 
 
@@ -433,7 +434,7 @@ def _algorithm(
         return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
     units = matrix_tile(call)
     if units is not None:
-        return f"matmul_matrices_{dtype}", (units.size, units.size), (*along, *units.constants)
+        return f"matmul_matrices_{dtype}", (units.columns, units.rows), (*along, *units.constants)
     tile = lanes_of(call.limits).get(call.variant)
     if tile is not None:
         constants = () if tile.fixed else along[1:] if tile.few else along

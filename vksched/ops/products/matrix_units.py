@@ -1,4 +1,5 @@
 """Products by matrix units: which of a device's cooperative matrices compute a call, in what tiles.
+Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
     one group:    2 x 2 subgroups, which share both factors as float16 in shared memory
@@ -20,9 +21,14 @@ from ..core.op import Call
 from ..core.precision import may_round
 
 _SHAPE = re.compile(r"float16\*float16\+float32 (\d+)x(\d+)x(\d+)", re.ASCII)
-_SIDES = {False: (64, 32), True: (16,)}
+PRODUCT, CONVOLUTION = "product", "convolution"
+_TILES = {
+    PRODUCT: {False: ((64, 64), (32, 32)), True: ((16, 16),)},
+    CONVOLUTION: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
+}
 """Rows and columns that one subgroup computes, by whether the device is a CPU driver: llvmpipe
-takes a minute to compile 32.
+takes a minute to compile 32. Convolutions hold more registers beside the sums, and gather windows
+once for all rows of a tile.
 """
 _SUBGROUPS = 2
 """Of a group, down and across."""
@@ -36,22 +42,18 @@ LEAST_SIDE = 16
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """A variant of `matmul_matrices`. shape: rows, columns and depth of one cooperative matrix.
-    side: rows and columns of a subgroup. subgroup: its lanes.
+    """A variant of `matmul_matrices` or `conv_matrices`. shape: rows, columns and depth of one
+    cooperative matrix. rows, columns: that one group computes. subgroup: its lanes.
     """
 
     shape: tuple[int, int, int]
-    side: int
+    rows: int
+    columns: int
     subgroup: int
 
     @property
-    def size(self) -> int:
-        """Rows and columns that one group computes."""
-        return _SUBGROUPS * self.side
-
-    @property
     def name(self) -> str:
-        return f"matrices {'x'.join(map(str, self.shape))} {self.size}x{self.size}"
+        return f"matrices {'x'.join(map(str, self.shape))} {self.rows}x{self.columns}"
 
     @property
     def local(self) -> int:
@@ -61,7 +63,8 @@ class MatrixTile:
     @property
     def shared_bytes(self) -> int:
         rows, columns, _ = self.shape
-        return 2 * self.size * (_STEPS + 8) * 2 + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
+        tiles = (self.rows + self.columns) * (_STEPS + 8) * 2 + _STEPS * 16
+        return tiles + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
 
     @property
     def constants(self) -> tuple[tuple[str, int], ...]:
@@ -69,46 +72,52 @@ class MatrixTile:
         return (
             ("LOCAL_X", self.local),
             *(("MATRIX_M", rows), ("MATRIX_N", columns), ("MATRIX_K", depth)),
-            *(("DOWN", self.side // rows), ("ACROSS", self.side // columns)),
+            ("DOWN", self.rows // _SUBGROUPS // rows),
+            ("ACROSS", self.columns // _SUBGROUPS // columns),
         )
 
     def fits(self, limits: Limits) -> bool:
         """Whether a device can run it."""
         rows, columns, depth = self.shape
-        tiles = self.side % rows == self.side % columns == _STEPS % depth == 0
+        across = self.columns % (_SUBGROUPS * columns) == 0
+        tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS % depth == 0
         whole = tiles and depth % 8 == columns % 4 == 0
-        sums = self.side * self.side // self.subgroup
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
-        reads = self.size * _STEPS // 8  # of eight values along k, by all invocations
-        return whole and fits and sums <= _MOST_SUMS and reads % self.local == 0
+        reads = {side * _STEPS // 8 for side in (self.rows, self.columns)}
+        # reads are of eight values along k, by all invocations
+        even = all(read % self.local == 0 for read in reads)
+        return whole and fits and even and self.rows * self.columns // self.local <= _MOST_SUMS
 
 
 @lru_cache(maxsize=64)
-def _tiles(limits: Limits) -> dict[str, MatrixTile]:
+def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     if not (limits.float16 and limits.subgroup_sizes):
         return {}
     # Drivers that offer several sizes have units for the smallest one, and Intel's for no other.
     subgroup = min(limits.subgroup_sizes)
     shapes = [tuple(map(int, m.groups())) for m in map(_SHAPE.fullmatch, limits.matrices) if m]
     tiles = [
-        MatrixTile((rows, columns, depth), side, subgroup)
-        for rows, columns, depth in shapes
-        for side in _SIDES[limits.software]
+        MatrixTile((m, n, k), _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
+        for m, n, k in shapes
+        for rows, columns in _TILES[of][limits.software]
     ]
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
 
 
-def matrix_tile(call: Call) -> MatrixTile | None:
-    """Returns the tile of a call's variant, None where that is another kernel."""
-    return _tiles(call.limits).get(call.variant) if call.variant.startswith("matrices ") else None
+def matrix_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
+    """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT or
+    CONVOLUTION.
+    """
+    named = call.variant.startswith("matrices ")
+    return _tiles(call.limits, of).get(call.variant) if named else None
 
 
-def matrix_variants(call: Call, rows: int) -> tuple[str, ...]:
-    """Returns the variants that can multiply the factors of a call, of so many rows, as float16."""
-    if min(rows, call.output.shape[-1]) < LEAST_SIDE or not rounds(call):
+def matrix_variants(call: Call, rows: int, columns: int, of: str = PRODUCT) -> tuple[str, ...]:
+    """Returns the variants that can compute a call as a product of float16 with such a result."""
+    if min(rows, columns) < LEAST_SIDE or not rounds(call):
         return ()
-    return tuple(_tiles(call.limits))
+    return tuple(_tiles(call.limits, of))
 
 
 def rounds(call: Call) -> bool:

@@ -18,6 +18,7 @@ from ..elementwise import add, mul
 from ..elementwise.epilogue import with_epilogue
 from ..moves.layout import reshape
 from ..rows.reduce import reduce_sum
+from .conv_direct import conv_window, transpose_window
 from .conv_host import conv_host, groups_of
 from .conv_kernels import (
     CONV_SHADERS,
@@ -25,9 +26,7 @@ from .conv_kernels import (
     conv_rounds,
     conv_scratch,
     conv_variants,
-    conv_window,
     lower_conv,
-    transpose_window,
 )
 from .transpose_kernels import (
     TRANSPOSE_SHADERS,

@@ -29,7 +29,7 @@ from ..moves.pad import pad
 from ..products.matmul import matmul
 from ..rows.reduce import reduce_sum
 from .conv import conv
-from .conv_kernels import conv_window, transpose_window
+from .conv_direct import conv_window, transpose_window
 from .depthwise_weights import depthwise_weights, window_of
 from .turn_kernels import turn_kernels
 from .window import Window, extent

@@ -1,4 +1,5 @@
-"""Which kernels compute a convolution: directly, or as a matrix product of its unfolded windows.
+"""Which kernels compute a convolution: directly, as a matrix product of its unfolded windows, or by
+matrix units (conv_matrices.py).
 
     x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
     x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window is all of an image
@@ -15,15 +16,25 @@ from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
 from ...types import FLOAT32, TensorType
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch
-from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
+from ..core.op import SCRATCH, Call, Dispatch
+from ..core.strides import MAX_DISPATCHES
 from ..products import matmul
+from ..products.matrix_units import CONVOLUTION, matrix_tile
 from ..products.operands import product_attrs
-from .window import Push, Window, extent, launches, three
+from .conv_direct import (
+    BLOCK,
+    ConvSum,
+    conv_depthwise,
+    conv_depthwise_3x3,
+    conv_operands,
+    conv_window,
+    direct,
+    is_3x3,
+    sum_of,
+)
+from .conv_matrices import CONV_MATRICES, conv_by_units, conv_units, unit_scratch
+from .window import Push, Window, launches, three
 
-BLOCK = 4
-"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/windows/conv*)."""
 _LEAST_STEPS, LEAST_ROWS = 8, 8
 """Steps of a window in all channels and rows of a group from which a product pays."""
 SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
@@ -34,163 +45,6 @@ _WEIGHTS = SCRATCH - 1
 """The weights, packed."""
 _CHUNK_PLACES = 64
 """Places of a part of an image are a multiple of this."""
-
-
-def conv_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Returns the window of a convolution's weights over its input."""
-    x, w = inputs[:2]
-    steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
-    return Window(x.shape[2:], w.shape[2:], *steps)
-
-
-def transpose_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:
-    """Returns the window that a transposed convolution's input takes over its result.
-
-    Its end counts the output padding, so it may be below 0.
-    """
-    x, w = inputs[:2]
-    stride, dilation, begin, end, extra = (
-        attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end", "output_padding")
-    )
-    end = tuple(e - more for e, more in zip(end, extra, strict=True))
-    reach = extent(w.shape[2:], dilation)
-    sizes = (
-        (n - 1) * s + r - b - e
-        for n, s, r, b, e in zip(x.shape[2:], stride, reach, begin, end, strict=True)
-    )
-    return Window(tuple(sizes), w.shape[2:], stride, dilation, begin, end)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """What one group of a convolution adds up: rows of results over channels and taps."""
-
-    groups: int
-    rows: int
-    channels: int
-    taps: int
-    places: int
-
-    @property
-    def steps(self) -> int:
-        return self.channels * self.taps
-
-
-def sum_of(call: Call) -> _Sum:
-    groups = call.attrs.as_int("groups")
-    x, w, out = call.inputs[0].shape, call.inputs[1].shape, call.output.shape
-    taps, places = math.prod(w[2:]), math.prod(out[2:])
-    return _Sum(groups, out[1] // groups, x[1] // groups, taps, places)
-
-
-# -- directly ----------------------------------------------------------------------------------
-
-
-def conv_constants(call: Call, first: bool = True) -> tuple[tuple[str, int], ...]:
-    return (("HAS_BIAS", int(len(call.inputs) > 2 and first)),)
-
-
-def conv_operands(call: Call) -> tuple[int, ...]:
-    return (0, 1, 2 if len(call.inputs) > 2 else 0, OUTPUT)
-
-
-def push_of(call: Call, window: Window) -> Push:
-    parts = sum_of(call)
-    return (
-        *window.push(),
-        ("x_sizes", three(call.inputs[0].shape[2:])),
-        ("result_sizes", three(call.output.shape[2:])),
-        *(("conv_groups", parts.groups), ("channels", parts.channels), ("rows", parts.rows)),
-    )
-
-
-def direct(
-    shader: str, call: Call, window: Window, reach: tuple[tuple[str, int], ...] = ()
-) -> tuple[Dispatch, ...]:
-    """One invocation sums up four rows of a group, or the only one; channels in parts where a CPU
-    driver's loops would end early.
-    """
-    parts, limits = sum_of(call), call.limits
-    one_row = parts.rows == 1
-    blocks = -(-parts.rows // (1 if one_row else BLOCK))
-    items = call.output.shape[0] * parts.groups * blocks * parts.places
-    most = parts.channels
-    if limits.software:
-        most = max(1, min(most, (LOOP_STEPS - 2 * window.rounds()) // parts.taps))
-    push = push_of(call, window)
-    starts = range(0, max(parts.channels, 1), max(most, 1))
-    return tuple(
-        Dispatch(
-            f"{shader}_{call.output.dtype}",
-            conv_operands(call),
-            launch.groups,
-            (*push, *launch.push, ("start", start), ("end", min(start + most, parts.channels))),
-            (
-                *conv_constants(call, start == 0),
-                *(("ADDS", int(start > 0)), ("ONE_ROW", int(one_row))),
-                *reach,
-            ),
-            barrier=launch.barrier or start > 0,
-            partial=start + most < parts.channels,
-        )
-        for start in starts
-        for launch in launches(shader, items, window.rounds(most), limits)
-    )
-
-
-def _depthwise(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    sizes = three(call.output.shape[2:])
-    lines = call.output.size // sizes[2]
-    slides = window.stride[-1] == window.dilation[-1]
-    push = (*push_of(call, window), ("start", 0), ("end", 1))
-    return tuple(
-        Dispatch(
-            f"conv_depthwise_{call.output.dtype}",
-            conv_operands(call),
-            launch.groups,
-            (*push, *launch.push),
-            (*conv_constants(call), ("SLIDES", int(slides))),
-            barrier=launch.barrier,
-        )
-        for launch in launches("conv", lines * -(-sizes[2] // BLOCK), window.rounds(), call.limits)
-    )
-
-
-def _is_3x3(call: Call, window: Window) -> bool:
-    """Whether `conv_depthwise_3x3` can run it: the one of mobile networks."""
-    return (
-        call.output.dtype == FLOAT32
-        and window.kernel == (3, 3)
-        and set(window.dilation) == {1}
-        and window.stride in ((1, 1), (2, 2))
-    )
-
-
-def _depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    parts, (images, _, *sizes) = sum_of(call), call.output.shape
-    stride = window.stride[0]
-    lines, columns = 4 // stride, 4
-    items = images * parts.groups * parts.rows * -(-sizes[0] // lines) * -(-sizes[1] // columns)
-    push = (
-        *(("sizes", window.sizes), ("result_sizes", (sizes[0], sizes[1])), ("begin", window.begin)),
-        *(("rows", parts.groups * parts.rows), ("rows_per_channel", parts.rows)),
-    )
-    constants = (
-        *conv_constants(call),
-        ("X_IN_FOURS", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
-        ("RESULT_IN_FOURS", int(sizes[1] % 4 == 0)),
-    )
-    return tuple(
-        Dispatch(
-            f"conv_depthwise_3x3_{stride}",
-            conv_operands(call),
-            launch.groups,
-            (*push, *launch.push),
-            constants,
-            barrier=launch.barrier,
-        )
-        for launch in launches("conv", items, 4, call.limits)
-    )
 
 
 # -- as a product ------------------------------------------------------------------------------
@@ -318,7 +172,7 @@ def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
-def _is_linear(parts: _Sum, window: Window) -> bool:
+def _is_linear(parts: ConvSum, window: Window) -> bool:
     """Whether each result is a sum over all values of an image, as in squeeze-and-excitation."""
     whole = window.kernel == window.sizes and not any((*window.begin, *window.end))
     return whole and parts.places == 1 and parts.groups == 1 and parts.steps > 0
@@ -346,9 +200,15 @@ def conv_variants(call: Call) -> tuple[str, ...]:
     """Returns the algorithms that can run a convolution, the best guess first."""
     if call.output.size == 0:
         return ()
+    plain = _plain_variants(call)
+    # the others are a product that finds units on its own, and one of too few rows or channels
+    return (*plain, *conv_units(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
+
+
+def _plain_variants(call: Call) -> tuple[str, ...]:
     parts, window = sum_of(call), conv_window(call.inputs, call.attrs)
     if parts.channels == 1 and parts.rows < BLOCK:
-        return (DEPTHWISE_3X3, DEPTHWISE) if _is_3x3(call, window) else (DEPTHWISE,)
+        return (DEPTHWISE_3X3, DEPTHWISE) if is_3x3(call, window) else (DEPTHWISE,)
     if _is_linear(parts, window):
         return (LINEAR,)
     room = call.limits.max_buffer_bytes // 4
@@ -366,7 +226,9 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a convolution."""
     if call.output.size == 0:
         return ()
-    window = conv_window(call.inputs, call.attrs)
+    window, tile = conv_window(call.inputs, call.attrs), matrix_tile(call, CONVOLUTION)
+    if tile is not None:
+        return conv_by_units(call, window, tile)
     if call.variant == MATMUL:
         return _product(call, 0, _Pass(0, call.output.shape[0], 0, sum_of(call).places))
     if call.variant == LINEAR:
@@ -374,9 +236,9 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     if call.variant == IM2COL:
         return _unfolded(call, window)
     if call.variant == DEPTHWISE_3X3:
-        return _depthwise_3x3(call, window)
+        return conv_depthwise_3x3(call, window)
     if call.variant == DEPTHWISE:
-        return _depthwise(call, window)
+        return conv_depthwise(call, window)
     return direct("conv", call, window)
 
 
@@ -384,15 +246,19 @@ def conv_rounds(call: Call) -> int:
     """Returns the steps of one invocation that sums up windows, or copies one."""
     if call.output.size == 0:
         return 0
-    variant, parts = conv_variants(call)[0], sum_of(call)
+    variant, parts = _plain_variants(call)[0], sum_of(call)
     if variant in (MATMUL, LINEAR):
         return 0
     return parts.steps if variant == DIRECT else parts.taps
 
 
 def conv_scratch(call: Call) -> tuple[int, ...]:
-    """Returns the words of unfolded windows that a convolution needs at a time."""
-    if call.output.size == 0 or call.variant != IM2COL:
+    """Returns the words of unfolded windows that a convolution needs at a time, or of weights."""
+    if call.output.size == 0:
+        return ()
+    if matrix_tile(call, CONVOLUTION):
+        return unit_scratch(call)
+    if call.variant != IM2COL:
         return ()
     part, parts = next(_passes(call)), sum_of(call)
     lines = _lines(call, part)
@@ -406,4 +272,5 @@ CONV_SHADERS = (
     *("im2col", "conv_depthwise_3x3_1", "conv_depthwise_3x3_2"),
     *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
     *matmul.SHADERS,
+    CONV_MATRICES,
 )

@@ -18,18 +18,16 @@ from ..core.op import SCRATCH, Call, Dispatch
 from ..core.strides import MAX_DISPATCHES
 from ..products import matmul
 from ..products.operands import product_attrs
-from .conv_kernels import (
+from .conv_direct import (
     BLOCK,
-    LEAST_ROWS,
-    SCRATCH_WORDS,
-    SOFTWARE_SCRATCH_WORDS,
     conv_constants,
     conv_operands,
+    depthwise,
     direct,
-    push_of,
     sum_of,
     transpose_window,
 )
+from .conv_kernels import LEAST_ROWS, SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS
 from .window import Window, launches, three
 
 _LEAST_CHANNELS = 16
@@ -113,23 +111,6 @@ def _folded(call: Call, window: Window) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
-def _depthwise_transpose(call: Call, window: Window) -> tuple[Dispatch, ...]:
-    """One invocation computes four results a stride apart along the last axis."""
-    items = _items_apart(call.output.shape, window)
-    push = (*push_of(call, window), ("start", 0), ("end", 1))
-    return tuple(
-        Dispatch(
-            f"conv_transpose_depthwise_{call.output.dtype}",
-            conv_operands(call),
-            launch.groups,
-            (*push, *launch.push),
-            (*conv_constants(call), *_reach(window)),
-            barrier=launch.barrier,
-        )
-        for launch in launches("conv_transpose", items, window.rounds(BLOCK), call.limits)
-    )
-
-
 def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a transposed convolution."""
     if call.output.size == 0:
@@ -138,7 +119,9 @@ def lower_transpose(call: Call) -> tuple[Dispatch, ...]:
     if _transpose_images(call):
         return _folded(call, window)
     if sum_of(call).channels == 1 and sum_of(call).rows < BLOCK:
-        return _depthwise_transpose(call, window)
+        items, rounds = _items_apart(call.output.shape, window), window.rounds(BLOCK)
+        shader = "conv_transpose_depthwise"
+        return depthwise(shader, call, window, items, rounds, _reach(window))
     return direct("conv_transpose", call, window, _reach(window))
 
 
