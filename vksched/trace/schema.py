@@ -72,7 +72,7 @@ ASKED = {
 """What the planner was asked beside graph and machine. resident: by device number, nodes whose
 values were there. observed: by node how many functions see it.
 """
-SPLIT = {
+WORK = {
     "device": int,
     "nodes": [int],
     "copies_in": [Row((int, int, SPAN, SPAN))],
@@ -83,13 +83,13 @@ SPLIT = {
     "inner_barriers": int,
     "observed": [int],
     "in_place": [Row((int, int))],
-    "fixed_s": float,
-    "seconds": [float],
-    "measured": [bool],
 }
 """copies_in: node, split that it comes from or -1, place in the inbox, place in memory. copies_out:
-node, place in the outbox. fixed_s, seconds: predicted beside its nodes, and for each of its nodes.
-measured: whether the latter rests on measurements. The rest: as in `Split`.
+node, place in the outbox. The rest: as in `Split`.
+"""
+SPLIT = {**WORK, "fixed_s": float, "seconds": [float], "measured": [bool]}
+"""fixed_s, seconds: predicted beside its nodes, and for each of its nodes. measured: whether the
+latter rests on measurements.
 """
 MEMORY = {
     "weights": [int],
@@ -121,31 +121,37 @@ DECISION = {
 """As `Decision`. won, single: positions among the candidates, the first `weighed` of which are
 those of the decision.
 """
-PLAN = {
-    "graph": int,
-    "cause": str,
-    "asked": ASKED,
+CARRIED = {
     "machine": dict,
     "default_link": {"bytes_per_s": NUMBER, "latency_s": NUMBER},
     "policy": str,
     "copies": int,
-    "decides": bool,
     "rules": [str],
     "placements": [Row((int, int))],
-    "splits": [SPLIT],
+    "splits": [WORK],
     "final_waits": [int],
     "memory": [MEMORY],
     "locations": [Row((int, int, SPAN))],
     "notes": [str],
+}
+"""What devices need to carry a plan out, beside its graph. machine, default_link: as in `Machine`.
+rules, placements: for each node its device and the number of its rule. locations: device, node
+(-1 - node: its scratch memory), place.
+"""
+PLAN = {
+    **CARRIED,
+    "graph": int,
+    "cause": str,
+    "asked": ASKED,
+    "decides": bool,
+    "splits": [SPLIT],
     "decision": Either((None, DECISION)),
     "seconds": float,
     "spans": [Row((str, int, Either((None, int)), float, float))],
 }
-"""graph: its position in "graphs". cause: why it was made. machine, default_link: as in `Machine`.
-decides: whether its runs decide anew where their pieces go. rules, placements: for each node its
-device and the number of its rule. decision: None where nothing was weighed. locations: device, node
-(-1 - node: its scratch memory), place. seconds: of a run by simulation; spans: what happens in it:
-kind, device, split, start and end.
+"""graph: its position in "graphs". cause: why it was made. decides: whether its runs decide anew
+where their pieces go. decision: None where nothing was weighed. seconds: of a run by simulation;
+spans: what happens in it: kind, device, split, start and end.
 """
 FIELDS = {
     "submit": {"split": int},

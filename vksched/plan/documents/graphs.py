@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from ...errors import ModelFormatError, PlanError, VkschedError
 from ...graph import FEW, Graph, Node
 from ...ops.core.attrs import Attrs, AttrValue
 from ...ops.core.bounds import bounds_of_data
-from ...ops.core.late import Held, as_array
+from ...ops.core.late import Held, Late, as_array
 from ...ops.core.op import all_ops
 from ...trace.plain import float_of, plain
 from ...types import INT64, NDArray, TensorType, numpy_dtype
 
 MOST_BYTES = 1 << 30
 """Of arrays that a graph is given when it is read back, as their bounds differ."""
+PIECE_BYTES = 1 << 24
 NONSENSE = (
     VkschedError,
     TypeError,
@@ -46,22 +47,24 @@ NONSENSE = (
 def graph_document(graph: Graph) -> dict[str, Any]:
     """Returns a graph as `trace.schema.GRAPH` says."""
     return {
-        "nodes": [
-            {
-                "name": node.name,
-                "op": node.op,
-                "inputs": list(node.inputs),
-                "attrs": {name: plain(value) for name, value in node.attrs.items()},
-                "shape": list(node.type.shape),
-                "dtype": node.type.dtype,
-            }
-            for node in graph.nodes
-        ],
+        "nodes": list(map(node_document, graph.nodes)),
         "outputs": [list(pair) for pair in graph.outputs],
         "kept": list(graph.kept),
         "merged": dict(graph.merged),
         "weights": [_held(graph.nodes[n], array) for n, array in graph.data.items()],
         "states": [{"node": n} for n in graph.initial],
+    }
+
+
+def node_document(node: Node) -> dict[str, Any]:
+    """Returns a node as `trace.schema.NODE` says."""
+    return {
+        "name": node.name,
+        "op": node.op,
+        "inputs": list(node.inputs),
+        "attrs": {name: plain(value) for name, value in node.attrs.items()},
+        "shape": list(node.type.shape),
+        "dtype": node.type.dtype,
     }
 
 
@@ -74,33 +77,46 @@ def _held(node: Node, array: Held) -> dict[str, Any]:
     return out
 
 
-_hashes: dict[int, tuple[weakref.ref[Held], str]] = {}
+_digests: dict[int, tuple[weakref.ref[Held], str]] = {}
 _lock = threading.Lock()
 
 
 def hash_of(array: Held) -> str:
-    """Returns a hash of the bytes of an array; the same array is read once."""
+    """Returns the beginning of `digest_of`, enough to tell the weights of a tape apart."""
+    return digest_of(array)[:16]
+
+
+def digest_of(array: Held) -> str:
+    """Returns the SHA-256 of the bytes of an array; the same array is read once."""
     with _lock:
-        known = _hashes.get(id(array))
+        known = _digests.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
-    found = _digest(as_array(array))
+    made = hashlib.sha256()
+    for piece in pieces_of(array):
+        made.update(piece.data)
+    found = made.hexdigest()
     with _lock:
-        for gone in [key for key, (ref, _) in _hashes.items() if ref() is None]:
-            del _hashes[gone]
-        _hashes[id(array)] = weakref.ref(array), found
+        for gone in [key for key, (ref, _) in _digests.items() if ref() is None]:
+            del _digests[gone]
+        _digests[id(array)] = weakref.ref(array), found
     return found
 
 
-def _digest(array: NDArray) -> str:
-    """Returns a hash of all bytes, also of arrays that take less memory than they show."""
-    made = hashlib.sha256()
-    if array.flags.c_contiguous:
-        made.update(np.ascontiguousarray(array).data)
-        return made.hexdigest()[:16]
-    for row in array if array.ndim > 1 else [array]:
-        made.update(np.ascontiguousarray(row).data)
-    return made.hexdigest()[:16]
+def pieces_of(array: Held, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
+    """Returns the bytes of an array in order, a piece at a time: also of one that takes less memory
+    than it shows, or that is made when it is needed, of which no more is made than a piece.
+    """
+    count = max(1, size_bytes // array.dtype.itemsize)
+    if isinstance(array, Late):
+        for start in range(0, array.size, count):
+            piece = np.empty(min(count, array.size - start), array.dtype)
+            array.into(piece, start)
+            yield piece.view(np.uint8)
+        return
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    for start in range(0, array.size, count):
+        yield np.ascontiguousarray(flat[start : start + count]).view(np.uint8)
 
 
 # -- back ------------------------------------------------------------------------------------------
@@ -113,7 +129,7 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
         PlanError: it is none; the text says why.
     """
     try:
-        nodes = tuple(_node(at, given) for at, given in enumerate(document["nodes"]))
+        nodes = tuple(node_of(at, given) for at, given in enumerate(document["nodes"]))
         budget = [MOST_BYTES]
         data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
         initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
@@ -131,7 +147,8 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 
-def _node(at: int, given: Mapping[str, Any]) -> Node:
+def node_of(at: int, given: Mapping[str, Any]) -> Node:
+    """Returns a node of its document; declares its op where files may bring new ones."""
     attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
     _declare(given["op"])
     type_ = TensorType(tuple(given["shape"]), given["dtype"])

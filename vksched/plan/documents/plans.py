@@ -46,39 +46,43 @@ class Planned:
 
     def _plan_document(self) -> dict[str, Any]:
         plan = self.plan
-        rules = {placement.rule: 0 for placement in plan.placements}
-        rules = {rule: number for number, rule in enumerate(rules)}
-        expected = simulate(plan)
+        expected, carried = simulate(plan), carried_document(plan)
+        splits = [
+            {**work, **_expected_of(plan, split)}
+            for work, split in zip(carried["splits"], plan.splits, strict=True)
+        ]
         return {
+            **carried,
             "cause": self.cause,
             "asked": self.question.as_dict(),
-            "machine": plan.machine.as_dict(),
-            "default_link": plain(asdict(plan.machine.links.default)),
-            "policy": plan.policy,
-            "copies": plan.copies,
             "decides": self.decides,
-            "rules": [*rules],
-            "placements": [[p.device, rules[p.rule]] for p in plan.placements],
-            "splits": [_split_document(plan, split) for split in plan.splits],
-            "final_waits": list(plan.final_waits),
-            "memory": [_lists(asdict(memory)) for memory in plan.memory],
-            "locations": [[d, node, _span(s)] for (d, node), s in plan.locations.items()],
-            "notes": list(plan.notes),
+            "splits": splits,
             "decision": decision_document(plan.decision),
             "seconds": expected.seconds,
             "spans": [[b.kind, b.device, b.split, b.start_s, b.finish_s] for b in expected.spans],
         }
 
 
-def _split_document(plan: PlanValue, split: Split) -> dict[str, Any]:
-    graph, spec = plan.graph, plan.machine.devices[split.device]
-    asked: dict[int, Cost] = {}
-    for node in (graph.nodes[n] for n in split.nodes):
-        call = graph.signatures[node.id]
-        if call not in asked:
-            asked[call] = node_cost(spec, graph, node)
-    costs = [asked[graph.signatures[n]] for n in split.nodes]
-    entering, leaving = ([c.node for c in copies] for copies in (split.copies_in, split.copies_out))
+def carried_document(plan: PlanValue) -> dict[str, Any]:
+    """Returns what devices need to carry a plan out, as `trace.schema.CARRIED` says."""
+    rules = {placement.rule: 0 for placement in plan.placements}
+    rules = {rule: number for number, rule in enumerate(rules)}
+    return {
+        "machine": plan.machine.as_dict(),
+        "default_link": plain(asdict(plan.machine.links.default)),
+        "policy": plan.policy,
+        "copies": plan.copies,
+        "rules": [*rules],
+        "placements": [[p.device, rules[p.rule]] for p in plan.placements],
+        "splits": list(map(_work_of, plan.splits)),
+        "final_waits": list(plan.final_waits),
+        "memory": [_lists(asdict(memory)) for memory in plan.memory],
+        "locations": [[d, node, _span(s)] for (d, node), s in plan.locations.items()],
+        "notes": list(plan.notes),
+    }
+
+
+def _work_of(split: Split) -> dict[str, Any]:
     return {
         "device": split.device,
         "nodes": list(split.nodes),
@@ -90,6 +94,20 @@ def _split_document(plan: PlanValue, split: Split) -> dict[str, Any]:
         "inner_barriers": split.inner_barriers,
         "observed": list(split.observed),
         "in_place": [list(pair) for pair in split.in_place],
+    }
+
+
+def _expected_of(plan: PlanValue, split: Split) -> dict[str, Any]:
+    """Returns what a split is expected to take."""
+    graph, spec = plan.graph, plan.machine.devices[split.device]
+    asked: dict[int, Cost] = {}
+    for node in (graph.nodes[n] for n in split.nodes):
+        call = graph.signatures[node.id]
+        if call not in asked:
+            asked[call] = node_cost(spec, graph, node)
+    costs = [asked[graph.signatures[n]] for n in split.nodes]
+    entering, leaving = ([c.node for c in copies] for copies in (split.copies_in, split.copies_out))
+    return {
         "fixed_s": beside_seconds(graph, plan.machine, split.device, entering, leaving),
         "seconds": [cost.seconds for cost in costs],
         "measured": [cost.measured for cost in costs],
@@ -119,10 +137,7 @@ def asked_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Asked:
     """
     made = graph_of(graph)
     try:
-        machine = Machine.from_dict(document["machine"])
-        default = {key: number_of(value) for key, value in document["default_link"].items()}
-        links = replace(machine.links, default=Link(**default))
-        return Question.from_dict(document["asked"]), made, replace(machine, links=links)
+        return Question.from_dict(document["asked"]), made, machine_of(document)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be made again: {error}") from error
 
@@ -135,28 +150,42 @@ def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned
     """
     question, made, machine = asked_of(graph, document)
     try:
-        memory = tuple(DeviceMemory(**_tuples(each)) for each in document["memory"])
-        plan = Plan(
-            graph=made,
-            machine=machine,
-            policy=document["policy"],
-            copies=document["copies"],
-            placements=tuple(
-                Placement(device, document["rules"][rule])
-                for device, rule in document["placements"]
-            ),
-            splits=tuple(_split_of(at, each) for at, each in enumerate(document["splits"])),
-            final_waits=tuple(document["final_waits"]),
-            memory=memory,
-            locations=MappingProxyType(
-                {(device, node): Span(*span) for device, node, span in document["locations"]}
-            ),
-            notes=tuple(document["notes"]),
-            decision=decision_of(document["decision"]),
+        plan = replace(
+            carried_of(made, machine, document), decision=decision_of(document["decision"])
         )
         return Planned(plan.verify(), question, document["cause"], document["decides"])
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
+
+
+def carried_of(graph: Graph, machine: Machine, document: Mapping[str, Any]) -> Plan:
+    """Returns a plan of its document, which `trace.schema` has checked; nobody has verified it."""
+    rules = document["rules"]
+    return Plan(
+        graph=graph,
+        machine=machine,
+        policy=document["policy"],
+        copies=document["copies"],
+        placements=tuple(Placement(device, rules[rule]) for device, rule in document["placements"]),
+        splits=tuple(_split_of(at, each) for at, each in enumerate(document["splits"])),
+        final_waits=tuple(document["final_waits"]),
+        memory=tuple(DeviceMemory(**_tuples(each)) for each in document["memory"]),
+        locations=MappingProxyType(
+            {(device, node): Span(*span) for device, node, span in document["locations"]}
+        ),
+        notes=tuple(document["notes"]),
+    )
+
+
+def machine_of(document: Mapping[str, Any]) -> Machine:
+    """Returns the machine of a plan's document.
+
+    Raises:
+        PlanError: it is none, or its links make no sense.
+    """
+    machine = Machine.from_dict(document["machine"])
+    default = {key: number_of(value) for key, value in document["default_link"].items()}
+    return replace(machine, links=replace(machine.links, default=Link(**default)))
 
 
 def _split_of(at: int, data: Mapping[str, Any]) -> Split:

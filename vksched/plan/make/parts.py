@@ -19,6 +19,7 @@ from ...machine.hosts import CALLER, CPU, device_of, host_of
 from ...machine.spec import DeviceSpec, Machine
 from ...ops.core.attrs import Attrs
 from ...ops.core.bounds import OF_DTYPE
+from ...ops.core.tensor import bounds_attrs
 from ...types import FLOAT32, INT32, INT64, UINT32, TensorType
 from ..parts import Part, Send, Take
 from ..plan import Plan
@@ -26,6 +27,7 @@ from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Split
 
 BLANK = TensorType((), FLOAT32)
 """Of a node that a part has nothing to do with."""
+NO_SHAPE = Attrs({"shape": BLANK.shape, "dtype": BLANK.dtype})
 NOTHING = DeviceMemory((), 0, (), (), (), 0)
 
 
@@ -258,15 +260,16 @@ class _Cut:
 
 def blank(node_id: int) -> Node:
     """Returns a node that a part has nothing to do with."""
-    return Node(node_id, "input", (), Attrs(), BLANK, f"~{node_id}")
+    return Node(node_id, "input", (), NO_SHAPE, BLANK, f"~{node_id}")
 
 
 def _as_input(graph: Graph, node: Node) -> Node:
     """Returns an input that is known to hold what a node makes."""
-    attrs, dtype = Attrs(), node.type.dtype
+    dtype = node.type.dtype
     known = graph.bounds[node.id] if dtype in (INT32, UINT32, INT64) else None
-    if known is not None and known != OF_DTYPE.get(dtype):
-        attrs = Attrs({"low": int(known[0]), "high": int(known[1])})
+    narrow = known is not None and known != OF_DTYPE.get(dtype)
+    bounds = bounds_attrs("input", known, node.type) if narrow else {}
+    attrs = Attrs({"shape": node.type.shape, "dtype": dtype, **bounds})
     return Node(node.id, "input", (), attrs, node.type, node.name)
 
 

@@ -1,0 +1,140 @@
+"""Parts as documents: what a host reads is what the caller cut, and nonsense is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cut_plans import HOSTS, spread
+from drawn_plans import draw_case
+from graphs import A, B, chain, make_plan
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vksched as vs
+from vksched.ops.core.late import Held, Late, as_array
+from vksched.plan.documents.graphs import digest_of, pieces_of
+from vksched.plan.documents.parts import part_document, part_of
+from vksched.plan.make.parts import cut
+from vksched.plan.parts import Part
+from vksched.types import NDArray, TensorType, numpy_dtype
+
+
+def sent(part: Part) -> Part:
+    """The part as another computer reads it, its weights found by their hashes alone."""
+    every = part.plan.graph.data.values()
+    held = {digest_of(array): b"".join(p.tobytes() for p in pieces_of(array)) for array in every}
+
+    def weight(node: int, digest: str, type_: TensorType) -> Held:
+        assert part.plan.graph.nodes[node].type == type_
+        return np.frombuffer(held[digest], numpy_dtype(type_.dtype)).reshape(type_.shape)
+
+    document = part_document(part, lambda key: f"state {id(key)}")
+    return part_of(json.loads(json.dumps(document)), weight)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 1 << 32), st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3))
+def test_parts_are_read_as_they_were_cut(seed: int, hosts: list[str]) -> None:
+    for part in cut(spread(draw_case(seed).plan("priority"), hosts)):
+        read, plan = sent(part), part.plan
+        for name in ("host", "numbers", "steps", "inputs", "results"):
+            assert getattr(read, name) == getattr(part, name), name
+        for name in ("policy", "copies", "placements", "splits", "final_waits", "memory"):
+            assert getattr(read.plan, name) == getattr(plan, name), name
+        assert read.plan.locations == plan.locations
+        for name in ("nodes", "outputs", "kept", "words", "views", "bounds", "written_over"):
+            assert getattr(read.plan.graph, name) == getattr(plan.graph, name), name
+        assert read.plan.machine.devices == plan.machine.devices
+        assert read.plan.graph.data.keys() == plan.graph.data.keys()
+        assert read.plan.graph.initial.keys() == plan.graph.initial.keys()
+
+
+def test_a_part_tells_only_of_nodes_that_it_has_to_do_with() -> None:
+    plan = spread(make_plan(*chain([A] * 20 + [B])), ("node1", "node2"))
+    _, one, two = (part_document(part, str) for part in cut(plan))
+    assert len(one["nodes"]) > 20 > len(two["nodes"]) and one["size"] == two["size"]
+
+
+def test_equal_weights_have_one_key_and_states_the_one_that_they_were_given() -> None:
+    x, held = vs.input("x", (4,)), vs.state(np.zeros(4, np.float32), "s")
+    w, again = (vs.weight(np.arange(4, dtype=np.float32), name) for name in ("w", "again"))
+    graph, ids = vs.build_graph([x * w * again], updates={held: held + x})
+    (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
+    keys = sent(part).plan.graph.keys
+    assert keys[ids[w]] == keys[ids[again]]
+    assert keys[ids[held]] == f"state {id(held)}"
+
+
+# -- weights as bytes ------------------------------------------------------------------------------
+
+
+def test_the_hash_of_a_weight_is_of_its_own_bytes_however_it_is_held() -> None:
+    rng = np.random.default_rng(3)
+    words = rng.integers(0, 1 << 32, (37, 11), dtype=np.uint32)
+
+    def make(first: int, out: NDArray) -> None:
+        out[...] = words[first : first + len(out)]
+
+    for array in (words, Late(words.shape, make), np.asfortranarray(words)):
+        for size_bytes in (1, 100, 1 << 20):
+            assert b"".join(p.tobytes() for p in pieces_of(array, size_bytes)) == words.tobytes()
+    late = Late(words.shape, make)
+    assert digest_of(late) == digest_of(words) != digest_of(words[::-1])
+    assert late._made() is None, "no more of it is made than a piece"
+    assert digest_of(np.broadcast_to(np.float32(2), (9, 5))) == digest_of(
+        np.full((9, 5), 2, np.float32)
+    )
+    assert list(pieces_of(np.zeros((0, 3), np.float32))) == []
+    assert np.array_equal(as_array(late), words)
+
+
+# -- nonsense --------------------------------------------------------------------------------------
+
+
+def with_node(document: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    nodes = document["nodes"]
+    return {**document, "nodes": [{**nodes[0], **fields}, *nodes[1:]]}
+
+
+WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no object": lambda d: [d],
+    "nothing": lambda d: {},
+    "a word for a number": lambda d: {**d, "copies": "two"},
+    "too many nodes": lambda d: {**d, "size": 1 << 62},
+    "nodes below none": lambda d: {**d, "size": -1},
+    "an id twice": lambda d: {**d, "nodes": d["nodes"] * 2},
+    "an id outside": lambda d: with_node(d, id=-1),
+    "an unknown op": lambda d: with_node(d, op="os.system"),
+    "a shape of no size": lambda d: with_node(d, shape=[1 << 62, 1 << 62]),
+    "a shape below none": lambda d: with_node(d, shape=[-4]),
+    "a type that is none": lambda d: with_node(d, dtype="object"),
+    "a split that is another's": lambda d: {**d, "numbers": [0, 1, 2]},
+    "a device that is not there": lambda d: {
+        **d,
+        "splits": [{**d["splits"][0], "device": 9}],
+    },
+    "a step that is none": lambda d: {**d, "steps": [[0, [[1, 2]]]]},
+    "steps twice": lambda d: {**d, "steps": d["steps"] * 2},
+    "a place outside its page": lambda d: {
+        **d,
+        "locations": [[device, node, [0, 1 << 40, 512]] for device, node, _ in d["locations"]],
+    },
+    "a weight of no node": lambda d: {**d, "weights": [{"node": -1, "hash": "00"}]},
+    "a weight of a far node": lambda d: {**d, "weights": [{"node": 1 << 40, "hash": "00"}]},
+    "a state of no state": lambda d: {**d, "states": [{"node": 1 << 40, "key": "s"}]},
+    "a rule that is not there": lambda d: {**d, "rules": []},
+    "no cpu": lambda d: {**d, "machine": {"devices": []}, "memory": []},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_document_that_is_no_sound_part_is_refused(name: str) -> None:
+    document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
+    document = json.loads(json.dumps(document))
+    array = np.ones(1, np.float32)
+    with pytest.raises(vs.PlanError, match="parts|plan|machine"):
+        part_of(WRONG[name](document), lambda node, digest, type_: array)
