@@ -15,25 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
-from vksched.ops.core.late import Held, Late, as_array
+from vksched.ops.core.late import Late, as_array
 from vksched.plan.documents.graphs import digest_of, pieces_of
-from vksched.plan.documents.parts import part_document, part_of
+from vksched.plan.documents.parts import PartDocuments, part_document, part_of
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
-from vksched.types import NDArray, TensorType, numpy_dtype
+from vksched.types import NDArray
 
 
 def sent(part: Part) -> Part:
     """The part as another computer reads it, its weights found by their hashes alone."""
-    every = part.plan.graph.data.values()
-    held = {digest_of(array): b"".join(p.tobytes() for p in pieces_of(array)) for array in every}
+    documents = PartDocuments()
+    text, weights = documents.write(part, lambda key: f"state {id(key)}")
 
-    def weight(node: int, digest: str, type_: TensorType) -> Held:
-        assert part.plan.graph.nodes[node].type == type_
-        return np.frombuffer(held[digest], numpy_dtype(type_.dtype)).reshape(type_.shape)
+    def weight(digest: str) -> NDArray:
+        return np.frombuffer(b"".join(p.tobytes() for p in weights[digest]), np.uint8)
 
-    document = part_document(part, lambda key: f"state {id(key)}")
-    return part_of(json.loads(json.dumps(document)), weight)
+    assert len(weights) == len(set(weights))
+    return documents.read(text, weight, str.upper)
 
 
 @settings(deadline=None, max_examples=30)
@@ -66,7 +65,7 @@ def test_equal_weights_have_one_key_and_states_the_one_that_they_were_given() ->
     (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
     keys = sent(part).plan.graph.keys
     assert keys[ids[w]] == keys[ids[again]]
-    assert keys[ids[held]] == f"state {id(held)}"
+    assert keys[ids[held]] == f"STATE {id(held)}"
 
 
 # -- weights as bytes ------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_document_that_is_no_sound_part_is_refused(name: str) -> None:
     document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
-    document = json.loads(json.dumps(document))
-    array = np.ones(1, np.float32)
+    document, array = json.loads(json.dumps(document)), np.ones(1, np.float32)
+    assert part_of(document, lambda digest: array).host == "node1"
     with pytest.raises(vs.PlanError, match="parts|plan|machine"):
-        part_of(WRONG[name](document), lambda node, digest, type_: array)
+        part_of(WRONG[name](document), lambda digest: array)

@@ -12,7 +12,8 @@ Complexity: O(nodes that the part has to do with). Examples: tests/plan/test_par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,13 +21,12 @@ import numpy as np
 
 from ...errors import PlanError
 from ...graph import Graph, Node
-from ...ops.core.late import Held
 from ...trace.schema import CARRIED, NODE, Either, Row, check
 from ...types import NDArray, TensorType, numpy_dtype
 from ..check.parts import verify_part
 from ..make.parts import blank
 from ..parts import Part, Send, Steps, Take
-from .graphs import NONSENSE, digest_of, node_document, node_of
+from .graphs import NONSENSE, digest_of, node_document, node_of, pieces_of
 from .plans import carried_document, carried_of, machine_of
 
 MOST_NODES = 1 << 22
@@ -52,12 +52,12 @@ position, and value, split and host of what is sent, or value, host and what is 
 taken. The rest: as in `Part` and `Graph`.
 """
 
-WeightOf = Callable[[int, str, TensorType], Held]
-"""Returns the weight of a node, which has this hash and type."""
+WeightOf = Callable[[str], NDArray]
+"""Returns the bytes that have this hash."""
 
 
-def part_document(part: Part, state_key: Callable[[object], str]) -> dict[str, Any]:
-    """Returns a part as `PART` says. state_key: the name of a state of one of `Graph.keys`."""
+def part_document(part: Part, state: Callable[[object], str]) -> dict[str, Any]:
+    """Returns a part as `PART` says. state: gives the name of a state by its key in the graph."""
     graph = part.plan.graph
     there = (node for node in graph.nodes if node != blank(node.id))
     return {
@@ -68,7 +68,7 @@ def part_document(part: Part, state_key: Callable[[object], str]) -> dict[str, A
         "outputs": [list(pair) for pair in graph.outputs],
         "kept": list(graph.kept),
         "weights": [{"node": n, "hash": digest_of(held)} for n, held in graph.data.items()],
-        "states": [{"node": n, "key": state_key(graph.keys[n])} for n in graph.initial],
+        "states": [{"node": n, "key": state(graph.keys[n])} for n in graph.initial],
         "numbers": list(part.numbers),
         "steps": [[at, list(map(_step_document, steps))] for at, steps in part.steps.items()],
         "inputs": list(part.inputs),
@@ -82,9 +82,11 @@ def _step_document(step: Send | Take) -> list[object]:
     return [step.value, step.host, list(step.shown)]
 
 
-def part_of(document: object, weight: WeightOf) -> Part:
-    """Returns a part of its document, verified. Weights that two parts share by their hash have the
-    same key in both; the key of a state is its name.
+def part_of(
+    document: object, weight: WeightOf, state: Callable[[str], object] = lambda name: name
+) -> Part:
+    """Returns a part of its document, verified. Weights that parts share by hash and type have one
+    key in all. state: gives the key of a state by its name.
 
     Raises:
         PlanError: it is none, or breaks a promise; the text says why. What `weight` raises.
@@ -94,14 +96,15 @@ def part_of(document: object, weight: WeightOf) -> Part:
         assert isinstance(document, Mapping)
         nodes = _nodes_of(document)
         types = {held["node"]: nodes[held["node"]].type for held in document["weights"]}
-        initial = {state["node"]: _nothing(nodes[state["node"]]) for state in document["states"]}
+        initial = {held["node"]: _nothing(nodes[held["node"]]) for held in document["states"]}
     except NONSENSE as error:
         raise _unreadable(error) from error
     hashes = {held["node"]: held["hash"] for held in document["weights"]}
-    data = {node: weight(node, digest, types[node]) for node, digest in hashes.items()}
+    found = {digest: weight(digest) for digest in dict.fromkeys(hashes.values())}
     keys: dict[int, object] = {node: (digest, types[node]) for node, digest in hashes.items()}
-    keys.update((state["node"], state["key"]) for state in document["states"])
+    keys.update((held["node"], state(held["key"])) for held in document["states"])
     try:
+        data = {node: _typed(found[digest], types[node]) for node, digest in hashes.items()}
         graph = Graph(
             nodes,
             tuple((name, node) for name, node in document["outputs"]),
@@ -134,6 +137,12 @@ def _nodes_of(document: Mapping[str, Any]) -> tuple[Node, ...]:
     return tuple(node_of(at, there[at]) if at in there else blank(at) for at in range(size))
 
 
+def _typed(array: NDArray, type_: TensorType) -> NDArray:
+    """Returns bytes as what they are of."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat.view(numpy_dtype(type_.dtype)).reshape(type_.shape)
+
+
 def _nothing(node: Node) -> NDArray:
     """Returns what a state has where none lives yet."""
     return np.broadcast_to(np.zeros((), numpy_dtype(node.type.dtype)), node.type.shape)
@@ -151,6 +160,39 @@ def _step_of(given: list[Any]) -> Send | Take:
     return (
         Send(first, second, third) if isinstance(third, str) else Take(first, second, tuple(third))
     )
+
+
+class Weights(Mapping[str, list[NDArray]]):
+    """The bytes of a part's weights by their hash, made when they are asked for."""
+
+    def __init__(self, part: Part) -> None:
+        self._held = {digest_of(held): held for held in part.plan.graph.data.values()}
+
+    def __getitem__(self, digest: str) -> list[NDArray]:
+        return list(pieces_of(self._held[digest]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+class PartDocuments:
+    """Parts as bytes, and back, for messages."""
+
+    def write(self, part: Part, state: Callable[[object], str]) -> tuple[bytes, Weights]:
+        """Returns a part as JSON, and the bytes of its weights; see `part_document`."""
+        document = part_document(part, state)
+        return json.dumps(document, separators=(",", ":")).encode(), Weights(part)
+
+    def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> Part:
+        """Returns the part; see `part_of`."""
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(error) from error
+        return part_of(document, weight, state)
 
 
 def _unreadable(error: BaseException) -> PlanError:
