@@ -34,7 +34,7 @@ from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
-from ..runtime.device import Session
+from ..runtime.device import Closing
 from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
@@ -76,7 +76,7 @@ class Compiled:
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
         self.plan_numbers: list[int] = []  # of all plans so far, for events
         self._faults = Faults(self._quarantine, self._states, preparing.trace, self.plan_numbers)
-        self._unanswered: list[Session] = []
+        self._unanswered: list[Closing] = []
         # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
         self._pool: ThreadPoolExecutor | None = None

@@ -54,7 +54,7 @@ class Part:
     of its splits the number in the whole plan. steps: by split those before it, in order; those
     under the number of splits that are no commits come behind all these, before the results.
     inputs: what it needs of the caller. results: how many of its graph's outputs are the caller's
-    own; the rest is what other hosts need.
+    own; the rest is what other hosts need. splits: how many the whole plan has.
     """
 
     host: str
@@ -63,6 +63,7 @@ class Part:
     steps: Steps
     inputs: tuple[int, ...]
     results: int
+    splits: int
 
     @cached_property
     def peers(self) -> frozenset[str]:

@@ -19,7 +19,7 @@ from ..plan.plan import Plan
 from ..trace import Trace, warn
 from ..types import NDArray, Progress
 from . import check
-from .device import Device, Session
+from .device import Closing, Device, Session
 from .record import AtWork, Observers, Reporter, RunRecord
 from .stats import RunStats
 
@@ -143,54 +143,60 @@ class Carrier:
     def retired(self) -> bool:
         return self._retired
 
-    def run(self, feeds: Mapping[int, NDArray], observers: Observers | None = None) -> Results:
-        """Runs once on the calling thread; waits for a free slot first. The arrays must not change
-        until it is done.
+    def run(
+        self,
+        feeds: Mapping[int, NDArray],
+        observers: Observers | None = None,
+        slot: int | None = None,
+    ) -> Results:
+        """Runs once on the calling thread; waits for a free slot first, or for the one given. The
+        arrays must not change until it is done.
 
         Raises:
             RunCancelled: an observer said so. CommitFailed: the run is complete, but not its
                 states. DeviceError, IndexOutOfRange: it failed; no state has changed.
         """
-        slot, me = -1, threading.get_ident()
+        held, me = -1, threading.get_ident()
+        slots = range(self.plan.copies) if slot is None else (slot,)
         try:  # an interrupt may come between any two calls
             with self._state:
-                free = self._free_slot()
+                free = self._free_slot(slots)
                 if free is None:
-                    free = self._wait_for_slot()
+                    free = self._wait_for_slot(slots)
                 if self._retired:
                     raise Retired
                 if self._log:
                     self._log.acquire(free)
-                slot = free
-                self._threads[slot] = me
-            return self._run(slot, feeds, observers or {})
+                held = free
+                self._threads[held] = me
+            return self._run(held, feeds, observers or {})
         finally:
-            if slot >= 0:
+            if held >= 0:
                 try:
-                    self._under_way.pop(slot, None)
+                    self._under_way.pop(held, None)
                     if self._log:
-                        self._log.release(slot)
+                        self._log.release(held)
                 finally:
-                    del self._threads[slot]  # without the lock, which an interrupt may keep from it
+                    del self._threads[held]  # without the lock, which an interrupt may keep from it
                 if self._waiting or self._retired:  # both are said before anybody looks at slots
                     with self._state:
                         self._state.notify_all()
 
-    def _free_slot(self) -> int | None:
-        """Returns the first slot that no run has."""
-        for slot in range(self.plan.copies):
+    def _free_slot(self, slots: Iterable[int]) -> int | None:
+        """Returns the first of some slots that no run has."""
+        for slot in slots:
             if slot not in self._threads:
                 return slot
         return None
 
-    def _wait_for_slot(self) -> int:
+    def _wait_for_slot(self, slots: Iterable[int]) -> int:
         """Returns a slot as soon as there is one, or any where no run begins any more."""
         self._waiting += 1
         try:
-            self._state.wait_for(lambda: self._retired or self._free_slot() is not None)
+            self._state.wait_for(lambda: self._retired or self._free_slot(slots) is not None)
         finally:
             self._waiting -= 1
-        return self._free_slot() or 0
+        return self._free_slot(slots) or 0
 
     @property
     def under_way(self) -> int:
@@ -210,7 +216,7 @@ class Carrier:
             faults, self._faults = self._faults, []
         return faults
 
-    def retire(self) -> tuple[Session, ...]:
+    def retire(self) -> tuple[Closing, ...]:
         """Takes no new runs, waits for those under way, and frees all but the sessions of devices
         that may still work on their memory. Returns these, to be closed as late as can be: all,
         where a run's own observer or sink asks, which cannot wait for the end of that run.
@@ -271,7 +277,7 @@ def _guarded(progress: Progress) -> Progress:
     return call
 
 
-def close_all(sessions: Iterable[Session]) -> None:
+def close_all(sessions: Iterable[Closing]) -> None:
     """Closes each; what cannot be freed, as a device does not answer, is a warning."""
     for session in sessions:
         try:

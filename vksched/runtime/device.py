@@ -23,7 +23,14 @@ Times = tuple[float | None, float | None]
 """Seconds of a split and of its longest submission; None where the device cannot tell."""
 
 
-class Session(Protocol):
+class Closing(Protocol):
+    """What holds something until it is closed."""
+
+    def close(self) -> None:
+        """Waits for what is pending and frees everything; safe to call twice."""
+
+
+class Session(Closing, Protocol):
     """One plan's share of one device."""
 
     def begin(self, slot: int) -> None:
@@ -63,9 +70,6 @@ class Session(Protocol):
 
     def times_s(self, slot: int, split: int) -> Times:
         """Returns how long a complete split took on the device, and its longest submission."""
-
-    def close(self) -> None:
-        """Waits for what is pending and frees everything; safe to call twice."""
 
 
 class Device(Protocol):

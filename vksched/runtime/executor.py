@@ -1,7 +1,9 @@
 """Executor: carries out a Plan on devices, to the letter. It decides nothing.
 
-    for each split, in plan order:  write its inputs to the inbox -> wait for the crossings it needs
-                                    -> move these from outbox to inbox -> submit, without waiting
+    for each split, in plan order:  send and take what crosses from and to other hosts
+                                    -> write its inputs to the inbox -> wait for the crossings it
+                                    needs -> move these from outbox to inbox -> submit, without
+                                    waiting
     after each wait:                check the sequence words of what has ended
     at the end:                     wait for the outputs, copy the results
 
@@ -11,7 +13,7 @@ so up to `copies` runs are under way at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -51,6 +53,7 @@ class Executor(Carrier):
         self._log = check.Log(plan) if check.wanted() else None
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
+        self._outputs = tuple(node for _, node in plan.graph.outputs)
         self.prepare(progress, self._make_session)
 
     def _make_session(self, index: int, progress: Progress | None) -> None:
@@ -60,21 +63,24 @@ class Executor(Carrier):
             self._sessions[index] = self._log.watch(session, index)
 
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
-        number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
+        number, ticket = next(self._numbers), self._ticket(slot) & 0xFFFFFFFF
         run = self._under_way[slot] = RunRecord(number, slot, ticket, feeds, observers)
-        graph = self.plan.graph
         start = self._trace.clock.now()
         try:
             for run.device, session in self._sessions.items():
                 session.begin(slot)
             for split in self._before_commits:
+                self._cross(run, split.id)
                 self._start_split(run, split)
+            self._cross(run, len(self._before_commits))
             for split_id in self._results_wait:
                 self._wait(run, split_id, HOST)
-            outputs = tuple([self._output(run, node) for _, node in graph.outputs])
-            results = Results(outputs, tuple([self._output(run, node) for node in graph.kept]))
+            outputs = tuple([self._output(run, node) for node in self._outputs])
+            kept = self.plan.graph.kept
+            results = Results(outputs, tuple([self._output(run, node) for node in kept]))
             if self._log:
                 self._log.end(slot)
+            self._agree(run)
         except BaseException as error:
             device = run.device
             if isinstance(error, DeviceError):
@@ -91,6 +97,18 @@ class Executor(Carrier):
         except BaseException as error:  # the states have changed: whoever keeps track must know
             raise CommitFailed(error, results, frozenset()) from error
         return results
+
+    def _ticket(self, slot: int) -> int:
+        """Returns the ticket of the run that has a slot now."""
+        return next(self._tickets)
+
+    def _cross(self, run: RunRecord, split_id: int) -> None:
+        """Before a split, or with the number after the last one: sends and takes values that cross
+        between hosts. In a plan of one host there are none.
+        """
+
+    def _agree(self, run: RunRecord) -> None:
+        """Has results: waits until all hosts have, before states are written."""
 
     def _commit(self, run: RunRecord, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
@@ -188,11 +206,11 @@ class Executor(Carrier):
             self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
         for complete in splits[first:done]:
             if self.plan.splits[complete].observed:
-                self._show(run, self.plan.splits[complete])
+                self._show(run, self.plan.splits[complete].observed)
 
-    def _show(self, run: RunRecord, split: Split) -> None:
-        """Calls the observers of a complete split."""
-        for node_id in split.observed:
+    def _show(self, run: RunRecord, values: Iterable[int]) -> None:
+        """Calls the observers of values that are there."""
+        for node_id in values:
             name = self.plan.graph.nodes[node_id].name
             for observer in run.observers.get(node_id, ()):
                 value = self._output(run, node_id)

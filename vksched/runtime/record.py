@@ -141,9 +141,28 @@ class Reporter:
             tuple(run.spans),
         )
         if active:
-            about = {"stats": stats}
-            self._trace.emit(Event("run", "host", start, end, run.number, about, self.number))
+            self._tell_run(stats)
         return stats
+
+    def tell(self, stats: RunStats) -> None:
+        """Tells the sinks, if there are any, of a run that several hosts have carried out."""
+        if not self._trace.active:
+            return
+        for split in stats.splits:
+            fields = {
+                "split": split.split,
+                "device_s": split.device_s,
+                "observed_s": split.end_s,
+                "ops": self._op_seconds[split.split],
+            }
+            about = split.device, split.begin_s, split.end_s, stats.run
+            self._trace.emit(Event("split", *about, fields, self.number))
+        self._tell_run(stats)
+
+    def _tell_run(self, stats: RunStats) -> None:
+        about = {"stats": stats}
+        when = stats.start_s, stats.end_s
+        self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
 
     def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
         """Tells the sinks of something that the host did for a device."""

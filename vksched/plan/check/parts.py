@@ -27,6 +27,8 @@ def verify_part(part: Part) -> Part:
     last = len(plan.splits) - len(plan.commits)
     if len(part.numbers) != len(plan.splits):
         raise _fail(part, f"has {len(part.numbers)} numbers for {len(plan.splits)} splits")
+    if part.splits < len(plan.splits) or not all(0 <= n < part.splits for n in part.numbers):
+        raise _fail(part, f"has numbers {part.numbers} of {part.splits} splits")
     if not 0 <= part.results <= len(plan.graph.outputs):
         raise _fail(part, f"has {part.results} results of {len(plan.graph.outputs)} outputs")
     if not all(0 <= at <= last for at in part.steps):

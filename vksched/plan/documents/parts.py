@@ -46,10 +46,11 @@ PART = {
     "steps": [Row((int, [Either((SEND, TAKE))]))],
     "inputs": [int],
     "results": int,
+    "every": int,
 }
 """size: how many nodes the whole graph has; those that are not among "nodes" are blank. steps:
 position, and value, split and host of what is sent, or value, host and what is shown of what is
-taken. The rest: as in `Part` and `Graph`.
+taken. every: `Part.splits`. The rest: as in `Part` and `Graph`.
 """
 
 WeightOf = Callable[[str], NDArray]
@@ -73,6 +74,7 @@ def part_document(part: Part, state: Callable[[object], str]) -> dict[str, Any]:
         "steps": [[at, list(map(_step_document, steps))] for at, steps in part.steps.items()],
         "inputs": list(part.inputs),
         "results": part.results,
+        "every": part.splits,
     }
 
 
@@ -121,6 +123,7 @@ def part_of(
                 _steps_of(document),
                 tuple(document["inputs"]),
                 document["results"],
+                document["every"],
             )
         )
     except NONSENSE as error:

@@ -154,7 +154,8 @@ class _Cut:
         steps = MappingProxyType(self._steps)
         results = len(plan.graph.outputs) if is_caller else 0
         numbers = tuple(split.id for split in self._splits)
-        return Part(self._host, _with_waits(made), numbers, steps, inputs, results)
+        every = len(plan.splits)
+        return Part(self._host, _with_waits(made), numbers, steps, inputs, results, every)
 
     def _machine(self) -> Machine:
         plan = self._plan

@@ -1,0 +1,292 @@
+"""Hosts in this process: parts with devices and threads of their own, values handed over in memory.
+
+What they implement of `runtime/remote/ports.py` is what computers do over a network; a host may be
+lost, or say nothing any more, at a message that a test chooses.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+import vksched as vs
+from vksched.errors import DeviceTimeout, HostLost, RunAborted
+from vksched.machine.hosts import host_of
+from vksched.plan.documents.parts import PartDocuments
+from vksched.plan.parts import Part
+from vksched.plan.plan import Plan
+from vksched.runtime.device import Device
+from vksched.runtime.remote.cluster import ClusterExecutor
+from vksched.runtime.remote.ports import RunKey
+from vksched.runtime.remote.served import PartHost
+from vksched.runtime.stats import RunStats
+from vksched.types import NDArray, Progress
+
+
+def lost(host: str) -> HostLost:
+    error = HostLost(f"[cluster] {host} is lost (injected)")
+    error.host = host
+    return error
+
+
+class Network:
+    """All values on their way, and which hosts are lost."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.values: dict[tuple[RunKey, str, str, int], NDArray] = {}
+        self.aborted: set[tuple[RunKey, str]] = set()
+        self.ended: dict[tuple[int, int, str], int] = {}
+        self.lost: set[str] = set()
+        self.messages: list[tuple[str, str, int]] = []
+        """(from, to, value) of each value that was sent."""
+        self.fails_at: tuple[str, int] | None = None
+        """A host, and which of the values that it sends it is lost at."""
+
+    def lose(self, host: str) -> None:
+        with self.changed:
+            self.lost.add(host)
+            self.changed.notify_all()
+
+
+class MemoryPost:
+    """The values of one host."""
+
+    def __init__(self, network: Network, host: str) -> None:
+        self._network = network
+        self._host = host
+
+    def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+        network = self._network
+        with network.changed:
+            if network.fails_at is not None and network.fails_at[0] == self._host:
+                sent = sum(source == self._host for source, _, _ in network.messages)
+                if sent >= network.fails_at[1]:
+                    network.lost.add(self._host)
+                    network.changed.notify_all()
+            if host in network.lost or self._host in network.lost:
+                raise lost(self._host if self._host in network.lost else host)
+            if (run, self._host) in network.aborted:
+                raise RunAborted("[run] given up")
+            network.messages.append((self._host, host, value))
+            if run.ticket > network.ended.get((run.plan, run.slot, host), -1):
+                network.values[run, self._host, host, value] = np.array(array, order="C")
+            network.changed.notify_all()
+
+    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+        network, key = self._network, (run, host, self._host, value)
+        until_s = time.monotonic() + timeout_s
+        with network.changed:
+            while key not in network.values:
+                if (run, self._host) in network.aborted:
+                    raise RunAborted("[run] given up")
+                if host in network.lost:
+                    raise lost(host)
+                if not network.changed.wait(until_s - time.monotonic()):
+                    error = DeviceTimeout(f"[run] nothing came from {host}")
+                    error.host = host
+                    raise error
+            return network.values.pop(key)
+
+    def abort(self, run: RunKey) -> None:
+        with self._network.changed:
+            self._network.aborted.add((run, self._host))
+            self._network.changed.notify_all()
+
+    def end(self, run: RunKey) -> None:
+        network = self._network
+        with network.changed:
+            network.ended[run.plan, run.slot, self._host] = run.ticket
+            network.aborted.discard((run, self._host))
+            for key in [k for k in network.values if k[2] == self._host and k[0] == run]:
+                del network.values[key]
+
+
+@dataclass
+class _Told:
+    failed: Callable[[BaseException], None]
+    is_ready: bool = False
+    stats: RunStats | None = None
+    error: BaseException | None = None
+
+
+@dataclass
+class MemoryHost:
+    """A host with devices of its own; parts come to it as documents, as over a network.
+
+    mute: what it does not say any more, of "ready" and "done".
+    """
+
+    name: str
+    network: Network
+    devices: Sequence[Device]
+    timeout_s: float = 30.0
+    mute: frozenset[str] = frozenset()
+    prepared: list[Part] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._runs: dict[RunKey, _Told] = {}
+        self._changed = self.network.changed
+        post, trace = MemoryPost(self.network, self.name), vs.Trace()
+        self.parts = PartHost(self.devices, post, _Telling(self), trace, self.timeout_s)
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        self._require()
+        text, weights = PartDocuments().write(part, lambda key: str(id(key)))
+        states = {str(id(key)): key for key in part.plan.graph.keys.values()}
+
+        def weight(digest: str) -> NDArray:
+            return np.frombuffer(b"".join(p.tobytes() for p in weights[digest]), np.uint8)
+
+        read = PartDocuments().read(text, weight, states.__getitem__)
+        self.prepared.append(read)
+        self.parts.prepare(number, read, progress)
+
+    def start(
+        self, run: RunKey, feeds: Mapping[int, NDArray], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._require()
+        with self._changed:
+            self._runs[run] = _Told(failed)
+        self.parts.start(run, feeds)
+
+    def ready(self, run: RunKey, timeout_s: float) -> None:
+        self._wait(run, lambda told: told.is_ready, timeout_s)
+
+    def commit(self, run: RunKey) -> None:
+        if self.name not in self.network.lost:
+            self.parts.commit(run)
+
+    def finish(self, run: RunKey, timeout_s: float) -> RunStats:
+        try:
+            stats = self._wait(run, lambda told: told.stats is not None, timeout_s).stats
+        finally:
+            self._runs.pop(run, None)
+        assert stats is not None
+        return stats
+
+    def abort(self, run: RunKey) -> None:
+        self.parts.abort(run)
+
+    def retire(self, number: int) -> None:
+        self.parts.retire(number)
+
+    def close(self) -> None:
+        self.parts.close()
+        for device in self.devices:
+            device.close()
+
+    def _require(self) -> None:
+        if self.name in self.network.lost:
+            raise lost(self.name)
+
+    def _wait(self, run: RunKey, over: Callable[[_Told], bool], timeout_s: float) -> _Told:
+        with self._changed:
+            told = self._runs[run]
+            until_s = time.monotonic() + timeout_s
+            while not over(told):
+                if told.error is not None:
+                    raise told.error
+                self._require()
+                if not self._changed.wait(until_s - time.monotonic()):
+                    raise DeviceTimeout(f"[cluster] {self.name} says nothing")
+            return told
+
+    # -- ports.Caller ------------------------------------------------------------------------------
+
+    def _note(self, run: RunKey, what: str, value: object) -> None:
+        with self._changed:
+            told = self._runs.get(run)
+            if told is None or self.name in self.network.lost:
+                return
+            setattr(told, what, value)
+            self._changed.notify_all()
+
+    def tell_ready(self, run: RunKey) -> None:
+        if "ready" not in self.mute:
+            self._note(run, "is_ready", True)
+
+    def done(self, run: RunKey, stats: RunStats) -> None:
+        if "done" not in self.mute:
+            self._note(run, "stats", stats)
+
+    def failed(self, run: RunKey, error: BaseException) -> None:
+        told = self._runs.get(run)
+        self._note(run, "error", error)
+        if told is not None and self.name not in self.network.lost:
+            told.failed(error)
+
+
+class _Telling:
+    """`ports.Caller` of a host; `ready` means another thing on the other side."""
+
+    def __init__(self, host: MemoryHost) -> None:
+        self.ready, self.done, self.failed = host.tell_ready, host.done, host.failed
+
+
+class Cluster:
+    """A caller and its hosts. devices: all that a plan's machine has, in its order, named as there;
+    those of other hosts are made anew by `make`, which is given their names there.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        make: Callable[[str, str], Device],
+        timeout_s: float = 30.0,
+        trace: vs.Trace | None = None,
+    ) -> None:
+        self.network = Network()
+        self.plan = plan
+        self.devices: list[Device] = []
+        self.hosts: dict[str, MemoryHost] = {}
+        of: dict[str, list[Device]] = {}
+        for spec in plan.machine.devices:
+            host = host_of(spec.name)
+            device = make(host, spec.name.rpartition("/")[2])
+            self.devices.append(device if not host else _Named(spec.name))
+            of.setdefault(host, []).append(device)
+        for host, devices in of.items():
+            if host:
+                if all(device.name != "cpu" for device in devices):
+                    devices.append(make(host, "cpu"))
+                self.hosts[host] = MemoryHost(host, self.network, devices, timeout_s)
+        post = MemoryPost(self.network, "")
+        self.executor = ClusterExecutor(
+            plan, self.hosts, self.devices, post, trace or vs.Trace(), timeout_s
+        )
+
+    def run(self, feeds: Mapping[str, NDArray]) -> tuple[NDArray, ...]:
+        """Runs once with inputs by name."""
+        ids = {n.id: feeds[n.name] for n in self.plan.graph.inputs if n.name in feeds}
+        return self.executor.run(ids).outputs
+
+    def close(self) -> None:
+        self.executor.close()
+        for host in self.hosts.values():
+            host.close()
+        for device in self.devices:
+            device.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Named:
+    """Stands for a device of another host."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def holds(self, key: object) -> bool:
+        return False
+
+    def close(self) -> None:
+        return None

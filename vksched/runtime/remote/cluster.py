@@ -1,0 +1,328 @@
+"""Cluster: carries out a plan over several hosts, as an executor like others.
+
+    prepare:  cut the plan -> its own part here, one for each host, beside each other
+    run:      start all hosts -> walk the own part, which takes the outputs -> wait for all
+    states:   all are ready -> commit everywhere -> all are done; who does not say so may be torn
+    failure:  tell all hosts to give up -> wait until they have -> blame one -> the slot is free
+
+Nothing of a run is left under way in a slot when the next one gets it: a host that does not say
+that it has ended is out of use, and so is this executor.
+Examples: tests/runtime/remote/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...errors import DeviceError, DeviceTimeout, HostLost, PlanError
+from ...machine.hosts import CALLER, host_of, on
+from ...plan.check.parts import verify_parts
+from ...plan.make.parts import cut
+from ...plan.parts import Part
+from ...plan.plan import Plan
+from ...plan.value import HOST
+from ...trace import Trace
+from ...types import NDArray, Progress
+from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all
+from ..device import Closing, Device
+from ..record import Observers, RunRecord
+from ..stats import RunStats
+from .blame import Blame
+from .part import PartExecutor
+from .ports import Host, Post, RunKey
+
+NUMBERS = itertools.count()
+"""Of plans over several hosts, for the hosts of this process."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run under way. done: the times of the hosts that are done. over: hosts that have nothing of
+    it under way any more.
+    """
+
+    key: RunKey
+    blame: Blame = field(default_factory=Blame)
+    started: list[str] = field(default_factory=list)
+    done: dict[str, RunStats] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)
+
+
+class ClusterExecutor(Carrier):
+    """A plan over several hosts, made ready to run.
+
+    hosts: by name, those of the plan at least. devices: as in the plan's machine; of those of other
+    hosts only the names matter. post: of the caller.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        hosts: Mapping[str, Host],
+        devices: Sequence[Device],
+        post: Post,
+        trace: Trace,
+        timeout_s: float,
+        progress: Progress | None = None,
+        numbers: Iterator[int] | None = None,
+        number: int = -1,
+    ) -> None:
+        working = {split.device for split in plan.splits}
+        super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
+        self._post = post
+        self._plan_number = next(NUMBERS)
+        own, *others = verify_parts(cut(plan))
+        self._parts: dict[str, Part] = {part.host: part for part in (own, *others)}
+        self._hosts = {part.host: _known(hosts, part.host) for part in others}
+        self._limit_s = timeout_s * (1 + len(plan.splits))
+        self._input_bytes = _input_bytes(plan)
+        here = [d for d in devices if host_of(d.name) == CALLER]
+        about = here, post, Trace(trace.clock, []), timeout_s, progress
+        self._own = PartExecutor(own, *about, number=number)
+        self._prepare_hosts(progress)
+
+    def _prepare_hosts(self, progress: Progress | None) -> None:
+        """Prepares all hosts at once; where one cannot be prepared, none is left."""
+
+        def prepare(name: str) -> None:
+            try:
+                self._hosts[name].prepare(self._plan_number, self._parts[name], progress)
+            except DeviceError as error:
+                self._name(error, name)
+                error.during = error.during or "preparing"
+                raise
+
+        blame = Blame()
+        with ThreadPoolExecutor(max(1, len(self._hosts)), "vksched-prepare") as threads:
+            asked = {name: threads.submit(prepare, name) for name in self._hosts}
+            for name, future in asked.items():
+                error = future.exception()
+                if error is not None:
+                    blame.add(name, error)
+        if blame.any:
+            self._free()
+            raise blame.cause()
+
+    # -- a run -------------------------------------------------------------------------------------
+
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+        ticket = next(self._tickets)
+        record = RunRecord(next(self._numbers), slot, ticket, feeds, observers)
+        self._under_way[slot] = record
+        run = _Run(RunKey(self._plan_number, slot, ticket))
+        start = self._trace.clock.now()
+        try:
+            for name, host in self._hosts.items():
+                wanted = {node: feeds[node] for node in self._parts[name].inputs}
+                run.started.append(name)
+                host.start(run.key, wanted, partial(self._heard, run, name))
+            results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
+        except CommitFailed as failed:
+            self._finish(run)
+            run.blame.add(CALLER, failed.cause)
+            raise self._torn(run, failed.results, failed.devices) from failed
+        except BaseException as raised:
+            run.blame.add(CALLER, self._own.why(raised))
+            self._give_up(run, interrupted=not isinstance(raised, Exception))
+            cause = self._take_blame(run)
+            self._tell_failed(record, start, cause)
+            if cause is raised:
+                raise
+            raise cause from raised
+        self._finish(run)
+        if run.blame.any:
+            raise self._torn(run, results, frozenset())
+        assert results.ran is not None
+        run.done[CALLER] = results.ran[1]
+        stats = self._merge(run, record, start, self._trace.clock.now())
+        results.ran = self.last_run = self.plan, stats
+        return results
+
+    def _heard(self, run: _Run, host: str, error: BaseException) -> None:
+        """A host says that its part has failed: the own part need not wait for what it takes."""
+        run.blame.add(host, error)
+        self._post.abort(run.key)
+
+    def _agree(self, run: _Run) -> None:
+        """Waits until all hosts have done all but their commits, and has them commit."""
+        commits = [name for name in self._hosts if self._parts[name].plan.commits]
+        for name in self._hosts:
+            if name in commits:
+                self._hosts[name].ready(run.key, self._limit_s)
+            else:
+                self._wait_for(run, name, self._limit_s)
+        if run.blame.any:
+            raise run.blame.cause()
+        for name in commits:
+            try:
+                self._hosts[name].commit(run.key)
+            except BaseException as error:  # the others commit all the same
+                run.blame.add(name, error)
+                if not isinstance(error, Exception):  # an interrupt comes after all is told
+                    self._hosts[name].commit(run.key)
+
+    def _wait_for(self, run: _Run, name: str, limit_s: float) -> None:
+        run.done[name] = self._hosts[name].finish(run.key, limit_s)
+        run.over.add(name)
+
+    def _finish(self, run: _Run) -> None:
+        """Waits for the hosts that have been told to commit. What they hold of the slot is not used
+        again, where one does not end: then its states are torn, and this executor is out of use.
+        """
+        for name in [name for name in self._hosts if name not in run.over]:
+            try:
+                self._wait_for(run, name, self._limit_s)
+            except BaseException as error:
+                run.blame.add(name, error)
+                if not isinstance(error, Exception):  # interrupted: who is done soon is done
+                    with suppress(DeviceError):
+                        self._wait_for(run, name, min(INTERRUPTED_S, self._timeout_s))
+
+    def _give_up(self, run: _Run, interrupted: bool) -> None:
+        """Tells all hosts to give up, and waits until they have; see `Carrier._settle`."""
+        limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._limit_s
+        left = [name for name in run.started if name not in run.over]
+        for name in left:
+            self._hosts[name].abort(run.key)
+        for name in left:
+            try:
+                self._wait_for(run, name, limit_s)
+            except DeviceError as error:
+                run.blame.add(name, error)
+                if isinstance(error, DeviceTimeout) and not error.device:
+                    if error.host in (CALLER, name):  # it says nothing at all
+                        self._put_out()
+                        error.host = name
+            except Exception as error:
+                run.blame.add(name, error)
+
+    # -- failures ----------------------------------------------------------------------------------
+
+    def _take_blame(self, run: _Run) -> BaseException:
+        """Returns what a run failed of; a device or host that is to blame is out of use here."""
+        cause = run.blame.cause()
+        if isinstance(cause, DeviceError):
+            self._note(cause)
+        return cause
+
+    def _note(self, error: DeviceError) -> None:
+        """Takes the executor out of use, where a device has failed, or all of a host."""
+        faults = [error]
+        if error.host:
+            faults = [self._of_device(error, name) for name in self._devices_of(error.host)]
+            error.device = error.device or faults[0].device
+        error.during = error.during or f"a run over {len(self._parts)} hosts"
+        with self._state:
+            self._retired = True
+            known = {fault.device for fault in self._faults}
+            self._faults += [fault for fault in faults if fault.device not in known]
+            self._state.notify_all()
+
+    def _of_device(self, error: DeviceError, device: str) -> DeviceError:
+        kind = HostLost if isinstance(error, DeviceTimeout) else type(error)
+        made = kind(*error.args)
+        made.device, made.host, made.during = device, error.host, error.during
+        return made
+
+    def _name(self, error: DeviceError, host: str) -> None:
+        """Sees to it that an error of a host names one of its devices."""
+        if not error.device:
+            error.host = error.host or host
+            error.device = self._devices_of(error.host)[0]
+
+    def _devices_of(self, host: str) -> list[str]:
+        return [s.name for s in self.plan.machine.devices if host_of(s.name) == host]
+
+    def _put_out(self) -> None:
+        """Takes the executor out of use, as a host may still work on a slot."""
+        with self._state:
+            self._retired = True
+            self._state.notify_all()
+
+    def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:
+        """Returns the failure of a run whose states may be torn: of hosts that did not say that
+        they are done, those of the devices that they name, or of all that commit.
+        """
+        torn = {self._index(CALLER, device) for device in own}
+        for name, part in self._parts.items():
+            if name != CALLER and name not in run.done:
+                torn |= {self._index(name, split.device) for split in part.plan.commits}
+        cause = self._take_blame(run)
+        return CommitFailed(cause, results, frozenset(torn))
+
+    def _index(self, host: str, device: int) -> int:
+        spec = self._parts[host].plan.machine.devices[device]
+        return self.plan.machine.index(on(host, spec.name))
+
+    def _tell_failed(self, record: RunRecord, start: float, error: BaseException) -> None:
+        self._reporter.tell_failed(record, self._working[0], start, error)
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _merge(self, run: _Run, record: RunRecord, start: float, end: float) -> RunStats:
+        """Returns what the run cost on all hosts, with the numbers of the whole plan."""
+        splits, spans = [], []
+        for name, stats in run.done.items():
+            numbers = self._parts[name].numbers
+            devices = [self.plan.machine.devices[self.plan.splits[n].device].name for n in numbers]
+            splits += [
+                s._replace(split=numbers[s.split], device=devices[s.split]) for s in stats.splits
+            ]
+            spans += [(kind, numbers[at], a, b) for kind, at, a, b in stats.spans]
+        parts = run.done.values()
+        merged = RunStats(
+            record.number,
+            end - start,
+            sum(stats.fences_waited for stats in parts),
+            sum(stats.waits for stats in parts),
+            self.plan.crossing_bytes,
+            self._input_bytes,
+            run.done[CALLER].output_bytes,
+            tuple(sorted(splits)),
+            start,
+            tuple(sorted(spans, key=lambda span: span[2:])),
+        )
+        self._reporter.tell(merged)
+        return merged
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def retire(self) -> tuple[Closing, ...]:
+        """Waits for the runs under way, and frees the plan on all hosts; see `Carrier.retire`."""
+        super().retire()
+        if self._threads:  # a run's own observer asks
+            return (_Later(self._free),)
+        return self._free()
+
+    def _free(self) -> tuple[Closing, ...]:
+        for host in self._hosts.values():
+            host.retire(self._plan_number)
+        return self._own.retire()
+
+
+class _Later:
+    """What can be freed only once a run has ended."""
+
+    def __init__(self, free: Callable[[], tuple[Closing, ...]]) -> None:
+        self._free = free
+
+    def close(self) -> None:
+        close_all(self._free())
+
+
+def _known(hosts: Mapping[str, Host], name: str) -> Host:
+    if name not in hosts:
+        raise PlanError(f"[cluster] expected one of {', '.join(hosts)} as host, got {name}")
+    return hosts[name]
+
+
+def _input_bytes(plan: Plan) -> int:
+    """Returns what goes from the caller to devices in a run."""
+    nodes, copies = plan.graph.nodes, (c for s in plan.splits for c in s.copies_in)
+    fed = (nodes[c.node] for c in copies if c.source == HOST)
+    return sum(node.type.host_bytes for node in fed if node.op == "input")
