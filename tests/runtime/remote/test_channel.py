@@ -49,7 +49,7 @@ class Echo:
             self.pool.submit(self.reply, channel, message)
 
     def reply(self, channel: Channel, message: Message) -> None:
-        if message.kind == "holds":
+        if message.kind == "remove":
             error = OutOfMemory("[x] no room")
             error.device = message.fields["device"]
             channel.refuse(message, error)
@@ -142,7 +142,7 @@ def test_a_small_message_overtakes_a_large_one(pair, monkeypatch) -> None:  # ty
 def test_an_error_arrives_as_what_it_was(pair) -> None:  # type: ignore[no-untyped-def]
     one, *_ = pair
     with pytest.raises(OutOfMemory, match="no room") as caught:
-        one.ask("holds", {"device": "vulkan:0", "key": "w"}, (), WAIT_S)
+        one.ask("remove", {"device": "vulkan:0", "key": "w"}, (), WAIT_S)
     assert caught.value.device == "vulkan:0"
 
 

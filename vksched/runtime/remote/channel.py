@@ -25,7 +25,7 @@ from ...trace.schema import Wrong
 from ...types import NDArray
 from .messages import MOST_FIELD_BYTES, Fields, Message, decode, encode
 from .pulse import PULSE, Pulse
-from .refusals import error_of, fields_of
+from .refusals import again, error_of, fields_of
 from .stream import Closed, Stream
 
 FRAME = struct.Struct("<BxxxIIQ")
@@ -87,10 +87,10 @@ class _Asked:
 
 
 class Channel:
-    """peer: the name of the other end, for errors. start: to be called before anything else."""
+    """host: the name of the other end, "" for the caller. start: to be called before all else."""
 
-    def __init__(self, stream: Stream, peer: str, handler: Handler, pulse: Pulse = PULSE) -> None:
-        self.peer = peer
+    def __init__(self, stream: Stream, host: str, handler: Handler, pulse: Pulse = PULSE) -> None:
+        self.host, self.peer = host, host or "the caller"
         self.heard, self.quiet = True, 0
         self._stream, self._handler, self._pulse = stream, handler, pulse
         self._numbers = itertools.count(1)
@@ -101,7 +101,7 @@ class Channel:
         self._lock = threading.Lock()
         self._error: HostLost | None = None
         self._reader = threading.Thread(
-            target=self._read, name=f"vksched-reader-{peer}", daemon=True
+            target=self._read, name=f"vksched-reader-{host}", daemon=True
         )
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class Channel:
         asked, number = _Asked(kind, place), next(self._asks)
         with self._lock:
             if self._error is not None:
-                raise _again(self._error)
+                raise again(self._error)
             self._asked[number] = asked
         try:
             self._send(encode(kind, fields, ask=number), payload)
@@ -173,7 +173,7 @@ class Channel:
             self._reader.join()
 
     def _send(self, text: bytes, payload: Payload) -> None:
-        pieces = [_flat(each) for each in payload]
+        pieces = [flat(each) for each in payload]
         size, number = sum(map(len, pieces)), next(self._numbers) & 0xFFFFFFFF
         head = FRAME.pack(HEAD, number, len(text), size) + text
         if len(text) > MOST_FIELD_BYTES:
@@ -189,7 +189,7 @@ class Channel:
         except Closed as error:
             self.lose(str(error))
             assert self._error is not None
-            raise _again(self._error) from None
+            raise again(self._error) from None
 
     def _send_large(self, number: int, head: bytes, pieces: Sequence[memoryview]) -> None:
         with self._stream.turn:
@@ -217,12 +217,12 @@ class Channel:
             if self._error is not None:
                 return
             self._error = HostLost(f"[cluster] {self.peer} is lost: {why}")
-            self._error.host = self.peer
+            self._error.host = self.host
             asked, self._asked = self._asked, {}
         self._pulse.remove(self)
         self._stream.shut()
         for each in asked.values():
-            each.error = _again(self._error)
+            each.error = again(self._error)
             each.there.set()
         self._handler.lost(self, self._error)
 
@@ -324,15 +324,8 @@ class _Buffered:
                 self._channel.heard = True
 
 
-def _flat(piece: NDArray | bytes) -> memoryview:
+def flat(piece: NDArray | bytes) -> memoryview:
     """Returns the bytes of an array, in the order of its elements."""
     if isinstance(piece, bytes):
         return memoryview(piece)
     return memoryview(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
-
-
-def _again(error: HostLost) -> HostLost:
-    """Returns an error of its own for each who is told."""
-    made = HostLost(*error.args)
-    made.host, made.device = error.host, error.device
-    return made

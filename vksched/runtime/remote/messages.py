@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...trace.schema import Either, Row, Table, Wrong, check
+from ...trace.schema import Either, Table, Wrong, check
 
 MOST_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 28
@@ -36,7 +36,9 @@ class Form:
 
 RUN = {"plan": int, "slot": int, "ticket": int}
 """A run: the caller's number of its plan, the slot, and a number it has alone there."""
-ARRAY = {"dtype": str, "shape": [int]}
+ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
+"""uniform: all elements are equal, and the payload has one."""
+ERROR = {"error": str, "text": str, "device": str, "host": str}
 _NOTHING = Form()
 HELLO: Fields = {
     "role": str,
@@ -53,28 +55,28 @@ who sends it, or whose part a node carries out.
 MESSAGES: dict[str, Form] = {
     # caller to node
     "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
+    "clock": Form(answer=Form({"now_s": float})),
     "echo": Form({}, ARRAY_BYTES, Form({}, ARRAY_BYTES)),
     "missing": Form({}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
     "weight": Form({"hash": str}, ARRAY_BYTES, _NOTHING),
     "prepare": Form({"plan": int, "hosts": Table(str)}, DOCUMENT_BYTES, _NOTHING),
     "retire": Form({"plan": int}),
-    "start": Form({**RUN, "values": [Row((int, int))]}, ARRAY_BYTES),
+    "start": Form(RUN, ARRAY_BYTES),
     "commit": Form(RUN),
     "abort": Form(RUN),
     "add": Form({"device": str, "keys": [str], "arrays": [ARRAY]}, ARRAY_BYTES, _NOTHING),
     "read": Form({"device": str, "key": str}, 0, Form(ARRAY, ARRAY_BYTES)),
     "write": Form({"device": str, "key": str, **ARRAY}, ARRAY_BYTES, _NOTHING),
     "remove": Form({"device": str, "key": str}, 0, _NOTHING),
-    "holds": Form({"device": str, "key": str}, 0, Form({"holds": bool})),
     # node to caller
-    "progress": Form({"plan": int, "text": str, "part": float}),
+    "progress": Form({"plan": int, "what": str, "done": int, "total": int}),
     "ready": Form(RUN),
     "done": Form(RUN, DOCUMENT_BYTES),
-    "failed": Form({**RUN, "error": str, "text": str, "device": str, "host": str}),
+    "failed": Form({**RUN, **ERROR, "torn": Either((None, [int]))}),
     # to whoever takes the value
     "value": Form({**RUN, "node": int}, ARRAY_BYTES),
     # whoever could not do what was asked
-    "refused": Form({"error": str, "text": str, "device": str, "host": str}),
+    "refused": Form(ERROR),
 }
 _ENVELOPE = {"kind": str, "ask?": Either((None, int)), "to?": Either((None, int))}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ... import errors
-from ...errors import DeviceError, VkschedError
+from ...errors import DeviceError, HostLost, VkschedError
 from .messages import MOST_FIELD_BYTES, Fields
 
 MOST_TEXT = MOST_FIELD_BYTES // 16
@@ -34,6 +34,13 @@ def fields_of(error: BaseException) -> Fields:
         "device": getattr(error, "device", ""),
         "host": getattr(error, "host", ""),
     }
+
+
+def again(error: HostLost) -> HostLost:
+    """Returns an error of its own for each who is told."""
+    made = HostLost(*error.args)
+    made.host = error.host
+    return made
 
 
 def error_of(fields: Fields) -> VkschedError:

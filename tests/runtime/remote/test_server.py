@@ -1,0 +1,440 @@
+"""Nodes carry out parts for callers, over real connections of this computer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import clusters
+import numpy as np
+import pytest
+from cut_plans import spread
+from graphs import A, B, chain, make_plan
+from walked_parts import Registry, Walker, walk
+
+import vksched as vs
+from vksched.errors import DeviceError, DeviceTimeout, HostLost, OutOfMemory, RunAborted
+from vksched.machine.spec import DeviceSpec
+from vksched.plan.make.parts import cut
+from vksched.plan.parts import Part
+from vksched.runtime.carrier import CommitFailed, Results
+from vksched.runtime.null import NullDevice, SimulatedClock
+from vksched.runtime.remote.cache import WeightCache
+from vksched.runtime.remote.client import Node, Nodes
+from vksched.runtime.remote.ports import Caller, Post, RunKey
+from vksched.runtime.remote.secure import Security, place_text
+from vksched.runtime.remote.server import Server
+from vksched.runtime.remote.session import Here
+from vksched.trace.events import SystemClock
+from vksched.types import NDArray
+
+WAIT_S = 60.0
+LOOPBACK = ("127.0.0.1", 0)
+
+
+class Cluster:
+    """Two nodes in this process, each with its threads, and a caller; all over sockets."""
+
+    def __init__(
+        self, folder: Path, kind: str = "tls", names: tuple[str, ...] = ("node1", "node2")
+    ):
+        self.security, self.registry = Security(clusters.made(), kind), Registry()
+        self.walkers: dict[str, list[Walker]] = {name: [] for name in names}
+        self.devices = {
+            name: [
+                NullDevice(DeviceSpec(d, "null"), SimulatedClock()) for d in ("null:0", "null:1")
+            ]
+            for name in names
+        }
+        self.servers = {name: self.serve(name, folder / name) for name in names}
+        self.nodes = self.caller()
+        self.hosts = {name: self.connect(self.nodes, name) for name in names}
+
+    def serve(self, name: str, folder: Path) -> Server:
+        def begin(post: Post, caller: Caller) -> Walker:
+            self.walkers[name].append(Walker(post, caller))
+            return self.walkers[name][-1]
+
+        cache, clock = WeightCache(folder), SystemClock()
+        here = Here(name, self.devices[name], self.security, self.registry, cache, clock, begin)
+        return Server(here, LOOPBACK)
+
+    def caller(self) -> Nodes:
+        return Nodes(self.security, self.registry, SystemClock())
+
+    def connect(self, nodes: Nodes, name: str) -> Node:
+        return nodes.connect(place_text(self.servers[name].address))
+
+    def prepare(self, plan: vs.Plan, number: int = 1, hosts: dict[str, Node] | None = None) -> Part:
+        """Cuts a plan, prepares the parts of the nodes and returns the caller's."""
+        caller, *parts = cut(spread(plan, ("node1", "node2")))
+        for part in parts:
+            (hosts or self.hosts)[part.host].prepare(number, part)
+        self.parts = {part.host: part for part in parts}
+        return caller
+
+    def close(self) -> None:
+        self.nodes.close()
+        for server in self.servers.values():
+            server.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.close()
+
+
+class Told:
+    """Whom a run tells that it failed."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.there = threading.Event()
+
+    def __call__(self, error: BaseException) -> None:
+        self.errors.append(error)
+        self.there.set()
+
+
+def run_once(cluster: Cluster, caller: Part, run: RunKey, x: NDArray) -> list[NDArray]:
+    told = Told()
+    for name, part in cluster.parts.items():
+        feeds = dict.fromkeys(part.inputs, x)
+        cluster.hosts[name].start(run, feeds, told)
+    out = walk(caller, run, {}, cluster.nodes.mail)
+    for name in cluster.parts:
+        stats = cluster.hosts[name].finish(run, WAIT_S)
+        assert (stats.run, stats.seconds) == (run.ticket, 0.5)
+    assert told.errors == []
+    return out
+
+
+def plan_of_two() -> vs.Plan:
+    return make_plan(*chain([A, B, A]))
+
+
+def expected(plan: vs.Plan, x: NDArray) -> NDArray:
+    (part,) = cut(plan)
+    (out,) = walk(part, RunKey(0, 0, 0), dict.fromkeys(part.inputs, x), _Nobody())
+    return out
+
+
+class _Nobody:
+    """A Post for plans of one host."""
+
+    def end(self, run: RunKey) -> None:
+        return None
+
+    send = take = abort = None
+
+
+def fed(plan: vs.Plan, rng: np.random.Generator) -> NDArray:
+    (node,) = [node for node in plan.graph.nodes if node.op == "input"]
+    return rng.standard_normal(node.type.shape, np.float32)
+
+
+@pytest.mark.parametrize("kind", ["tls", "plain"])
+def test_values_go_from_node_to_node_and_end_with_the_caller(
+    tmp_path: Path, kind: str, rng: np.random.Generator
+) -> None:
+    cluster = Cluster(tmp_path, kind)
+    try:
+        plan = plan_of_two()
+        caller = cluster.prepare(plan)
+        for ticket in range(3):
+            x = fed(plan, rng)
+            (out,) = run_once(cluster, caller, RunKey(1, 0, ticket), x)
+            assert np.array_equal(out, expected(plan, x))
+    finally:
+        cluster.close()
+
+
+def test_runs_of_several_slots_and_plans_do_not_wait_for_each_other(
+    cluster: Cluster, rng: np.random.Generator
+) -> None:
+    plans = {number: make_plan(*chain([A, B, A]), copies=3) for number in (1, 2)}
+    callers = {number: cluster.prepare(plan, number) for number, plan in plans.items()}
+    x = fed(plans[1], rng)
+    want = expected(plans[1], x)
+    runs = [RunKey(n, slot, ticket) for ticket in range(4) for n in (1, 2) for slot in range(3)]
+
+    def work(number: int, slot: int) -> bool:
+        mine = [run for run in runs if run[:2] == (number, slot)]
+        return all(
+            np.array_equal(run_once(cluster, callers[number], run, x)[0], want) for run in mine
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, [1, 1, 1, 2, 2, 2], [0, 1, 2] * 2))
+
+
+def test_a_failure_is_told_at_once_and_arrives_as_what_it_was(cluster: Cluster) -> None:
+    plan = plan_of_two()
+    cluster.prepare(plan)
+    error = OutOfMemory("[x] no room")
+    error.device = "node1/null:0"
+    cluster.walkers["node1"][0].fails = error
+    told, run = Told(), RunKey(1, 0, 0)
+    x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
+    for name, part in cluster.parts.items():
+        cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), told)
+    assert told.there.wait(WAIT_S)
+    assert told.errors[0].device == "node1/null:0"  # type: ignore[attr-defined]
+    cluster.hosts["node2"].abort(run)
+    with pytest.raises(OutOfMemory, match="no room"):
+        cluster.hosts["node1"].finish(run, WAIT_S)
+    with pytest.raises(RunAborted):
+        cluster.hosts["node2"].finish(run, WAIT_S)
+
+
+def test_torn_states_are_told_with_their_devices(cluster: Cluster) -> None:
+    plan = plan_of_two()
+    cluster.prepare(plan)
+    cause = DeviceError("[x] half")
+    cluster.walkers["node1"][0].fails = CommitFailed(cause, Results(()), frozenset([0]))
+    part, run = cluster.parts["node1"], RunKey(1, 0, 0)
+    x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
+    cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Told())
+    with pytest.raises(CommitFailed, match="half") as caught:
+        cluster.hosts["node1"].finish(run, WAIT_S)
+    assert caught.value.devices == {0}
+
+
+def test_a_node_that_is_gone_fails_its_runs_and_nobody_waits(cluster: Cluster) -> None:
+    plan = plan_of_two()
+    caller = cluster.prepare(plan)
+    for walker in cluster.walkers["node1"]:
+        walker.hold.clear()
+    told, run = Told(), RunKey(1, 0, 0)
+    x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
+    for name, part in cluster.parts.items():
+        cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), told)
+    cluster.servers["node1"].close()
+    assert told.there.wait(WAIT_S)
+    with pytest.raises(HostLost) as caught:
+        cluster.hosts["node1"].finish(run, WAIT_S)
+    assert caught.value.host == "node1"
+    with pytest.raises(HostLost):
+        cluster.hosts["node1"].prepare(2, cluster.parts["node1"])
+    cluster.hosts["node2"].abort(run)
+    with pytest.raises((RunAborted, HostLost)):
+        cluster.hosts["node2"].finish(run, WAIT_S)
+    assert caller.taken and cluster.hosts["node1"].error is not None
+
+
+def test_a_node_that_comes_back_is_connected_again(
+    cluster: Cluster, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    cluster.servers["node1"].close()
+    while cluster.hosts["node1"].error is None:
+        pass
+    cluster.servers["node1"] = cluster.serve("node1", tmp_path / "node1")
+    cluster.hosts["node1"] = cluster.connect(cluster.nodes, "node1")
+    plan = plan_of_two()
+    caller = cluster.prepare(plan, 7)
+    x = fed(plan, rng)
+    (out,) = run_once(cluster, caller, RunKey(7, 0, 0), x)
+    assert np.array_equal(out, expected(plan, x))
+
+
+def test_what_a_gone_caller_had_is_freed(cluster: Cluster) -> None:
+    plan, key = plan_of_two(), object()
+    cluster.prepare(plan)
+    device = cluster.hosts["node1"].devices[0]
+    device.states.add([(key, np.ones(3, np.float32))])
+    assert len(cluster.devices["node1"][0].states.keys()) == 1
+    for walker in (*cluster.walkers["node1"], *cluster.walkers["node2"]):
+        walker.hold.clear()
+    x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
+    part = cluster.parts["node1"]
+    cluster.hosts["node1"].start(RunKey(1, 0, 0), dict.fromkeys(part.inputs, x), Told())
+    cluster.nodes.close()
+    for name, server in cluster.servers.items():
+        server.wait_until_free()
+        assert cluster.walkers[name][0].closed.is_set()
+    assert cluster.devices["node1"][0].states.keys() == ()
+    again = cluster.caller()
+    assert cluster.connect(again, "node1").devices[0].spec.name == "node1/null:0"
+    again.close()
+
+
+def test_two_callers_have_plans_of_their_own(cluster: Cluster, rng: np.random.Generator) -> None:
+    other = cluster.caller()
+    hosts = {name: cluster.connect(other, name) for name in cluster.servers}
+    plan = plan_of_two()
+    caller = cluster.prepare(plan, 1)
+    cluster.prepare(make_plan(*chain([A, B])), 1, hosts)
+    cluster.prepare(plan, 2)
+    x = fed(plan, rng)
+    (out,) = run_once(cluster, caller, RunKey(1, 0, 0), x)
+    assert np.array_equal(out, expected(plan, x))
+    other.close()
+
+
+def test_states_live_on_a_device_of_a_node(cluster: Cluster) -> None:
+    device = cluster.hosts["node1"].devices[1]
+    states, keys = device.states, [object(), object(), object()]
+    values = [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.broadcast_to(np.float16(0), (1000, 1000)),
+        np.array(True),
+    ]
+    states.add(zip(keys, values, strict=True))
+    assert states.keys() == tuple(keys)
+    for key, value in zip(keys, values, strict=True):
+        assert device.holds(key)
+        read = states.read(key)
+        assert read.dtype == value.dtype and np.array_equal(read, value)
+    states.write(keys[0], values[0].T)
+    assert np.array_equal(states.read(keys[0]), values[0].T)
+    states.remove(keys[0])
+    states.remove(object())
+    assert not states.holds(keys[0])
+    assert len(cluster.devices["node1"][1].states.keys()) == 2
+    assert cluster.devices["node1"][0].states.keys() == ()
+
+
+def test_devices_are_as_the_node_describes_them(cluster: Cluster) -> None:
+    found = [device.spec for device in cluster.hosts["node2"].devices]
+    assert [spec.name for spec in found] == ["node2/null:0", "node2/null:1"]
+    assert found[0].kind == "null"
+    with pytest.raises(vs.PlanError, match="cut into parts"):
+        cluster.hosts["node2"].devices[0].prepare(plan_of_two(), 0)
+
+
+def weighted() -> tuple[vs.Plan, NDArray]:
+    weight = np.arange(8 * 64, dtype=np.float32).reshape(8, 64)
+    x = vs.input("x", (8, 64))
+    y = vs.mul(x, vs.weight(weight, name="w"), name="a")
+    return make_plan([y], {"a": A}), weight
+
+
+def test_a_weight_is_sent_once_and_again_where_its_file_is_broken(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, weight = weighted()
+    sent: list[list[str]] = []
+    missing = Node._missing
+
+    def noting(self: Node, hashes: list[str]) -> list[str]:
+        sent.append(missing(self, hashes))
+        return sent[-1]
+
+    monkeypatch.setattr(Node, "_missing", noting)
+
+    def again() -> list[str]:
+        nodes = cluster.caller()
+        cluster.prepare(plan, 1, {"node1": cluster.connect(nodes, "node1")})
+        nodes.close()
+        (read,) = cluster.registry.read_weights
+        assert bytes(read) == weight.tobytes()
+        return sent[-1]
+
+    (name,) = again()
+    assert again() == []
+    path = tmp_path / "node1" / name
+    damaged = bytearray(path.read_bytes())
+    damaged[5] ^= 1
+    path.write_bytes(damaged)
+    assert again() == [name]
+    assert again() == []
+
+
+def test_a_weight_that_is_not_what_its_hash_says_is_refused(cluster: Cluster) -> None:
+    channel = cluster.hosts["node1"].channel
+    for name in ("0" * 64, "../../evil", "x"):
+        with pytest.raises(DeviceError, match="has not the hash"):
+            channel.ask("weight", {"hash": name}, [b"bytes"], WAIT_S)
+
+
+def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:
+    plan, told = plan_of_two(), []
+    parts = cut(spread(plan, ("node1", "node2")))
+    node = cluster.hosts["node1"]
+    node.prepare(1, parts[1], lambda *said: told.append(said))
+    assert told == [("weights", 1, 2)]
+    cluster.walkers["node1"][0].fails = OutOfMemory("[x] no room")
+    with pytest.raises(OutOfMemory, match="no room"):
+        node.prepare(2, parts[1])
+    with pytest.raises(DeviceError, match="prepared already"):
+        node.prepare(1, parts[1])
+    cluster.walkers["node1"][0].fails = None
+    node.prepare(2, parts[1])
+    node.retire(2)
+    node.prepare(3, parts[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "payload"),
+    [
+        ("start", {"plan": 9, "slot": 0, "ticket": 0}, [b"x"]),
+        ("start", {"plan": 1, "slot": 0, "ticket": 0}, [b"x"]),
+        ("start", {"plan": 1, "slot": 99, "ticket": 0}, None),
+        ("value", {"plan": 1, "slot": 0, "ticket": 0, "node": 0}, [b"x"]),
+        (
+            "write",
+            {"device": "d", "key": "k", "dtype": "O", "shape": [1], "uniform": False},
+            [b"x"],
+        ),
+        ("add", {"device": "d", "keys": [], "arrays": []}, [b"x"]),
+        ("progress", {"plan": 1, "what": "", "done": 0, "total": 0}, []),
+    ],
+)
+def test_a_caller_that_says_nonsense_is_cut_off_and_others_go_on(
+    cluster: Cluster, kind: str, fields: dict[str, object], payload: list[bytes] | None
+) -> None:
+    other = cluster.caller()
+    node = cluster.connect(other, "node1")
+    part = cut(spread(plan_of_two(), ("node1", "node2")))[1]
+    node.prepare(1, part)
+    size = sum(part.plan.graph.nodes[n].type.host_bytes for n in part.inputs)
+    channel = node.channel
+    if kind in ("write", "add"):
+        with pytest.raises(HostLost):
+            channel.ask(kind, fields, payload or (), WAIT_S)
+    else:
+        channel.tell(kind, fields, [bytes(size)] if payload is None else payload)
+    while node.error is None:
+        pass
+    cluster.hosts["node1"].channel.ask("clock", {}, (), WAIT_S)
+    other.close()
+
+
+def test_a_node_of_a_name_that_is_there_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(DeviceError, match="names of their own"):
+        cluster.connect(cluster.nodes, "node1")
+
+
+def test_what_takes_too_long_says_which_host(cluster: Cluster) -> None:
+    plan = plan_of_two()
+    cluster.prepare(plan)
+    walker, run = cluster.walkers["node1"][0], RunKey(1, 0, 0)
+    walker.hold.clear()
+    x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
+    part = cluster.parts["node1"]
+    cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Told())
+    with pytest.raises(DeviceTimeout) as caught:
+        cluster.hosts["node1"].finish(run, 0.01)
+    assert caught.value.host == "node1"
+    cluster.hosts["node1"].abort(run)
+    walker.hold.set()
+
+
+def test_plans_come_and_go_without_end(cluster: Cluster, rng: np.random.Generator) -> None:
+    """Nothing is kept of plans that were retired."""
+    plan = plan_of_two()
+    x = fed(plan, rng)
+    for number in range(5):
+        caller = cluster.prepare(plan, number)
+        run_once(cluster, caller, RunKey(number, 0, 0), x)
+        for node in cluster.hosts.values():
+            node.retire(number)
+        cluster.nodes.mail.forget(number)
+    for node in cluster.hosts.values():
+        node.channel.ask("clock", {}, (), WAIT_S)
+        assert not node._prepared and not node._runs
+    assert not cluster.nodes.mail._runs and not cluster.nodes.mail._plans

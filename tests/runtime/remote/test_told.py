@@ -1,0 +1,111 @@
+"""Arrays, stats and devices as messages carry them: the same again, or an error."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from vksched.errors import DeviceError
+from vksched.machine.links import Link
+from vksched.machine.spec import DeviceSpec
+from vksched.runtime.null import HERE, NullDevice, SimulatedClock
+from vksched.runtime.remote.arrays import (
+    memory,
+    pack,
+    packed_bytes,
+    typed_arrays,
+    typed_bytes,
+    typed_payload,
+    unpack,
+)
+from vksched.runtime.remote.channel import flat
+from vksched.runtime.remote.told import (
+    devices_document,
+    devices_of,
+    named,
+    seen_from,
+    stats_document,
+    stats_of,
+)
+from vksched.runtime.stats import RunStats, SplitStats
+from vksched.trace.schema import Wrong
+from vksched.types import DTYPES, NDArray, TensorType
+
+
+def whole(payload: list[NDArray | bytes], size: int) -> memoryview:
+    out = memory(size)
+    out[:] = b"".join(bytes(flat(piece)) for piece in payload)
+    return out
+
+
+def test_arrays_of_all_types_come_back_where_numpy_likes_them() -> None:
+    given = [np.arange(5).astype(dtype) for dtype in DTYPES]
+    given += [np.zeros((0, 3)), np.array(1.5, np.float16), np.arange(6.0).reshape(2, 3).T]
+    given += [np.broadcast_to(np.int64(7), (1000, 1000))]
+    fields, payload = pack(given)
+    size = packed_bytes(json.loads(json.dumps(fields)))
+    assert size < 2000
+    for before, after in zip(given, unpack(fields, whole(payload, size)), strict=True):
+        assert before.dtype == after.dtype and np.array_equal(before, after)
+        assert after.ctypes.data % 64 == 0 or not after.size
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"dtype": "object", "shape": [1], "uniform": False},
+        {"dtype": "float32", "shape": [-1], "uniform": False},
+        {"dtype": "float32", "shape": [1] * 9, "uniform": False},
+        {"dtype": "float32", "shape": [0], "uniform": True},
+    ],
+)
+def test_what_is_no_array_is_refused(field: dict[str, object]) -> None:
+    with pytest.raises(Wrong):
+        packed_bytes([field])
+
+
+def test_values_of_known_types_come_back() -> None:
+    types = [TensorType((3,), "float16"), TensorType((), "int64"), TensorType((0,), "bool")]
+    arrays = [np.arange(3, dtype=np.float16), np.array(5), np.zeros(0, bool)]
+    payload = list(typed_payload(zip(arrays, types, strict=True)))
+    data = whole(payload, typed_bytes(types))
+    for before, after in zip(arrays, typed_arrays(types, data), strict=True):
+        assert np.array_equal(before, after) and before.dtype == after.dtype
+
+
+STATS = RunStats(
+    3, 0.25, 1, 2, 30, 40, 50,
+    (SplitStats(0, "vulkan:0", 4, 0.125, None, 10.0, 11.0), SplitStats(1, "cpu", 1, 0.5, 0.25)),
+    10.0,
+    (("wait", 0, 10.5, 11.0),),
+)  # fmt: skip
+
+
+def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
+    again = stats_of(stats_document(STATS))
+    assert again == STATS
+    seen = seen_from(again, "node1", 4.0)
+    assert seen.start_s == 6.0 and seen.spans == (("wait", 0, 6.5, 7.0),)
+    assert [split.device for split in seen.splits] == ["node1/vulkan:0", "node1/cpu"]
+    assert (seen.splits[0].begin_s, seen.splits[0].end_s) == (6.0, 7.0)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", b'["x"]'])
+def test_what_is_no_stats_is_refused(text: bytes) -> None:
+    with pytest.raises(Wrong):
+        stats_of(text)
+    with pytest.raises(DeviceError, match="the devices of node1"):
+        devices_of(text if text != b"[]" else b"[1]", "node1")
+
+
+def test_devices_come_back_with_the_names_of_their_host() -> None:
+    specs = [DeviceSpec("vulkan:0", "null", pool="card", memory_bytes=5), DeviceSpec("b", "null")]
+    links = [Link(1e9, 1e-5), HERE]
+    given = [NullDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
+    told = devices_of(devices_document(given), "node1")
+    assert [each.spec for each in told] == specs and [each.link for each in told] == links
+    renamed = named(told[0].spec, "node1")
+    assert (renamed.name, renamed.pool) == ("node1/vulkan:0", "node1/card")
+    assert named(told[1].spec, "node1").pool == ""

@@ -1,0 +1,120 @@
+"""Parts carried out by numpy on plain threads, and parts as documents of this process: what a node
+does beside its messages, in a few lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from vksched.plan.parts import Part, Send
+from vksched.runtime.host.evaluate import Values, evaluate_node
+from vksched.runtime.remote.cache import hash_of
+from vksched.runtime.remote.channel import Payload
+from vksched.runtime.remote.ports import Caller, Post, RunKey
+from vksched.runtime.stats import RunStats
+from vksched.types import NDArray, Progress
+
+TAKE_S = 60.0
+
+
+def walk(part: Part, run: RunKey, feeds: Mapping[int, NDArray], post: Post) -> list[NDArray]:
+    """Carries out a part and returns its outputs."""
+    graph, values = part.plan.graph, Values(part.plan.graph)
+    for node, array in feeds.items():
+        values[node] = array
+    for position in range(len(part.plan.splits) + 1):
+        for step in part.steps.get(position, ()):
+            if isinstance(step, Send):
+                post.send(run, step.value, step.host, np.ascontiguousarray(values[step.value]))
+            else:
+                values[step.value] = post.take(run, step.value, step.host, TAKE_S)
+        for node in part.plan.splits[position].nodes if position < len(part.plan.splits) else ():
+            operands = tuple(values[i] for i in graph.nodes[node].inputs)
+            values[node] = evaluate_node(graph, node, operands)
+    post.end(run)
+    return [np.array(values[node]) for _, node in graph.outputs[: part.results]]
+
+
+class Walker:
+    """Implements `session.Served`. hold: cleared, parts stand still before they begin."""
+
+    def __init__(self, post: Post, caller: Caller) -> None:
+        self.post, self.caller = post, caller
+        self.parts: dict[int, Part] = {}
+        self.hold = threading.Event()
+        self.hold.set()
+        self.fails: BaseException | None = None
+        self.commits: list[RunKey] = []
+        self.runs: list[threading.Thread] = []
+        self.closed = threading.Event()
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        if self.fails is not None:
+            raise self.fails
+        assert progress is not None
+        progress("weights", 1, 2)
+        self.parts[number] = part
+
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray]) -> None:
+        thread = threading.Thread(target=self._run, args=(run, feeds))
+        self.runs.append(thread)
+        thread.start()
+
+    def _run(self, run: RunKey, feeds: Mapping[int, NDArray]) -> None:
+        try:
+            assert self.hold.wait(TAKE_S)
+            if self.fails is not None:
+                raise self.fails
+            walk(self.parts[run.plan], run, feeds, self.post)
+            self.caller.ready(run)
+            self.caller.done(run, RunStats(run.ticket, 0.5, 1, 2, 3, 4, 5, start_s=7.0))
+        except BaseException as error:
+            self.post.end(run)
+            self.caller.failed(run, error)
+
+    def commit(self, run: RunKey) -> None:
+        self.commits.append(run)
+
+    def abort(self, run: RunKey) -> None:
+        self.post.abort(run)
+
+    def retire(self, number: int) -> None:
+        self.parts.pop(number)
+
+    def close(self) -> None:
+        self.hold.set()
+        for number in self.parts:
+            for slot, ticket in itertools.product(range(4), range(64)):
+                self.post.abort(RunKey(number, slot, ticket))
+        for thread in self.runs:
+            thread.join()
+        self.closed.set()
+
+
+class Registry:
+    """Implements `session.Documents` within one process: a document is a number, and a weight is
+    asked for as a real one would be.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Part, Mapping[str, Payload]]] = []
+        self.read_weights: list[NDArray] = []
+
+    def write(
+        self, part: Part, state: Callable[[object], str]
+    ) -> tuple[bytes, Mapping[str, Payload]]:
+        data = part.plan.graph.data.values()
+        weights: dict[str, Payload] = {hash_of([np.asarray(a)]): [np.asarray(a)] for a in data}
+        self.parts.append((part, weights))
+        return str(len(self.parts) - 1).encode(), weights
+
+    def read(
+        self, text: bytes, weight: Callable[[str], NDArray], state: Callable[[str], object]
+    ) -> Part:
+        part, weights = self.parts[int(text)]
+        self.read_weights = [weight(name) for name in weights]
+        return part

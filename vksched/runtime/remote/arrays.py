@@ -1,0 +1,102 @@
+"""Arrays as messages carry them: one behind the other, each where numpy likes it.
+
+    fields: dtype and shape of each     payload: elements, padded to ALIGN_BYTES
+
+Of an array whose elements are all equal, as a state of zeros, one element is sent. Examples:
+tests/runtime/remote/test_told.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...trace.schema import Wrong
+from ...types import DTYPES, MAX_RANK, NARROW, NDArray, TensorType, is_uniform, numpy_dtype
+
+ALIGN_BYTES = 64
+_GAP = bytes(ALIGN_BYTES)
+
+
+def pack(arrays: Iterable[NDArray]) -> tuple[list[dict[str, Any]], list[NDArray | bytes]]:
+    """Returns arrays as fields and payload of a message."""
+    fields: list[dict[str, Any]] = []
+    payload: list[NDArray | bytes] = []
+    for array in arrays:
+        uniform = is_uniform(array)
+        fields.append({"dtype": array.dtype.name, "shape": list(array.shape), "uniform": uniform})
+        sent = array.reshape(-1)[:1] if uniform else array
+        payload += [sent, _GAP[: -sent.nbytes % ALIGN_BYTES]]
+    return fields, payload
+
+
+def packed_bytes(fields: Iterable[Mapping[str, Any]]) -> int:
+    """Returns the bytes of a payload with these arrays.
+
+    Raises:
+        Wrong: one is no array.
+    """
+    return sum(_padded(_sent_bytes(each)) for each in fields)
+
+
+def unpack(fields: Sequence[Mapping[str, Any]], payload: memoryview | None) -> list[NDArray]:
+    """Returns the arrays of a message, where they lie."""
+    data, out, start = payload or memoryview(b""), [], 0
+    for each in fields:
+        size = _sent_bytes(each)
+        flat = np.frombuffer(data[start : start + size], np.dtype(each["dtype"]))
+        shape = tuple(each["shape"])
+        out.append(np.broadcast_to(flat[0], shape) if each["uniform"] else flat.reshape(shape))
+        start += _padded(size)
+    return out
+
+
+def _sent_bytes(field: Mapping[str, Any]) -> int:
+    dtype, shape = field["dtype"], field["shape"]
+    if dtype not in (*DTYPES, *NARROW) or len(shape) > MAX_RANK or min(shape, default=0) < 0:
+        raise Wrong(f"expected an array, got {dtype} of shape {shape}")
+    count = math.prod(shape)
+    if field["uniform"] and not count:
+        raise Wrong("an array without elements is not uniform")
+    return (1 if field["uniform"] else count) * numpy_dtype(dtype).itemsize
+
+
+def _padded(size: int) -> int:
+    return size + -size % ALIGN_BYTES
+
+
+# -- values whose types both ends know -------------------------------------------------------------
+
+
+def typed_bytes(types: Iterable[TensorType]) -> int:
+    """Returns the bytes of a payload with values of these types."""
+    return sum(_padded(each.size * numpy_dtype(each.dtype).itemsize) for each in types)
+
+
+def typed_payload(pairs: Iterable[tuple[NDArray, TensorType]]) -> Iterator[NDArray | bytes]:
+    """Yields values of these types as a payload."""
+    for array, type_ in pairs:
+        sent = np.asarray(array, numpy_dtype(type_.dtype))
+        assert sent.shape == type_.shape
+        yield sent
+        yield _GAP[: -sent.nbytes % ALIGN_BYTES]
+
+
+def typed_arrays(types: Iterable[TensorType], payload: memoryview | None) -> Iterator[NDArray]:
+    """Yields the values of a payload, where they lie."""
+    data, start = payload or memoryview(b""), 0
+    for each in types:
+        dtype = numpy_dtype(each.dtype)
+        size = each.size * dtype.itemsize
+        yield np.frombuffer(data[start : start + size], dtype).reshape(each.shape)
+        start += _padded(size)
+
+
+def memory(size: int) -> memoryview:
+    """Returns bytes that are not written yet, where numpy likes arrays."""
+    whole = np.empty(size + ALIGN_BYTES, np.uint8)
+    start = -whole.ctypes.data % ALIGN_BYTES
+    return memoryview(whole[start : start + size])  # type: ignore[arg-type]

@@ -1,0 +1,446 @@
+"""Client: another computer as the caller sees it, and its devices.
+
+    Nodes --connect--> Node, which is a `ports.Host`; Node.devices: a RemoteDevice each
+    ClusterExecutor --prepare, start, ready, commit, finish--> Node --messages--> Session there
+
+Planner and states see remote devices like others; only parts run there. Examples:
+tests/runtime/remote/test_server.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+
+from ...errors import DeviceError, DeviceLost, DeviceTimeout, HostLost, PlanError
+from ...fork import Owner
+from ...machine.hosts import on
+from ...machine.links import Link
+from ...machine.spec import DeviceSpec
+from ...plan.parts import Part, Send
+from ...plan.value import PlanValue
+from ...trace.events import Clock
+from ...trace.schema import Wrong, check
+from ...types import NDArray, Progress
+from ..carrier import CommitFailed, Results
+from ..device import Gauge, Session
+from ..states import Item
+from ..stats import RunStats
+from .arrays import pack, typed_payload, unpack
+from .channel import Channel
+from .hello import exchange, hello, require_equal
+from .inbox import run_of
+from .mail import CONNECT_S, Mail
+from .messages import Message
+from .ports import RunKey
+from .refusals import again, error_of
+from .secure import Security, place_of, place_text
+from .session import Documents
+from .stream import Closed
+from .told import Told, devices_of, named, seen_from, stats_of
+
+ANSWER_S = 30.0
+PREPARE_S = 600.0
+CLOCK_TRIES = 8
+
+
+class Nodes:
+    """The nodes that one caller is connected to, and the values that go between them and it."""
+
+    def __init__(self, security: Security, documents: Documents, clock: Clock) -> None:
+        self.security, self.documents, self.clock = security, documents, clock
+        self.caller = secrets.token_hex(16)
+        self.mail = Mail(self._channel_to)
+        self._nodes: dict[str, Node] = {}
+        self._names = itertools.count()
+        self._state_names: dict[object, str] = {}
+        self._owner = Owner()
+        self._lock = threading.Lock()
+
+    def connect(self, address: str, timeout_s: float = CONNECT_S) -> Node:
+        """Returns a node, whose name it tells itself.
+
+        Raises:
+            DeviceError: nobody is there, it is not of this cluster, runs another vksched, or has
+            the name of one that is connected.
+        """
+        self._owner.require("the nodes of a cluster")
+        mine = hello("caller", "", self.caller)
+        stream = self.security.connect(place_of(address), timeout_s)
+        try:
+            theirs = exchange(stream, mine)
+            require_equal(mine, theirs, address)
+            name = theirs["name"]
+            if not name or "/" in name:
+                raise DeviceError(f"[cluster] expected a node with a name, got {name!r}")
+            with self._lock:
+                known = self._nodes.get(name)
+                if known is not None and known.error is None:
+                    raise DeviceError(
+                        f"[cluster] expected nodes with names of their own, got {name} at "
+                        f"{known.address} and {address}; try `vksched node --name`"
+                    )
+                node = self._nodes[name] = Node(self, name, place_text(place_of(address)))
+        except Closed as error:
+            stream.close()
+            raise DeviceError(
+                f"[cluster] the node at {address} ended the connection: {error}"
+            ) from None
+        except BaseException:
+            stream.close()
+            raise
+        self.mail.regain(name)
+        node.begin(Channel(stream, name, node))
+        return node
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the nodes are, by name."""
+        with self._lock:
+            return {name: node.address for name, node in self._nodes.items()}
+
+    def close(self) -> None:
+        """Ends all connections; what this caller had on the nodes is freed there."""
+        with self._lock:
+            nodes = list(self._nodes.values())
+        for each in nodes:
+            each.close()
+
+    def state_name(self, key: object) -> str:
+        """Returns the name of a state in messages."""
+        with self._lock:
+            if key not in self._state_names:
+                self._state_names[key] = f"s{next(self._names)}"
+            return self._state_names[key]
+
+    def _channel_to(self, host: str) -> Channel:
+        with self._lock:
+            node = self._nodes.get(host)
+        if node is None:
+            raise HostLost(f"[cluster] there is no node {host}")
+        return node.channel
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run under way on a node. error: why it failed there."""
+
+    failed: Callable[[BaseException], None]
+    is_ready: bool = False
+    stats: RunStats | None = None
+    error: BaseException | None = None
+    torn: frozenset[int] | None = None
+
+
+@dataclass(slots=True)
+class _Prepared:
+    part: Part
+    progress: Progress | None = None
+    keys: frozenset[tuple[str, object]] = field(default_factory=frozenset)
+
+
+class Node:
+    """A node that is connected; made by `Nodes.connect`. It implements `ports.Host`."""
+
+    def __init__(self, nodes: Nodes, name: str, address: str) -> None:
+        self.name, self.address = name, address
+        self._nodes = nodes
+        self._channel: Channel | None = None
+        self._error: HostLost | None = None
+        self._changed = threading.Condition()
+        self._runs: dict[RunKey, _Run] = {}
+        self._prepared: dict[int, _Prepared] = {}
+        self._told: dict[str, Told] = {}
+        self._stale = True
+        self._ahead_s = 0.0
+        self.devices: tuple[RemoteDevice, ...] = ()
+
+    def begin(self, channel: Channel) -> None:
+        """Starts to talk, and asks for the devices."""
+        self._channel = channel
+        channel.start()
+        try:
+            self._ask_specs()
+            self._ahead_s = self._measure_clock()
+        except BaseException:
+            self.close()
+            raise
+        self.devices = tuple(RemoteDevice(self, name) for name in self._told)
+
+    @property
+    def channel(self) -> Channel:
+        if self._channel is None or self._error is not None:
+            raise again(self._error) if self._error else HostLost(f"[cluster] {self.name} is gone")
+        return self._channel
+
+    @property
+    def error(self) -> HostLost | None:
+        """Why the node is lost; None while it is there."""
+        return self._error
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._channel is not None:
+            self._channel.close()
+
+    # -- ports.Host --------------------------------------------------------------------------------
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        nodes, graph = self._nodes, part.plan.graph
+        text, weights = nodes.documents.write(part, nodes.state_name)
+        for name in self._missing(list(weights)):
+            self.channel.ask("weight", {"hash": name}, weights[name], PREPARE_S)
+        sent = [step for step in part.walk() if isinstance(step, Send) and not step.host]
+        awaited = {step.value: (self.name, graph.nodes[step.value].type) for step in sent}
+        nodes.mail.expect(number, part.plan.copies, awaited)
+        keys = frozenset(
+            (spec.name, graph.keys[node])
+            for spec, memory in zip(part.plan.machine.devices, part.plan.memory, strict=True)
+            for node in memory.weights
+        )
+        self._prepared[number] = _Prepared(part, progress, keys)
+        try:
+            fields = {"plan": number, "hosts": nodes.addresses}
+            self.channel.ask("prepare", fields, [text], PREPARE_S)
+        except BaseException:
+            self._prepared.pop(number, None)
+            raise
+        finally:
+            self._stale = True
+
+    def _missing(self, hashes: list[str]) -> list[str]:
+        if not hashes:
+            return []
+        answer = self.channel.ask("missing", {}, [json.dumps(hashes).encode()], PREPARE_S)
+        missing: list[str] = json.loads(bytes(answer.payload or b""))
+        check(missing, [str], "missing weights")
+        if not set(missing) <= set(hashes):
+            raise Wrong(f"{self.name} misses weights that nobody named")
+        return missing
+
+    def start(
+        self, run: RunKey, feeds: Mapping[int, NDArray], failed: Callable[[BaseException], None]
+    ) -> None:
+        part = self._prepared[run.plan].part
+        types = part.plan.graph.nodes
+        pairs = [(feeds[node], types[node].type) for node in part.inputs]
+        with self._changed:
+            channel = self.channel
+            self._runs[run] = _Run(failed)
+        try:
+            channel.tell("start", run._asdict(), list(typed_payload(pairs)))
+        except BaseException:
+            with self._changed:
+                self._runs.pop(run, None)
+            raise
+
+    def ready(self, run: RunKey, timeout_s: float) -> None:
+        self._wait(run, lambda found: found.is_ready or found.stats is not None, timeout_s, "ready")
+
+    def commit(self, run: RunKey) -> None:
+        self.channel.tell("commit", run._asdict())
+
+    def finish(self, run: RunKey, timeout_s: float) -> RunStats:
+        found = self._wait(run, lambda found: found.stats is not None, timeout_s, "done")
+        with self._changed:
+            self._runs.pop(run, None)
+        assert found.stats is not None
+        return seen_from(found.stats, self.name, self._ahead_s)
+
+    def abort(self, run: RunKey) -> None:
+        try:
+            self.channel.tell("abort", run._asdict())
+        except HostLost:  # who waits for the run is told so
+            return
+
+    def retire(self, number: int) -> None:
+        self._prepared.pop(number, None)
+        self._stale = True
+        try:
+            self.channel.tell("retire", {"plan": number})
+        except HostLost:  # all of it is freed there
+            return
+
+    def _wait(self, run: RunKey, over: Callable[[_Run], bool], timeout_s: float, what: str) -> _Run:
+        with self._changed:
+            found = self._runs.get(run)
+            if found is None:
+                raise again(self._error) if self._error else HostLost(f"[cluster] {run} is no run")
+            if not self._changed.wait_for(lambda: bool(found.error) or over(found), timeout_s):
+                error = DeviceTimeout(
+                    f"[cluster] expected {self.name} to be {what} within {timeout_s:g} s"
+                )
+                error.host = self.name
+                raise error
+            if found.error is not None:
+                self._runs.pop(run, None)
+                self._raise(found.error, found.torn)
+            return found
+
+    def _raise(self, error: BaseException, torn: frozenset[int] | None) -> NoReturn:
+        if torn is not None:
+            raise CommitFailed(error, Results(()), torn) from error
+        raise error
+
+    # -- of the channel ----------------------------------------------------------------------------
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        return self._nodes.mail.place(message, size, self.name) if message.kind == "value" else None
+
+    def received(self, channel: Channel, message: Message) -> None:
+        fields = message.fields
+        if message.kind == "value":
+            self._nodes.mail.arrived(message, self.name)
+        elif message.kind == "progress":
+            prepared = self._prepared.get(fields["plan"])
+            if prepared is not None and prepared.progress is not None:
+                prepared.progress(fields["what"], fields["done"], fields["total"])
+        elif message.kind == "ready":
+            self._note(run_of(fields), is_ready=True)
+        elif message.kind == "done":
+            self._note(run_of(fields), stats=stats_of(bytes(message.payload or b"")))
+        elif message.kind == "failed":
+            torn = None if fields["torn"] is None else frozenset(fields["torn"])
+            self._note(run_of(fields), error=error_of(fields), torn=torn)
+        else:
+            raise Wrong(f"a node does not say {message.kind}")
+
+    def _note(self, run: RunKey, **what: object) -> None:
+        with self._changed:
+            found = self._runs.get(run)
+            if found is None:
+                return
+            for name, value in what.items():
+                setattr(found, name, value)
+            self._changed.notify_all()
+        if found.error is not None:
+            found.failed(found.error)
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        with self._changed:
+            self._error = error
+            runs = [each for each in self._runs.values() if each.error is None and not each.stats]
+            for each in runs:
+                each.error = again(error)
+            self._changed.notify_all()
+        self._nodes.mail.lose(self.name, error)
+        for each in runs:
+            assert each.error is not None
+            each.failed(each.error)
+
+    # -- devices -----------------------------------------------------------------------------------
+
+    def told(self, name: str) -> Told:
+        """Returns what the node tells of a device; asked anew after plans came or went."""
+        if self._stale and self._error is None:
+            try:
+                self._ask_specs()
+            except (HostLost, DeviceTimeout):  # what was known; runs will tell
+                pass
+        return self._told[name]
+
+    def holds(self, device: str, key: object) -> bool:
+        """Whether a weight of a plan is on a device."""
+        return any((device, key) in each.keys for each in list(self._prepared.values()))
+
+    def _ask_specs(self) -> None:
+        self._stale = False
+        answer = self.channel.ask("specs", {}, (), ANSWER_S)
+        told = devices_of(bytes(answer.payload or b""), self.name)
+        self._told = {each.spec.name: each for each in told}
+
+    def _measure_clock(self) -> float:
+        """Returns how far the node's clock is ahead of the caller's: the best of a few tries."""
+        found: list[tuple[float, float]] = []
+        for _ in range(CLOCK_TRIES):
+            before_s = self._nodes.clock.now()
+            now_s = self.channel.ask("clock", {}, (), ANSWER_S).fields["now_s"]
+            after_s = self._nodes.clock.now()
+            found.append((after_s - before_s, now_s - (before_s + after_s) / 2))
+        return min(found)[1]
+
+
+class RemoteStates:
+    """The states of a device of a node; what is there is known here."""
+
+    def __init__(self, node: Node, device: str, nodes: Nodes) -> None:
+        self._node, self._device, self._nodes = node, device, nodes
+        self._keys: dict[object, str] = {}
+
+    def holds(self, key: object) -> bool:
+        return key in self._keys
+
+    def add(self, items: Iterable[Item]) -> None:
+        pairs = [(key, np.asarray(array)) for key, array in items]
+        names = {key: self._nodes.state_name(key) for key, _ in pairs}
+        arrays, payload = pack(array for _, array in pairs)
+        self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)
+        self._keys.update(names)
+
+    def read(self, key: object) -> NDArray:
+        answer = self._ask("read", {"key": self._keys[key]})
+        (array,) = unpack([answer.fields], answer.payload)
+        return np.array(array, copy=True)
+
+    def write(self, key: object, array: NDArray) -> None:
+        name = self._keys.get(key)
+        if name is None:
+            raise DeviceLost("[state] expected a state, got none: its device failed meanwhile")
+        (fields,), payload = pack([array])
+        self._ask("write", {"key": name, **fields}, payload)
+
+    def remove(self, key: object) -> None:
+        name = self._keys.pop(key, None)
+        if name is not None and self._node.error is None:
+            try:
+                self._ask("remove", {"key": name})
+            except HostLost:  # all of it is freed there
+                return
+
+    def keys(self) -> tuple[object, ...]:
+        return tuple(self._keys)
+
+    def _ask(self, kind: str, fields: dict[str, object], payload: object = ()) -> Message:
+        given = {"device": self._device, **fields}
+        return self._node.channel.ask(kind, given, payload, PREPARE_S)  # type: ignore[arg-type]
+
+
+class RemoteDevice:
+    """A device of a node, under its name in plans; only parts run there."""
+
+    def __init__(self, node: Node, device: str) -> None:
+        self.node, self._device = node, device
+        self.states = RemoteStates(node, device, node._nodes)
+
+    @property
+    def name(self) -> str:
+        return on(self.node.name, self._device)
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return named(self.node.told(self._device).spec, self.node.name)
+
+    @property
+    def link(self) -> Link | None:
+        return self.node.told(self._device).link
+
+    def holds(self, key: object) -> bool:
+        return self.states.holds(key) or self.node.holds(self._device, key)
+
+    def gauge(self) -> Gauge:
+        return Gauge()
+
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> Session:
+        raise PlanError(
+            f"[cluster] expected a plan cut into parts for {self.name}, got a whole one"
+        )
+
+    def close(self) -> None:
+        """The node keeps its devices."""

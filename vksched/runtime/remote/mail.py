@@ -1,0 +1,130 @@
+"""Mail: `ports.Post` over channels: values go to other hosts at once, and come through an inbox.
+
+    part --send--> channel of the host     inbox <-- channels of all hosts     part <--take-- inbox
+
+Examples: tests/runtime/remote/test_server.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from ...errors import DeviceError, HostLost, RunAborted
+from ...trace.schema import Wrong
+from ...types import NDArray
+from .channel import Channel
+from .hello import exchange, hello, require_equal
+from .inbox import Inbox
+from .messages import Message
+from .ports import RunKey
+from .secure import Security, place_of
+from .stream import Closed
+
+CONNECT_S = 5.0
+
+
+class Mail(Inbox):
+    """channel_to: returns the channel to a host; raises HostLost."""
+
+    def __init__(self, channel_to: Callable[[str], Channel]) -> None:
+        super().__init__()
+        self._channel_to = channel_to
+
+    def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+        if self.is_aborted(run):
+            raise RunAborted(f"[cluster] run {run.ticket} of plan {run.plan} was given up")
+        self._channel_to(host).tell("value", {**run._asdict(), "node": value}, [array])
+
+
+class PeerMail:
+    """Handles the channel of another node that sends values to this one."""
+
+    def __init__(self, inbox: Inbox, host: str) -> None:
+        self._inbox, self._host = inbox, host
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        if message.kind != "value":
+            raise Wrong(f"a node says {message.kind} to callers alone")
+        return self._inbox.place(message, size, self._host)
+
+    def received(self, channel: Channel, message: Message) -> None:
+        if message.kind != "value":
+            raise Wrong(f"a node says {message.kind} to callers alone")
+        self._inbox.arrived(message, self._host)
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        self._inbox.lose(self._host, error)
+
+
+class Peers:
+    """The channels to other nodes of one caller, opened when they are first needed.
+
+    name: of this node. caller: the random name of the caller. channels: those that are there, from
+    and to other nodes.
+    """
+
+    def __init__(self, name: str, caller: str, security: Security) -> None:
+        self._hello = hello("node", name, caller)
+        self._security = security
+        self._addresses: dict[str, str] = {}
+        self._channels: dict[str, Channel] = {}
+        self._taken: list[Channel] = []
+        self._turns: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def know(self, addresses: Mapping[str, str]) -> None:
+        """Learns where other nodes are."""
+        with self._lock:
+            self._addresses.update(addresses)
+
+    def channel(self, host: str, inbox: Inbox) -> Channel:
+        """Returns a channel to a node.
+
+        Raises:
+            HostLost: it cannot be reached.
+        """
+        with self._lock:
+            turn = self._turns.setdefault(host, threading.Lock())
+        with turn:
+            found = self._channels.get(host)
+            if found is None or found.error is not None:
+                found = self._channels[host] = self._connect(host, inbox)
+            return found
+
+    def take_in(self, channel: Channel) -> None:
+        """Keeps a channel of another node, to close it."""
+        with self._lock:
+            self._taken = [each for each in self._taken if each.error is None] + [channel]
+
+    def close(self) -> None:
+        with self._lock:
+            channels = [*self._channels.values(), *self._taken]
+        for each in channels:
+            each.close()
+
+    def _connect(self, host: str, inbox: Inbox) -> Channel:
+        try:
+            address = self._addresses.get(host)
+            if address is None:
+                raise DeviceError(f"[cluster] nobody said where {host} is")
+            stream = self._security.connect(place_of(address), CONNECT_S)
+            try:
+                theirs = exchange(stream, self._hello)
+                require_equal(self._hello, theirs, host)
+                if theirs["name"] != host:
+                    raise DeviceError(
+                        f"[cluster] expected {host} at {address}, got {theirs['name']}"
+                    )
+            except BaseException:
+                stream.close()
+                raise
+        except (DeviceError, Closed) as error:
+            lost = HostLost(
+                f"[cluster] {host} cannot be reached from {self._hello['name']}: {error}"
+            )
+            lost.host = host
+            raise lost from error
+        made = Channel(stream, host, PeerMail(inbox, host))
+        made.start()
+        return made

@@ -1,0 +1,88 @@
+"""Server: a node's listener, and the sessions of those who connect.
+
+    caller --hello--> Session          all that a caller has here ends with its connection
+    other node --hello, for a caller--> values for the session of that caller
+
+The reader thread of a connection takes what is brief itself; what takes long goes to threads of the
+session, so that no plan's preparation delays another's runs. Examples:
+tests/runtime/remote/test_server.py.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from .channel import Channel
+from .hello import hello
+from .listener import Listener
+from .messages import Fields
+from .session import Here, Session
+from .stream import Stream
+
+
+class Server:
+    """Serves the devices of this computer.
+
+    Raises:
+        DeviceError: the address cannot be listened at.
+    """
+
+    def __init__(self, here: Here, address: tuple[str, int]) -> None:
+        self._here = here
+        self._sessions: dict[str, Session] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        mine = hello("node", here.name, "")
+        self._listener = Listener(address, here.security, mine, self._welcome)
+        self.address = self._listener.address
+
+    @property
+    def callers(self) -> int:
+        """How many callers have something here."""
+        with self._lock:
+            return len(self._sessions)
+
+    def close(self) -> None:
+        """Ends all sessions, and waits until what they had is free."""
+        self._listener.close()
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for each in sessions:
+            each.close()
+        self.wait_until_free()
+
+    def wait_until_free(self) -> None:
+        """Waits until no caller has anything here."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._sessions)
+
+    def _welcome(self, stream: Stream, theirs: Fields) -> None:
+        if theirs["role"] == "caller":
+            self._take_caller(stream, theirs["caller"])
+        else:
+            self._take_peer(stream, theirs["name"], theirs["caller"])
+
+    def _take_caller(self, stream: Stream, caller: str) -> None:
+        session = Session(self._here, caller, self._end)
+        with self._lock:
+            if caller in self._sessions:
+                stream.close()
+                return
+            self._sessions[caller] = session
+        session.start(Channel(stream, "", session))
+
+    def _take_peer(self, stream: Stream, host: str, caller: str) -> None:
+        with self._lock:
+            session = self._sessions.get(caller)
+        if session is None:  # its caller is gone
+            stream.close()
+            return
+        handler, keep = session.peer(host)
+        channel = Channel(stream, host, handler)
+        keep(channel)
+        channel.start()
+
+    def _end(self, session: Session) -> None:
+        with self._changed:
+            self._sessions.pop(session.caller, None)
+            self._changed.notify_all()

@@ -1,0 +1,371 @@
+"""Session: what one caller has on a node, until its connection ends.
+
+    missing, weight --> weights    prepare --> Served: parts    start, commit, abort --> its runs
+    add, read, write, remove --> states of devices               ready, done, failed --> caller
+
+Examples: tests/runtime/remote/test_server.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...errors import DeviceError, HostLost, VkschedError
+from ...plan.parts import Part, Take
+from ...trace import warn
+from ...trace.events import Clock
+from ...trace.schema import Wrong, check
+from ...types import NDArray, Progress
+from ..carrier import CommitFailed
+from ..device import Device
+from ..stats import RunStats
+from .arrays import memory, pack, packed_bytes, typed_arrays, typed_bytes, unpack
+from .cache import HASH, WeightCache, hash_of
+from .channel import Channel, Payload
+from .inbox import run_of
+from .mail import Mail, PeerMail, Peers
+from .messages import Fields, Message
+from .ports import Caller, Post, RunKey
+from .refusals import fields_of
+from .secure import Security
+from .told import devices_document, stats_document
+
+THREADS = 8
+Answer = tuple[Fields, Payload]
+
+
+class StateKey:
+    """A state of a caller, as the devices of this node know it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Served(Protocol):
+    """Carries out the parts of one caller on the devices of this node; see `ports.Host`."""
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None: ...
+
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray]) -> None: ...
+
+    def commit(self, run: RunKey) -> None: ...
+
+    def abort(self, run: RunKey) -> None: ...
+
+    def retire(self, number: int) -> None: ...
+
+    def close(self) -> None:
+        """Gives up all runs, waits for what is under way, and frees everything."""
+
+
+class Documents(Protocol):
+    """Parts as bytes, and back."""
+
+    def write(
+        self, part: Part, state: Callable[[object], str]
+    ) -> tuple[bytes, Mapping[str, Payload]]:
+        """Returns a part, and the bytes of its weights by their hash. state: names a key."""
+
+    def read(
+        self, text: bytes, weight: Callable[[str], NDArray], state: Callable[[str], object]
+    ) -> Part:
+        """Returns the part; equal hashes and names give equal keys.
+
+        Raises:
+            VkschedError: the bytes are no part.
+        """
+
+
+@dataclass(frozen=True)
+class Here:
+    """What all sessions of a node share. serve: begins to carry out parts for a caller."""
+
+    name: str
+    devices: Sequence[Device]
+    security: Security
+    documents: Documents
+    cache: WeightCache
+    clock: Clock
+    serve: Callable[[Post, Caller], Served]
+
+
+class Session:
+    """caller: its random name. ended: called once all is freed."""
+
+    def __init__(self, here: Here, caller: str, ended: Callable[[Session], None]) -> None:
+        self.caller = caller
+        self._here, self._ended = here, ended
+        self._peers = Peers(here.name, caller, here.security)
+        self._mail = Mail(self._channel_to)
+        self._channel: Channel | None = None
+        self._served: Served | None = None
+        self._parts: dict[int, Part] = {}
+        self._weights: dict[str, NDArray] = {}
+        self._states: dict[str, StateKey] = {}
+        self._devices = {device.name: device for device in here.devices}
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
+
+    def start(self, channel: Channel) -> None:
+        """Begins to serve."""
+        self._channel = channel
+        self._served = self._here.serve(self._mail, _Telling(channel))
+        channel.start()
+
+    def peer(self, host: str) -> tuple[PeerMail, Callable[[Channel], None]]:
+        """Returns who handles the values of another node, and who keeps its channel."""
+        self._mail.regain(host)
+        return PeerMail(self._mail, host), self._peers.take_in
+
+    def close(self) -> None:
+        """Ends the connection, as if the caller had; what it had is freed soon."""
+        if self._channel is not None:
+            self._channel.lose("the node was closed")
+
+    def _channel_to(self, host: str) -> Channel:
+        assert self._channel is not None
+        return self._peers.channel(host, self._mail) if host else self._channel
+
+    # -- of the caller's channel -------------------------------------------------------------------
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        fields = message.fields
+        if message.kind == "value":
+            return self._mail.place(message, size, "")
+        expected = size
+        if message.kind == "start":
+            expected = typed_bytes(self._input_types(run_of(fields)))
+        elif message.kind in ("add", "write"):
+            expected = packed_bytes(fields["arrays"] if message.kind == "add" else [fields])
+        if size != expected:
+            raise Wrong(f"expected {expected} bytes with {message.kind}, got {size}")
+        return memory(size)
+
+    def received(self, channel: Channel, message: Message) -> None:
+        assert self._served is not None
+        fields = message.fields
+        if message.kind == "value":
+            self._mail.arrived(message, "")
+        elif message.kind == "start":
+            run = run_of(fields)
+            part, types = self._part(run.plan), self._input_types(run)
+            if not 0 <= run.slot < part.plan.copies or (message.payload is None) != (not types):
+                raise Wrong(f"expected the inputs of a run, got those of {run}")
+            arrays = typed_arrays(types, message.payload)
+            self._served.start(run, dict(zip(part.inputs, arrays, strict=True)))
+        elif message.kind == "commit":
+            self._served.commit(run_of(fields))
+        elif message.kind == "abort":
+            self._served.abort(run_of(fields))
+        elif message.kind == "retire" or message.ask is not None:
+            self._pool.submit(self._do, channel, message)
+        else:
+            raise Wrong(f"a caller does not say {message.kind}")
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        threading.Thread(target=self._free, name="vksched-free", daemon=True).start()
+
+    def _part(self, number: int) -> Part:
+        part = self._parts.get(number)
+        if part is None:
+            raise Wrong(f"there is no plan {number}")
+        return part
+
+    def _input_types(self, run: RunKey) -> list[Any]:
+        part = self._part(run.plan)
+        return [part.plan.graph.nodes[node].type for node in part.inputs]
+
+    def _free(self) -> None:
+        self._pool.shutdown(wait=True)
+        steps: list[Callable[[], object]] = [self._peers.close]
+        if self._served is not None:
+            steps.insert(0, self._served.close)
+        for device in self._here.devices:
+            for key in self._states.values():
+                steps.append(lambda device=device, key=key: device.states.remove(key))  # type: ignore[misc]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # the rest is freed all the same
+                warn(f"[cluster] freeing what a caller had failed: {error!r}")
+        self._weights.clear()
+        self._ended(self)
+
+    # -- on threads of the session -----------------------------------------------------------------
+
+    def _do(self, channel: Channel, message: Message) -> None:
+        with suppress(HostLost):  # of the caller's own channel
+            try:
+                answer = _DO[message.kind](self, message)
+            except BaseException as error:
+                if message.ask is not None:
+                    channel.refuse(message, error)
+                return
+            if answer is not None:
+                channel.answer(message, *answer)
+
+    def _specs(self, message: Message) -> Answer:
+        return {}, [devices_document(self._here.devices)]
+
+    def _clock(self, message: Message) -> Answer:
+        return {"now_s": self._here.clock.now()}, []
+
+    def _echo(self, message: Message) -> Answer:
+        return {}, [] if message.payload is None else [bytes(message.payload)]
+
+    def _missing(self, message: Message) -> Answer:
+        asked = _json(message)
+        check(asked, [str], "hashes")
+        out = [name for name in asked if self._find_weight(name) is None]
+        return {}, [json.dumps(out).encode()]
+
+    def _find_weight(self, name: str) -> NDArray | None:
+        if name not in self._weights:
+            found = self._here.cache.load(name)
+            if found is None:
+                return None
+            self._weights[name] = found
+        return self._weights[name]
+
+    def _weight(self, message: Message) -> Answer:
+        name, data = message.fields["hash"], _bytes(message)
+        if not HASH.fullmatch(name) or hash_of([data]) != name:
+            raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
+        self._weights[name] = self._here.cache.keep(name, data)
+        return {}, []
+
+    def _require_weight(self, name: str) -> NDArray:
+        found = self._find_weight(name)
+        if found is None:
+            raise DeviceError(f"[cluster] the weight {name[:64]!r} was not sent")
+        return found
+
+    def _state(self, name: str) -> StateKey:
+        return self._states.setdefault(name, StateKey(name))
+
+    def _prepare(self, message: Message) -> Answer:
+        assert self._served is not None and self._channel is not None
+        number, channel = message.fields["plan"], self._channel
+        if number in self._parts:
+            raise DeviceError(f"[cluster] plan {number} is prepared already")
+        text = bytes(message.payload or b"")
+        part = self._here.documents.read(text, self._require_weight, self._state)
+        self._peers.know(message.fields["hosts"])
+        nodes = part.plan.graph.nodes
+        takes = [step for step in part.walk() if isinstance(step, Take)]
+        awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
+        self._mail.expect(number, part.plan.copies, awaited)
+        self._parts[number] = part
+
+        def progress(what: str, done: int, total: int) -> None:
+            with suppress(HostLost):
+                told = {"plan": number, "what": what, "done": done, "total": total}
+                channel.tell("progress", told)
+
+        try:
+            self._served.prepare(number, part, progress)
+        except BaseException:
+            self._forget(number)
+            raise
+        return {}, []
+
+    def _forget(self, number: int) -> None:
+        self._mail.forget(number)
+        self._parts.pop(number, None)
+
+    def _retire(self, message: Message) -> None:
+        assert self._served is not None
+        try:
+            self._served.retire(message.fields["plan"])
+        finally:
+            self._forget(message.fields["plan"])
+
+    def _device(self, message: Message) -> Device:
+        found = self._devices.get(message.fields["device"])
+        if found is None:
+            raise DeviceError(f"[cluster] there is no device {message.fields['device']!r} here")
+        return found
+
+    def _add(self, message: Message) -> Answer:
+        fields = message.fields
+        arrays = unpack(fields["arrays"], message.payload)
+        keys = [self._state(name) for name in fields["keys"]]
+        self._device(message).states.add(list(zip(keys, arrays, strict=True)))
+        return {}, []
+
+    def _held(self, message: Message) -> tuple[Device, StateKey]:
+        device, name = self._device(message), message.fields["key"]
+        key = self._states.get(name)
+        if key is None or not device.states.holds(key):
+            raise DeviceError(f"[cluster] there is no state {name!r} on {device.name}")
+        return device, key
+
+    def _read(self, message: Message) -> Answer:
+        device, key = self._held(message)
+        (fields,), payload = pack([device.states.read(key)])
+        return fields, payload
+
+    def _write(self, message: Message) -> Answer:
+        device, key = self._held(message)
+        device.states.write(key, unpack([message.fields], message.payload)[0])
+        return {}, []
+
+    def _remove(self, message: Message) -> Answer:
+        device, key = self._device(message), self._states.get(message.fields["key"])
+        if key is not None:
+            device.states.remove(key)
+        return {}, []
+
+
+_DO: dict[str, Callable[[Session, Message], Answer | None]] = {
+    "specs": Session._specs,
+    "clock": Session._clock,
+    "echo": Session._echo,
+    "missing": Session._missing,
+    "weight": Session._weight,
+    "prepare": Session._prepare,
+    "retire": Session._retire,
+    "add": Session._add,
+    "read": Session._read,
+    "write": Session._write,
+    "remove": Session._remove,
+}
+
+
+class _Telling:
+    """`ports.Caller` over the caller's channel; a caller that is gone is told nothing."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def ready(self, run: RunKey) -> None:
+        with suppress(HostLost):
+            self._channel.tell("ready", run._asdict())
+
+    def done(self, run: RunKey, stats: RunStats) -> None:
+        with suppress(HostLost):
+            self._channel.tell("done", run._asdict(), [stats_document(stats)])
+
+    def failed(self, run: RunKey, error: BaseException) -> None:
+        torn = sorted(error.devices) if isinstance(error, CommitFailed) else None
+        cause = error.cause if isinstance(error, CommitFailed) else error
+        with suppress(HostLost):
+            self._channel.tell("failed", {**run._asdict(), **fields_of(cause), "torn": torn})
+
+
+def _bytes(message: Message) -> NDArray:
+    import numpy as np
+
+    return np.frombuffer(message.payload or b"", np.uint8)
+
+
+def _json(message: Message) -> Any:
+    try:
+        return json.loads(bytes(message.payload or b"null"))
+    except (ValueError, RecursionError) as error:
+        raise VkschedError(f"[cluster] {message.kind} came with no JSON: {error}") from None
