@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import clusters
@@ -27,6 +28,7 @@ from vksched.runtime.remote.ports import Caller, Post, RunKey
 from vksched.runtime.remote.secure import Security, place_text
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Here
+from vksched.runtime.remote.told import Told
 from vksched.trace.events import SystemClock
 from vksched.types import NDArray
 
@@ -58,8 +60,14 @@ class Cluster:
             return self.walkers[name][-1]
 
         cache, clock = WeightCache(folder), SystemClock()
-        here = Here(name, self.devices[name], self.security, self.registry, cache, clock, begin)
+        tell = partial(self.tell, name)
+        here = Here(
+            name, self.devices[name], tell, self.security, self.registry, cache, clock, begin
+        )
         return Server(here, LOOPBACK)
+
+    def tell(self, name: str) -> list[Told]:
+        return [Told(device.spec, device.link) for device in self.devices[name]]
 
     def caller(self) -> Nodes:
         return Nodes(self.security, self.registry, SystemClock())
@@ -88,7 +96,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-class Told:
+class Heard:
     """Whom a run tells that it failed."""
 
     def __init__(self) -> None:
@@ -101,7 +109,7 @@ class Told:
 
 
 def run_once(cluster: Cluster, caller: Part, run: RunKey, x: NDArray) -> list[NDArray]:
-    told = Told()
+    told = Heard()
     for name, part in cluster.parts.items():
         feeds = dict.fromkeys(part.inputs, x)
         cluster.hosts[name].start(run, feeds, told)
@@ -178,7 +186,7 @@ def test_a_failure_is_told_at_once_and_arrives_as_what_it_was(cluster: Cluster) 
     error = OutOfMemory("[x] no room")
     error.device = "node1/null:0"
     cluster.walkers["node1"][0].fails = error
-    told, run = Told(), RunKey(1, 0, 0)
+    told, run = Heard(), RunKey(1, 0, 0)
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     for name, part in cluster.parts.items():
         cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), told)
@@ -198,7 +206,7 @@ def test_torn_states_are_told_with_their_devices(cluster: Cluster) -> None:
     cluster.walkers["node1"][0].fails = CommitFailed(cause, Results(()), frozenset([0]))
     part, run = cluster.parts["node1"], RunKey(1, 0, 0)
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
-    cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Told())
+    cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Heard())
     with pytest.raises(CommitFailed, match="half") as caught:
         cluster.hosts["node1"].finish(run, WAIT_S)
     assert caught.value.devices == {0}
@@ -209,7 +217,7 @@ def test_a_node_that_is_gone_fails_its_runs_and_nobody_waits(cluster: Cluster) -
     caller = cluster.prepare(plan)
     for walker in cluster.walkers["node1"]:
         walker.hold.clear()
-    told, run = Told(), RunKey(1, 0, 0)
+    told, run = Heard(), RunKey(1, 0, 0)
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     for name, part in cluster.parts.items():
         cluster.hosts[name].start(run, dict.fromkeys(part.inputs, x), told)
@@ -251,7 +259,7 @@ def test_what_a_gone_caller_had_is_freed(cluster: Cluster) -> None:
         walker.hold.clear()
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     part = cluster.parts["node1"]
-    cluster.hosts["node1"].start(RunKey(1, 0, 0), dict.fromkeys(part.inputs, x), Told())
+    cluster.hosts["node1"].start(RunKey(1, 0, 0), dict.fromkeys(part.inputs, x), Heard())
     cluster.nodes.close()
     for name, server in cluster.servers.items():
         server.wait_until_free()
@@ -416,10 +424,10 @@ def test_what_takes_too_long_says_which_host(cluster: Cluster) -> None:
     walker.hold.clear()
     x = np.zeros(fed(plan, np.random.default_rng(0)).shape, np.float32)
     part = cluster.parts["node1"]
-    cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Told())
-    with pytest.raises(DeviceTimeout) as caught:
+    cluster.hosts["node1"].start(run, dict.fromkeys(part.inputs, x), Heard())
+    with pytest.raises(DeviceTimeout, match="node1 to be done") as caught:
         cluster.hosts["node1"].finish(run, 0.01)
-    assert caught.value.host == "node1"
+    assert not caught.value.host  # it said nothing: who waits decides whom to blame
     cluster.hosts["node1"].abort(run)
     walker.hold.set()
 
@@ -438,3 +446,13 @@ def test_plans_come_and_go_without_end(cluster: Cluster, rng: np.random.Generato
         node.channel.ask("clock", {}, (), WAIT_S)
         assert not node._prepared and not node._runs
     assert not cluster.nodes.mail._runs and not cluster.nodes.mail._plans
+
+
+def test_links_are_measured_between_the_caller_and_nodes_and_between_nodes(
+    cluster: Cluster,
+) -> None:
+    for link in (cluster.hosts["node1"].measure(), cluster.hosts["node1"].measure_to("node2")):
+        assert 1e6 < link.bytes_per_s < 1e12 and 0 <= link.latency_s < 1
+    with pytest.raises(HostLost) as caught:
+        cluster.hosts["node1"].measure_to("node9")
+    assert caught.value.host == "node9"

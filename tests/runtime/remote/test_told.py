@@ -22,6 +22,7 @@ from vksched.runtime.remote.arrays import (
 )
 from vksched.runtime.remote.channel import flat
 from vksched.runtime.remote.told import (
+    Told,
     devices_document,
     devices_of,
     named,
@@ -104,7 +105,9 @@ def test_devices_come_back_with_the_names_of_their_host() -> None:
     specs = [DeviceSpec("vulkan:0", "null", pool="card", memory_bytes=5), DeviceSpec("b", "null")]
     links = [Link(1e9, 1e-5), HERE]
     given = [NullDevice(s, SimulatedClock(), k) for s, k in zip(specs, links, strict=True)]
-    told = devices_of(devices_document(given), "node1")
+    told = devices_of(
+        devices_document([Told(device.spec, device.link) for device in given]), "node1"
+    )
     assert [each.spec for each in told] == specs and [each.link for each in told] == links
     renamed = named(told[0].spec, "node1")
     assert (renamed.name, renamed.pool) == ("node1/vulkan:0", "node1/card")

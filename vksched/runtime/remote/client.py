@@ -38,6 +38,7 @@ from .channel import Channel
 from .hello import exchange, hello, require_equal
 from .inbox import run_of
 from .mail import CONNECT_S, Mail
+from .measuring import measure_link
 from .messages import Message
 from .ports import RunKey
 from .refusals import again, error_of
@@ -190,6 +191,24 @@ class Node:
         if self._channel is not None:
             self._channel.close()
 
+    def measure(self) -> Link:
+        """Returns the link from the caller's memory to the node's, measured now.
+
+        Raises:
+            HostLost, DeviceTimeout: it does not answer.
+        """
+        return measure_link(self.channel)
+
+    def measure_to(self, host: str) -> Link:
+        """Returns the link from this node's memory to another node's, measured now.
+
+        Raises:
+            HostLost: one of them does not answer.
+        """
+        fields = {"host": host, "hosts": self._nodes.addresses}
+        found = self.channel.ask("measure", fields, (), PREPARE_S).fields
+        return Link(found["bytes_per_s"], found["latency_s"])
+
     # -- ports.Host --------------------------------------------------------------------------------
 
     def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
@@ -274,11 +293,10 @@ class Node:
             if found is None:
                 raise again(self._error) if self._error else HostLost(f"[cluster] {run} is no run")
             if not self._changed.wait_for(lambda: bool(found.error) or over(found), timeout_s):
-                error = DeviceTimeout(
-                    f"[cluster] expected {self.name} to be {what} within {timeout_s:g} s"
+                raise DeviceTimeout(
+                    f"[cluster] expected {self.name} to be {what} within {timeout_s:g} s, and it "
+                    "said nothing"
                 )
-                error.host = self.name
-                raise error
             if found.error is not None:
                 self._runs.pop(run, None)
                 self._raise(found.error, found.torn)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import numpy as np
 
 from ...errors import DeviceError, HostLost, RunAborted
 from ...trace.schema import Wrong
@@ -38,23 +41,40 @@ class Mail(Inbox):
 
 
 class PeerMail:
-    """Handles the channel of another node that sends values to this one."""
+    """Handles the channel of another node: takes its values, and answers what it measures by."""
 
     def __init__(self, inbox: Inbox, host: str) -> None:
         self._inbox, self._host = inbox, host
 
     def place(self, message: Message, size: int) -> memoryview | None:
-        if message.kind != "value":
-            raise Wrong(f"a node says {message.kind} to callers alone")
+        if message.kind == "echo":
+            return None
+        self._require_value(message)
         return self._inbox.place(message, size, self._host)
 
     def received(self, channel: Channel, message: Message) -> None:
+        if message.kind == "echo":  # whose answer may have to wait for who reads it
+            threading.Thread(target=_answer_echo, args=(channel, message), daemon=True).start()
+            return
+        self._require_value(message)
+        self._inbox.arrived(message, self._host)
+
+    def _require_value(self, message: Message) -> None:
         if message.kind != "value":
             raise Wrong(f"a node says {message.kind} to callers alone")
-        self._inbox.arrived(message, self._host)
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         self._inbox.lose(self._host, error)
+
+
+def _answer_echo(channel: Channel, message: Message) -> None:
+    with suppress(HostLost):
+        channel.answer(message, {}, echo_of(message))
+
+
+def echo_of(message: Message) -> list[NDArray | bytes]:
+    """Returns the payload of an echo: what came."""
+    return [] if message.payload is None else [np.frombuffer(message.payload, np.uint8)]
 
 
 class Peers:

@@ -57,6 +57,9 @@ MESSAGES: dict[str, Form] = {
     "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
     "clock": Form(answer=Form({"now_s": float})),
     "echo": Form({}, ARRAY_BYTES, Form({}, ARRAY_BYTES)),
+    "measure": Form(
+        {"host": str, "hosts": Table(str)}, 0, Form({"bytes_per_s": float, "latency_s": float})
+    ),
     "missing": Form({}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
     "weight": Form({"hash": str}, ARRAY_BYTES, _NOTHING),
     "prepare": Form({"plan": int, "hosts": Table(str)}, DOCUMENT_BYTES, _NOTHING),

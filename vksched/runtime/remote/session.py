@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import numpy as np
 
 from ...errors import DeviceError, HostLost, VkschedError
 from ...plan.parts import Part, Take
@@ -29,12 +31,13 @@ from .arrays import memory, pack, packed_bytes, typed_arrays, typed_bytes, unpac
 from .cache import HASH, WeightCache, hash_of
 from .channel import Channel, Payload
 from .inbox import run_of
-from .mail import Mail, PeerMail, Peers
+from .mail import Mail, PeerMail, Peers, echo_of
+from .measuring import measure_link
 from .messages import Fields, Message
 from .ports import Caller, Post, RunKey
 from .refusals import fields_of
 from .secure import Security
-from .told import devices_document, stats_document
+from .told import Told, devices_document, stats_document
 
 THREADS = 8
 Answer = tuple[Fields, Payload]
@@ -84,10 +87,13 @@ class Documents(Protocol):
 
 @dataclass(frozen=True)
 class Here:
-    """What all sessions of a node share. serve: begins to carry out parts for a caller."""
+    """What all sessions of a node share. tell: what callers may know of the devices now. serve:
+    begins to carry out parts for a caller.
+    """
 
     name: str
     devices: Sequence[Device]
+    tell: Callable[[], Iterable[Told]]
     security: Security
     documents: Documents
     cache: WeightCache
@@ -210,13 +216,19 @@ class Session:
                 channel.answer(message, *answer)
 
     def _specs(self, message: Message) -> Answer:
-        return {}, [devices_document(self._here.devices)]
+        return {}, [devices_document(self._here.tell())]
 
     def _clock(self, message: Message) -> Answer:
         return {"now_s": self._here.clock.now()}, []
 
     def _echo(self, message: Message) -> Answer:
-        return {}, [] if message.payload is None else [bytes(message.payload)]
+        return {}, echo_of(message)
+
+    def _measure(self, message: Message) -> Answer:
+        host = message.fields["host"]
+        self._peers.know(message.fields["hosts"])
+        link = measure_link(self._peers.channel(host, self._mail))
+        return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}, []
 
     def _missing(self, message: Message) -> Answer:
         asked = _json(message)
@@ -326,6 +338,7 @@ _DO: dict[str, Callable[[Session, Message], Answer | None]] = {
     "specs": Session._specs,
     "clock": Session._clock,
     "echo": Session._echo,
+    "measure": Session._measure,
     "missing": Session._missing,
     "weight": Session._weight,
     "prepare": Session._prepare,
@@ -359,8 +372,6 @@ class _Telling:
 
 
 def _bytes(message: Message) -> NDArray:
-    import numpy as np
-
     return np.frombuffer(message.payload or b"", np.uint8)
 
 

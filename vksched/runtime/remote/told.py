@@ -18,7 +18,6 @@ from ...machine.links import Link
 from ...machine.spec import DeviceSpec, spec_as_dict, spec_from_dict
 from ...trace.plain import number_of, plain
 from ...trace.schema import NUMBER, Either, Row, Wrong, check
-from ..device import Device
 from ..stats import RunStats, SplitStats
 
 _MAYBE = Either((None, float))
@@ -27,6 +26,14 @@ _SPAN = Row((str, int, float, float))
 _STATS = Row((int, float, int, int, int, int, int, [_SPLIT], float, [_SPAN]))
 _LINK = {"bytes_per_s": NUMBER, "latency_s": NUMBER}
 _DEVICES = [{"spec": dict, "link": Either((None, _LINK))}]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A device of a host, under its own name there. link: its way to the memory of that host."""
+
+    spec: DeviceSpec
+    link: Link | None
 
 
 def stats_document(stats: RunStats) -> bytes:
@@ -60,15 +67,7 @@ def seen_from(stats: RunStats, host: str, ahead_s: float) -> RunStats:
     return stats._replace(splits=splits, spans=spans, start_s=stats.start_s - ahead_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A device of another host as that told of it, under its own name there."""
-
-    spec: DeviceSpec
-    link: Link | None
-
-
-def devices_document(devices: Iterable[Device]) -> bytes:
+def devices_document(devices: Iterable[Told]) -> bytes:
     """Returns what a host tells of its devices."""
     out = [
         {

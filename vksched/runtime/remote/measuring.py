@@ -1,0 +1,52 @@
+"""Measuring: how fast bytes go to another computer, from what a few messages took.
+
+    echo of 64 B, 64 KiB, 1 MiB, 8 MiB --fastest of some--> seconds there and back --fit--> Link
+
+A transfer is taken to last latency_s + bytes / bytes_per_s; the fit makes the relative errors
+small, so that small and large messages count alike. Examples:
+tests/runtime/remote/test_measuring.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...machine.links import Link
+from .channel import Channel
+
+TRIES = {64: 20, 1 << 16: 10, 1 << 20: 5, 1 << 23: 3}
+"""How often each size is sent."""
+ANSWER_S = 60.0
+LEAST_S = 1e-9
+
+
+def measure_link(channel: Channel, tries: Mapping[int, int] = TRIES) -> Link:
+    """Returns the link to the other end of a channel.
+
+    Raises:
+        HostLost, DeviceTimeout: it does not answer.
+    """
+    return fit_link({size: _fastest(channel, size, times) for size, times in tries.items()})
+
+
+def fit_link(seconds: Mapping[int, float]) -> Link:
+    """Returns the link that explains what transfers of these bytes took, one way."""
+    sizes, took = np.array(list(seconds)), np.maximum(list(seconds.values()), LEAST_S)
+    parts = np.stack([1 / took, sizes / took], axis=1)
+    latency_s, per_byte_s = np.linalg.lstsq(parts, np.ones(len(took)), rcond=None)[0]
+    return Link(1 / max(float(per_byte_s), 1e-15), max(float(latency_s), 0.0))
+
+
+def _fastest(channel: Channel, size: int, times: int) -> float:
+    """Returns the seconds that so many bytes take one way, the fastest of some tries."""
+    sent, back = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    found = math.inf
+    for _ in range(times):
+        begin = time.perf_counter()
+        channel.ask("echo", {}, [sent], ANSWER_S, memoryview(back))  # type: ignore[arg-type]
+        found = min(found, (time.perf_counter() - begin) / 2)
+    return found
