@@ -158,7 +158,7 @@ MISTAKES = {
         "self._wait(step.waits)\n            self._copy(step.given_s, step.device, number)",
     ),
     "a value that crosses is copied once": (" + enters_s(value, part.device)", ""),
-    "it leaves the device that it goes to": ("parts[source].device) +", "part.device) +"),
+    "it leaves the device that it goes to": ("parts[source].device) if", "part.device) if"),
     "a device does two splits at a time": (
         "max(self.now_s, self._free_s[step.device])", "self.now_s",
     ),
@@ -181,9 +181,8 @@ MISTAKES = {
     "results cost nothing to fetch": ("fetched_s += leaves_s(", "leaves_s("),
     "results are fetched before the last wait": (
         "self._wait(self._program.final_waits)\n        if run == number:\n"
-        "            self._copy(self._program.fetched_s, self._on(number - 1), None)\n",
-        "if run == number:\n"
-        "            self._copy(self._program.fetched_s, self._on(number - 1), None)\n"
+        "            self._fetch(number)\n",
+        "if run == number:\n            self._fetch(number)\n"
         "        self._wait(self._program.final_waits)\n",
     ),
     "a node costs on each device what it costs on the first": (

@@ -6,7 +6,7 @@
     peak_bytes   the most that the plan takes of one device's memory: weights, states, activations
                  and windows of all copies; of the CPU without weights, which are the caller's
     energy_j     joules of that one run: of each device its busy watts while it works, its idle
-                 watts for the rest, whether it has work or not. The host's copies are work of the
+                 watts for the rest, whether it has work or not. A host's copies are work of its
                  CPU. A GPU that is opened twice is idle once.
 
 Complexity: splits * runs. Examples: tests/plan/test_metrics.py.
@@ -77,7 +77,12 @@ def period_of(finish_s: Sequence[float], copies: int, warm: int) -> float:
 def energy(machine: Machine, one: Simulation) -> float:
     """Returns the joules of a run."""
     busy_s = list(one.busy_s.values())
-    busy_s[machine.cpu] = min(one.seconds, busy_s[machine.cpu] + one.total_s("copy"))
+    copies: dict[int | None, list[float]] = {machine.cpu: []}
+    for span in (span for span in one.spans if span.kind == "copy"):
+        copies.setdefault(machine.cpu_of(span.device), []).append(span.finish_s - span.start_s)
+    for cpu, seconds in copies.items():
+        if cpu is not None:
+            busy_s[cpu] = min(one.seconds, busy_s[cpu] + sum(seconds))
     watts = [watts_of(spec) for spec in machine.devices]
     idle = sum(watts[pool[0]].idle for pool in (*machine.pools, (machine.cpu,)))
     work_j = sum(each.more * seconds for each, seconds in zip(watts, busy_s, strict=True))

@@ -9,6 +9,10 @@ per copy of the plan, take the devices in the order in which they submit.
     gpu:0            [ split 0              ]
     gpu:1                                              [ split 1             ]
 
+Over several hosts each has such a loop and a clock of its own, see walks.py. A message takes the
+network between two hosts for its bytes, one after the other, and arrives a latency later; networks
+of other pairs are free meanwhile.
+
 Null devices on a simulated clock take the same times; tests compare both.
 Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 """
@@ -20,9 +24,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph
+from ..machine.hosts import CALLER
 from ..machine.spec import Machine
 from . import cost
 from .value import HOST, PlanValue, commits, value_of
+from .walks import Message, Values, Walks, make_walks
 
 Entering = Sequence[tuple[int, int]]
 """Values that a split copies in, with the split that each comes from, or HOST."""
@@ -67,7 +73,8 @@ class Program:
 
     devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
     the host copies out the results, before these. final_waits: splits to wait for at the end.
-    run_s: host time of a run, whatever it submits.
+    run_s: host time of a run, whatever it submits. walks: what several hosts tell each other; None
+    where one does all.
     """
 
     devices: tuple[str, ...]
@@ -76,6 +83,7 @@ class Program:
     fetched_s: float
     final_waits: tuple[int, ...]
     run_s: float = 0.0
+    walks: Walks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +177,7 @@ def make_program(
 ) -> Program:
     """Returns what the clock needs of splits. seconds: of a node on a device."""
     names = tuple(spec.name for spec in machine.devices)
-    nodes = graph.nodes
+    nodes, host_of = graph.nodes, machine.host_of
 
     def enters_s(value: int, device: int) -> float:
         return host_seconds(machine, device, cost.COPY_IN, nodes[value].type.device_bytes)
@@ -177,12 +185,23 @@ def make_program(
     def leaves_s(value: int, device: int) -> float:
         return host_seconds(machine, device, cost.COPY_OUT, nodes[value].type.device_bytes)
 
+    made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
+    wanted = [
+        (value_of(graph, node, False), made_in.get(graph.root(node))) for node in _shown(graph)
+    ]
+    results = [(value, split) for value, split in wanted if split is not None]
+    written = sum(part.commits for part in parts)
+    flows = [(part.device, part.entering, part.waits) for part in parts]
+    values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
+    walks = make_walks(machine, flows, written, final_waits, results, values)
     steps: list[Step] = []
-    for part in parts:
+    for number, part in enumerate(parts):
         given_s = crossed_s = 0.0
         for value, source in part.entering:
             if source != HOST:
-                crossed_s += leaves_s(value, parts[source].device) + enters_s(value, part.device)
+                near = host_of(parts[source].device) == host_of(part.device)
+                left_s = leaves_s(value, parts[source].device) if near else 0.0
+                crossed_s += left_s + enters_s(value, part.device)
             elif value not in graph.data:
                 given_s += enters_s(value, part.device)
         entering = [value for value, _ in part.entering]
@@ -193,22 +212,26 @@ def make_program(
             Step(
                 part.device,
                 given_s,
-                part.waits,
+                part.waits if walks is None else walks.waits[number],
                 crossed_s,
                 on_device_s,
                 costs.submit_s,
                 costs.fence_s,
             )
         )
-    made_on = {n: part.device for part in parts for n in part.nodes}
     fetched_s = 0.0
-    for node in (*(node for _, node in graph.outputs), *graph.kept):
-        device = made_on.get(graph.root(node))
-        if device is not None:
-            fetched_s += leaves_s(value_of(graph, node, False), device)
+    for value, split in results:
+        if host_of(parts[split].device) == CALLER:
+            fetched_s += leaves_s(value, parts[split].device)
     run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
-    written = sum(part.commits for part in parts)
-    return Program(names, tuple(steps), written, fetched_s, final_waits, run_s)
+    if walks is not None:
+        final_waits, run_s = walks.last, walks.run_s[walks.caller]
+    return Program(names, tuple(steps), written, fetched_s, final_waits, run_s, walks)
+
+
+def _shown(graph: Graph) -> tuple[int, ...]:
+    """Returns the nodes that the caller gets."""
+    return (*(node for _, node in graph.outputs), *graph.kept)
 
 
 def host_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
@@ -248,7 +271,14 @@ def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     free_s = [0.0] * len(program.devices)
     spans: list[Busy] = []
     ends: list[float] = []
-    under_way = [_Run(program, number, 0.0, free_s, spans) for number in range(min(copies, runs))]
+    wires: dict[tuple[int, int], float] = {}
+
+    def begin(number: int, start_s: float) -> _Run:
+        if program.walks is None:
+            return _Run(program, number, start_s, free_s, spans)
+        return _RunOfHosts(program, program.walks, wires, number, start_s, free_s, spans)
+
+    under_way = [begin(number, 0.0) for number in range(min(copies, runs))]
     ready = [(run.now_s, run.number, run) for run in under_way]
     started = len(ready)
     heapq.heapify(ready)
@@ -259,7 +289,7 @@ def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
             continue
         ends.append(run.now_s)
         if started < runs:
-            following = _Run(program, started, run.now_s, free_s, spans)
+            following = begin(started, run.now_s)
             heapq.heappush(ready, (following.now_s, started, following))
             started += 1
     return Simulation(program.devices, tuple(ends), tuple(spans))
@@ -304,17 +334,23 @@ class _Run:
             step = steps[number]
             self._copy(step.given_s, step.device, number)
             self._wait(step.waits)
+            self._take(number)
             if number == run:
-                self._copy(self._program.fetched_s, self._on(number - 1), None)
+                self._fetch(number)
             self._copy(step.crossed_s, step.device, number)
             return True
         self._wait(self._program.final_waits)
         if run == number:
-            self._copy(self._program.fetched_s, self._on(number - 1), None)
+            self._fetch(number)
         return False
 
-    def _on(self, number: int) -> int:
-        return self._program.steps[number].device if number >= 0 else 0
+    def _take(self, number: int) -> None:
+        """Takes what comes from other hosts for a split."""
+
+    def _fetch(self, number: int) -> None:
+        """Gets the results. number: of the split that comes next."""
+        device = self._program.steps[number - 1].device if number else 0
+        self._copy(self._program.fetched_s, device, None)
 
     def _copy(self, seconds: float, device: int, split: int | None) -> None:
         if seconds:
@@ -334,3 +370,78 @@ class _Run:
         self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
     ) -> None:
         self._spans.append(Busy(kind, device, split, self.number, start_s, finish_s))
+
+
+class _RunOfHosts(_Run):
+    """One run of several hosts, each with a clock. `now_s` is that of the host in whose walk we
+    are: before a split that of its host, at the end the caller's.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        walks: Walks,
+        wires: dict[tuple[int, int], float],
+        number: int,
+        start_s: float,
+        free_s: list[float],
+        spans: list[Busy],
+    ) -> None:
+        self._walks = walks
+        self._wires = wires
+        self._clocks = [start_s] * walks.hosts
+        self._at = walks.caller
+        super().__init__(program, number, start_s, free_s, spans)
+
+    @property
+    def now_s(self) -> float:
+        return self._clocks[self._at]
+
+    @now_s.setter
+    def now_s(self, seconds: float) -> None:
+        self._clocks[self._at] = seconds
+
+    def _prepare(self) -> bool:
+        number, steps, walks = len(self._done_s), self._program.steps, self._walks
+        if not number:
+            self._bring(walks.starts)
+            for host in {message.target for message in walks.starts}:
+                self._clocks[host] += walks.run_s[host]
+        self._go(number)
+        more = super()._prepare()
+        if number == len(steps):
+            self._bring(walks.done)
+            self._at = walks.caller
+        return more
+
+    def _go(self, number: int) -> None:
+        """Goes on in the walk of the host of a split; behind the last one in the caller's."""
+        steps, walks = self._program.steps, self._walks
+        self._at = walks.on[steps[number].device] if number < len(steps) else walks.caller
+
+    def _take(self, number: int) -> None:
+        self._bring(self._walks.takes[number])
+        self._go(number)
+
+    def _fetch(self, number: int) -> None:
+        walks = self._walks
+        self._bring(walks.results)
+        self._at = walks.caller
+        self._wait(walks.ready)
+        super()._fetch(number)
+        self._bring(walks.commits)
+        self._go(number)
+
+    def _bring(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self._at = message.source
+            self._wait(message.waits)
+            self._copy(message.copied_s, message.device, message.split)
+            ends = message.source, message.target
+            sent_s = max(self.now_s, self._wires.get(ends, 0.0)) + message.wire_s
+            self._wires[ends] = sent_s
+            self._at = message.target
+            arrives_s = sent_s + message.latency_s
+            if arrives_s > self.now_s:
+                self._tell("wait", message.device, message.split, self.now_s, arrives_s)
+                self.now_s = arrives_s

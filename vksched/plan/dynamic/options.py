@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...graph import Graph
+from ...machine.hosts import CALLER
 from ...machine.spec import Machine
 from ..cost import COPY_IN, COPY_OUT
 from ..plan import Plan
@@ -92,7 +93,12 @@ class Options:
         key = way, value, device
         if key not in self._moves:
             size_bytes = self.graph.nodes[value].type.device_bytes
-            self._moves[key] = host_seconds(self.machine, device, way, size_bytes)
+            seconds = host_seconds(self.machine, device, way, size_bytes)
+            host = self.machine.host_of(device)
+            if host != CALLER:  # who decides has each value
+                ends = (CALLER, host) if way == COPY_IN else (host, CALLER)
+                seconds += self.machine.link_between(*ends).seconds(size_bytes)
+            self._moves[key] = seconds
         return self._moves[key]
 
 

@@ -1,0 +1,185 @@
+"""Runs over several hosts by simulation: known timelines, each message where it must count, and the
+same plan on one host as the oracle where the network takes no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import CPU, A, B, chain, diamond, fan_out, transformer
+
+import vksched as vs
+from vksched.machine.costs import Costs
+from vksched.machine.hosts import on
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.metrics import plan_metrics
+from vksched.plan.plan import Plan
+from vksched.plan.simulate import program_of, run_program, simulate
+from vksched.plan.value import Split
+
+FREE = Link(math.inf, 0.0)
+ONE, TWO = "node1/null:0", "node2/null:0"
+VALUE_BYTES = 8 * 64 * 4
+
+
+def machine_of(names: Sequence[str], network: Link, bus: Link = FREE, **spec: object) -> Machine:
+    """Devices of these names, on hosts that are joined by one kind of network."""
+    base = DeviceSpec("", "null", flops_per_s=1e9, bytes_per_s=math.inf, submit_s=0.0)
+    devices = [replace(base, name=name, **spec) for name in names]  # type: ignore[arg-type]
+    return Machine((*devices, replace(base, name=CPU, kind="cpu")), Links((), bus, network))
+
+
+def plan_of(
+    built: tuple[Sequence[vs.Tensor], dict[str, str]], machine: Machine, copies: int = 1
+) -> Plan:
+    graph, _ = vs.build_graph(built[0])
+    return vs.plan_graph(graph, machine, overrides=list(built[1].items()), copies=copies)
+
+
+def waits_for(network: Link, devices: Sequence[str] = (ONE, ONE, TWO)) -> float:
+    """The seconds of a chain over two hosts."""
+    return simulate(plan_of(chain(devices), machine_of((ONE, TWO), network))).seconds
+
+
+def test_each_message_takes_its_latency() -> None:
+    # start, crossing and result are one behind the other; what else is said is done by then
+    none, some = waits_for(Link(math.inf, 0.0)), waits_for(Link(math.inf, 0.5))
+    assert some - none == pytest.approx(3 * 0.5)
+
+
+def test_bytes_take_the_network_once_for_each_crossing() -> None:
+    none, some = waits_for(FREE), waits_for(Link(1e3, 0.0))
+    # input, crossing and result are as large as each other
+    assert some - none == pytest.approx(3 * VALUE_BYTES / 1e3)
+
+
+def test_a_value_goes_to_a_host_once() -> None:
+    names = (ONE, "node2/null:0", "node2/null:1")
+    built = fan_out([names[1], names[2]])
+    built[1]["a"] = ONE
+    network = Link(1e3, 0.0)
+    slow = simulate(plan_of(built, machine_of(names, network))).seconds
+    free = simulate(plan_of(built, machine_of(names, FREE))).seconds
+    # input, one crossing, two results over one network
+    assert slow - free == pytest.approx(4 * VALUE_BYTES / 1e3)
+
+
+def test_networks_of_two_pairs_work_beside_each_other() -> None:
+    # the halves of a diamond go to two hosts, and come back from them, at once
+    names = (ONE, TWO, "node3/null:0")
+    built = diamond(ONE, TWO, names[2], ONE)
+    slow = simulate(plan_of(built, machine_of(names, Link(1e3, 0.0)))).seconds
+    free = simulate(plan_of(built, machine_of(names, FREE))).seconds
+    assert slow - free == pytest.approx(4 * VALUE_BYTES / 1e3)
+    near = diamond(ONE, TWO, "node2/null:1", ONE)
+    both = machine_of((ONE, TWO, "node2/null:1"), Link(1e3, 0.0))
+    # two values on the way back over one network are one behind the other
+    assert simulate(plan_of(near, both)).seconds - free == pytest.approx(5 * VALUE_BYTES / 1e3)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+@pytest.mark.parametrize("devices", [[A, A, B], [A, B, A, B], [B, CPU, A]])
+def test_a_free_network_is_as_good_as_one_host_for_a_chain(
+    devices: Sequence[str], copies: int
+) -> None:
+    costs = Costs(launch_s=1e-6, start_s=2e-5, submit_s=5e-5, fence_s=3e-5, calls=1)
+    bus = Link(1e7, 1e-5)
+    far = {A: on("node1", A), B: on("node2", B), CPU: CPU}
+    near = plan_of(chain(devices), machine_of((A, B), FREE, bus, costs=costs), copies)
+    apart = machine_of((far[A], far[B]), FREE, bus, costs=costs)
+    plan = plan_of(chain([far[d] for d in devices]), apart, copies)
+    assert program_of(plan).walks is not None and program_of(near).walks is None
+    assert simulate(plan).seconds == pytest.approx(simulate(near).seconds)
+
+
+def test_hosts_submit_beside_each_other() -> None:
+    # one host hands over both halves, one after the other; two do that at once
+    costs = Costs(submit_s=1.0, calls=1)
+    near = plan_of(diamond(None, A, B, A), machine_of((A, B), FREE, costs=costs))
+    far = plan_of(diamond(None, ONE, TWO, ONE), machine_of((ONE, TWO), FREE, costs=costs))
+    assert simulate(near).seconds - simulate(far).seconds == pytest.approx(1.0, rel=1e-3)
+
+
+def test_each_host_begins_a_run_in_its_own_time() -> None:
+    costs = Costs(run_s=1.0, calls=1)
+    near = plan_of(chain([A, B]), machine_of((A, B), FREE, costs=costs))
+    far = plan_of(chain([ONE, TWO]), machine_of((ONE, TWO), FREE, costs=costs))
+    assert simulate(near).seconds == pytest.approx(1.0, rel=1e-3)
+    assert simulate(far).seconds == pytest.approx(1.0, rel=1e-3)  # at once, not one by one
+
+
+def test_a_stream_over_hosts_has_the_period_of_its_slowest_part() -> None:
+    plan = plan_of(chain([ONE, ONE, TWO]), machine_of((ONE, TWO), Link(1e9, 1e-5)), copies=64)
+    metrics = plan_metrics(plan)
+    busy = simulate(plan).busy_s
+    wire_s = VALUE_BYTES / 1e9
+    assert metrics.period_s == pytest.approx(max(*busy.values(), wire_s), rel=0.02)
+    assert metrics.latency_s > 3e-5
+
+
+def test_states_are_written_when_all_hosts_are_ready_and_told() -> None:
+    one, two = (vs.state(np.zeros((8, 64), np.float32), name=name) for name in ("s1", "s2"))
+    x = vs.input("x", (8, 64))
+    a, b = vs.add(x, one, name="a"), vs.add(x, two, name="b")
+    graph, _ = vs.build_graph([vs.reduce_sum(x, name="y")], updates={one: a, two: b})
+    overrides = [("s1", ONE), ("a", ONE), ("s2", TWO), ("b", TWO), ("y", ONE)]
+
+    def seconds(network: Link) -> float:
+        plan = vs.plan_graph(graph, machine_of((ONE, TWO), network), overrides=overrides)
+        assert plan.commits
+        return simulate(plan).seconds
+
+    # start, ready, commit, done
+    assert seconds(Link(math.inf, 0.5)) - seconds(FREE) == pytest.approx(4 * 0.5)
+
+
+def test_each_host_waits_for_its_own_splits_only() -> None:
+    outputs, _ = transformer(3)
+    graph, _ = vs.build_graph(outputs)
+    machine = machine_of((ONE, TWO), Link(1e9, 1e-4))
+    plan = vs.plan_graph(graph, machine, overrides=[("layer.0.*", ONE), ("layer.[12].*", TWO)])
+    walks = program_of(plan).walks
+    assert walks is not None
+    for split, waits, takes in zip(plan.splits, walks.waits, walks.takes, strict=True):
+        here = walks.on[split.device]
+        assert {walks.on[plan.splits[w].device] for w in waits} <= {here}
+        for message in takes:
+            assert message.target == here != message.source
+            assert {walks.on[plan.splits[w].device] for w in message.waits} <= {message.source}
+    assert _waited(plan.splits, walks) == {split.id for split in plan.splits}
+
+
+def _waited(splits: Sequence[Split], walks: object) -> set[int]:
+    """The splits that their own host knows to be complete at the end."""
+    last: dict[int, int] = {}
+    every = [*walks.waits, walks.ready, walks.last]  # type: ignore[attr-defined]
+    for messages in (*walks.takes, walks.results, walks.done):  # type: ignore[attr-defined]
+        every += [message.waits for message in messages]
+    for split in (split for waits in every for split in waits):
+        device = splits[split].device
+        last[device] = max(split, last.get(device, -1))
+    return {split.id for split in splits if split.id <= last.get(split.device, -1)}
+
+
+def test_energy_of_copies_is_of_the_host_that_makes_them() -> None:
+    bus = Link(1e3, 0.0)
+    machine = machine_of((ONE, TWO), FREE, bus)
+    cpus = [replace(machine.devices[-1], name=f"node{i}/cpu", busy_watts=100.0) for i in (1, 2)]
+    idle = replace(machine.devices[-1], busy_watts=0.0, idle_watts=0.0)
+    gpus = [replace(d, busy_watts=0.0, idle_watts=0.0) for d in machine.devices[:2]]
+    cpus = [replace(cpu, idle_watts=0.0) for cpu in cpus]
+    whole = Machine((gpus[0], cpus[0], gpus[1], cpus[1], idle), machine.links)
+    plan = plan_of(chain([ONE, TWO]), whole)
+    copied_s = 4 * VALUE_BYTES / 1e3  # into and out of both devices
+    assert plan_metrics(plan).energy_j == pytest.approx(100.0 * copied_s, rel=1e-3)
+
+
+def test_runs_share_the_network_between_two_hosts() -> None:
+    plan = plan_of(chain([ONE, TWO]), machine_of((ONE, TWO), Link(1e3, 0.0)), copies=4)
+    done = run_program(program_of(plan), 8, 4)
+    assert done.seconds >= 8 * VALUE_BYTES / 1e3
