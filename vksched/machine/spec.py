@@ -102,6 +102,7 @@ class Machine:
     order: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """All devices, the CPUs behind all others, the caller's last."""
     _hosts: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _numbers: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _cpus: Mapping[str, int] = field(init=False, repr=False, compare=False)
     _pools: Mapping[tuple[str, str], tuple[int, ...]] = field(init=False, repr=False, compare=False)
 
@@ -118,6 +119,7 @@ class Machine:
             ("hosts", tuple(dict.fromkeys(hosts))),
             ("order", (*others, *cpus)),
             ("_hosts", hosts),
+            ("_numbers", {spec.name: device for device, spec in enumerate(self.devices)}),
             ("_cpus", {hosts[device]: device for device in cpus}),
             ("_pools", pools),
         ):
@@ -178,6 +180,16 @@ class Machine:
         """Whether a device is a CPU: its values are arrays of its host."""
         return self.devices[device].kind == "cpu"
 
+    def alike(self) -> list[int]:
+        """Returns for each device the first one with the same figures: what that can run, and how
+        long it takes, holds for the other, too.
+        """
+        first: dict[DeviceSpec, int] = {}
+        return [
+            first.setdefault(replace(spec, name="", label="", pool=""), device)
+            for device, spec in enumerate(self.devices)
+        ]
+
     def memory_of(self, host: str) -> str:
         """Returns the name that links have for the memory of a host, that of its CPU."""
         cpu = self._cpus.get(host)
@@ -221,9 +233,9 @@ class Machine:
 
     def index(self, name: str) -> int:
         """Returns the position of a device by name."""
-        for position, device in enumerate(self.devices):
-            if device.name == name:
-                return position
+        found = self._numbers.get(name)
+        if found is not None:
+            return found
         known = ", ".join(d.name for d in self.devices)
         raise DeviceError(
             f"[placement] expected one of {known}, got {name!r}; try one of these, or name that "

@@ -4,14 +4,18 @@ and device.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 from ..graph import Graph, Node
 from ..machine.spec import Machine
 from ..types import WORD_BYTES
 from ..units import format_share
 from . import cost
+
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
 
 
 class Support:
@@ -42,10 +46,12 @@ class Support:
             if graph.nodes[node].op == "state"
         }
         """Where the states are that are somewhere already: they stay there."""
-        self._same: list[dict[int, tuple[str | None, bool]]] = [{} for _ in machine.devices]
-        self._needs: list[dict[int, tuple[int, int]]] = [{} for _ in machine.devices]
-        self._seconds: list[dict[int, float]] = [{} for _ in machine.devices]
-        self._longest: list[dict[int, float]] = [{} for _ in machine.devices]
+        self.alike = machine.alike()
+        """For each device the first one with the same figures; they share all answers."""
+        self._same: list[dict[int, tuple[str | None, bool]]] = _shared(self.alike)
+        self._needs: list[dict[int, tuple[int, int]]] = _shared(self.alike)
+        self._seconds: list[dict[int, float]] = _shared(self.alike)
+        self._longest: list[dict[int, float]] = _shared(self.alike)
 
     def why_not(self, node: Node, device: int) -> str | None:
         """Returns why a device cannot run a node, or None when it can."""
@@ -176,3 +182,9 @@ class Support:
             for operand in self.operands[node.id]:
                 out[operand].append(node.id)
         return tuple(map(tuple, out))
+
+
+def _shared(alike: Sequence[int]) -> list[dict[Key, Answer]]:
+    """Returns an empty mapping for each device; devices that are alike have the same one."""
+    made: dict[int, dict[Key, Answer]] = {}
+    return [made.setdefault(first, {}) for first in alike]

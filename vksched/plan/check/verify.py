@@ -36,9 +36,15 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
         raise _fail(f"{plan.copies} copies, memory of {len(plan.memory)} devices")
     _check_nodes(plan, calls)
     _check_order(plan)
+    spans: dict[int, dict[int, Span]] = {}
+    splits: dict[int, list[Split]] = {}
+    for (device, value), span in plan.locations.items():
+        spans.setdefault(device, {})[value] = span
+    for split in plan.splits:
+        splits.setdefault(split.device, []).append(split)
     for device, spec in enumerate(plan.machine.devices):
         if spec.kind != "cpu":
-            _check_words(plan, device, calls)
+            _check_words(plan, device, calls, spans.get(device, {}), splits.get(device, []))
             _check_capacity(plan, device)
     return plan
 
@@ -53,17 +59,18 @@ class _Calls:
     def __init__(self, plan: PlanValue) -> None:
         self._graph = plan.graph
         self._devices = plan.machine.devices
+        self._alike = plan.machine.alike()
         self._reasons: dict[tuple[int, int], str | None] = {}
         self._scratch: dict[tuple[int, int], int] = {}
 
     def why_not(self, device: int, node: Node) -> str | None:
-        key = device, self._graph.kinds[node.id]
+        key = self._alike[device], self._graph.kinds[node.id]
         if key not in self._reasons:
             self._reasons[key] = cost.why_not(self._devices[device], self._graph, node)
         return self._reasons[key]
 
     def scratch_words(self, device: int, node: Node) -> int:
-        key = device, self._graph.signatures[node.id]
+        key = self._alike[device], self._graph.signatures[node.id]
         if key not in self._scratch:
             lowering = cost.lower_node(self._devices[device], self._graph, node)
             self._scratch[key] = lowering.scratch_words
@@ -275,12 +282,17 @@ def _check_present(
     )
 
 
-def _check_words(plan: PlanValue, device: int, calls: _Calls) -> None:
+def _check_words(
+    plan: PlanValue,
+    device: int,
+    calls: _Calls,
+    spans: Mapping[int, Span],
+    splits: Sequence[Split],
+) -> None:
     """Replays a device's program on a map of words: who owns what, and which accesses no barrier
     parts.
     """
     graph, memory = plan.graph, plan.memory[device]
-    spans = {value: span for (where, value), span in plan.locations.items() if where == device}
     state_spans = {
         s: Span(len(memory.activation_pages) + i, 0, graph.nodes[s].type.words)
         for i, s in enumerate(memory.states)
@@ -297,7 +309,6 @@ def _check_words(plan: PlanValue, device: int, calls: _Calls) -> None:
             raise _fail(f"{_name(plan, value)} is not in the memory of its kind")
         if held is not None and span != held:
             raise _fail(f"{_name(plan, value)} is not where its state is")
-    splits = [split for split in plan.splits if split.device == device]
     for split in splits:
         for written in (*(c.node for c in split.copies_in), *split.nodes):
             if written not in spans:

@@ -20,6 +20,7 @@ from functools import cached_property
 
 from ...errors import PlanError
 from ...graph import Node
+from ...machine.hosts import CALLER
 from ...machine.links import Link
 from ...machine.power import watts_of
 from ...schedule import Objective, TaskGraph, Topology, schedule
@@ -58,6 +59,7 @@ class Candidates:
         self.devices = devices
         self.machine = support.machine
         self.names = [spec.name for spec in self.machine.devices]
+        self._totals: dict[int, float] = {}
         resolved = resolve_overrides(support.graph, self.machine, overrides)
         graph = support.graph
         self.pins = {
@@ -67,6 +69,24 @@ class Candidates:
         }
         self._able: dict[int, tuple[int, ...]] = {}
         self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
+        if len(self.machine.hosts) > 1 and len(devices) > GRAINS:
+            self._take_fastest()
+
+    def _take_fastest(self) -> None:
+        """Leaves the caller's own devices and the fastest of others, as many as there are bundles;
+        of equal ones the first, so that they are on few hosts.
+        """
+        alike, host_of, all_devices = self.support.alike, self.machine.host_of, self.devices
+        self.devices = tuple(dict.fromkeys(alike[d] for d in all_devices))
+        seconds = {d: self.total_s(d) for d in self.devices}
+        ranked = sorted(all_devices, key=lambda d: (host_of(d) != CALLER, seconds[alike[d]]))
+        own = sum(host_of(d) == CALLER for d in all_devices)
+        kept = {*ranked[: max(own, GRAINS)], *self.pins.values()}
+        hosts = {CALLER, *map(host_of, kept)}
+        self.devices = tuple(d for d in all_devices if d in kept)
+        self._cpus = tuple(d for d in self._cpus if host_of(d) in hosts)
+        self._able.clear()
+        self._totals.clear()
 
     @property
     def few(self) -> bool:
@@ -82,12 +102,32 @@ class Candidates:
         """Returns the devices that may take all that they can; of a large graph the first one and
         the one that is fastest by the sum of its nodes.
         """
-        wanted = list(self.devices)
+        wanted = self._unlike()
         if not self.few and len(wanted) > 2:
             wanted = [wanted[0], min(wanted[1:], key=self.total_s)]
         out: list[Way] = []
         for device in wanted:
             out.append(self._single(device, self.machine.order))
+        return out
+
+    def _unlike(self) -> list[int]:
+        """Returns the devices that compete; of those of other hosts the first of equal ones, which
+        take as long as each other.
+        """
+        machine, known = self.machine, set[object]()
+        out: list[int] = []
+        for device in self.devices:
+            host = machine.host_of(device)
+            own = machine.cpu_of(device)
+            key: object = device
+            if host != CALLER and device not in self.pins.values():
+                ways = machine.link_in(device), machine.link_out(device)
+                wires = machine.link_between(CALLER, host), machine.link_between(host, CALLER)
+                cpu = None if own is None else self.support.alike[own]
+                key = self.support.alike[device], cpu, ways, wires
+            if key not in known:
+                known.add(key)
+                out.append(device)
         return out
 
     def alone(self, device: int) -> Way:
@@ -214,12 +254,15 @@ class Candidates:
 
     def total_s(self, device: int) -> float:
         """Returns what all nodes take on a device, each on its fastest one where it cannot."""
-        return sum(
-            self.support.node_seconds(n.id, device)
-            if device in self.able(n.id)
-            else self.least_s(n)
-            for n in self.free_nodes()
-        )
+        found = self._totals.get(device)
+        if found is None:
+            found = self._totals[device] = sum(
+                self.support.node_seconds(n.id, device)
+                if device in self.able(n.id)
+                else self.least_s(n)
+                for n in self.free_nodes()
+            )
+        return found
 
     @cached_property
     def cut(self) -> Cut:
@@ -250,19 +293,26 @@ class Candidates:
         """Returns the devices as `schedule` sees them: a value goes from device to host to device,
         and where it arrives one more submission begins. limited: with the memory that they have.
         """
-        links: dict[tuple[str, str], Link] = {}
-        used = range(len(self.names))
-        for a in used:
-            for b in used:
-                if a != b:
-                    links[self.names[a], self.names[b]] = self.way(a, b)
+        specs, used, links = self.machine.devices, self._used, self._links
         memory = {
-            spec.name: spec.memory_bytes
-            for spec in self.machine.devices
-            if limited and spec.name != self.names[self.machine.cpu]
+            specs[d].name: specs[d].memory_bytes for d in used if limited and d != self.machine.cpu
         }
-        watts = {spec.name: watts_of(spec) for spec in self.machine.devices}
-        return Topology(self.names, links, memory_bytes=memory, watts=watts)
+        watts = {specs[d].name: watts_of(specs[d]) for d in used}
+        return Topology([specs[d].name for d in used], links, memory_bytes=memory, watts=watts)
+
+    @cached_property
+    def _used(self) -> list[int]:
+        """The devices that a schedule may use: those that compete, and CPUs beside them."""
+        if len(self.machine.hosts) == 1:
+            return list(range(len(self.names)))
+        return sorted({*self.devices, *self._cpus, *self.pins.values()})
+
+    @cached_property
+    def _links(self) -> dict[tuple[str, str], Link]:
+        names = self.names
+        return {
+            (names[a], names[b]): self.way(a, b) for a in self._used for b in self._used if a != b
+        }
 
     def way(self, a: int, b: int) -> Link:
         """Returns the link from one device to another by the host."""

@@ -90,21 +90,24 @@ def make_draft(
     inbox: list[dict[int, Span]] = [{} for _ in machine.devices]
     outbox: list[dict[int, Span]] = [{} for _ in machine.devices]
     memory: list[DeviceMemory] = []
+    own: dict[int, list[Outline]] = {}
+    for outline in outlines:
+        own.setdefault(outline.device, []).append(outline)
     windows_in: dict[str, int] = {}
     host_slot_bytes: dict[int, int] = {}
     for device, spec in enumerate(machine.devices):
-        weights = weights_of(graph, outlines, device)
-        states = states_of(graph, outlines, device)
-        program = MemoryUse(support, outlines, device)
+        here = own.get(device, [])
+        weights = weights_of(graph, here)
+        states = states_of(graph, here)
+        program = MemoryUse(support, here, device)
         if spec.kind == "cpu":
             windows = windows_in.get(machine.host_of(device), 0)
             slot_bytes = host_slot_bytes[device] = 4 * program.least + windows
             memory.append(_host_memory(support, device, weights, states, slot_bytes))
             continue
         bytes_of = {w: aligned(graph.words[w]) * 4 for w in (*weights, *states)}
-        here = [o for o in outlines if o.device == device]
-        page_words, own = spec.page_bytes // 4, spec.own_buffers
-        spans[device], pages = assign_memory(program, page_words, own, tight)
+        page_words, whole = spec.page_bytes // 4, spec.own_buffers
+        spans[device], pages = assign_memory(program, page_words, whole, tight)
         page_of = {state: len(pages) + number for number, state in enumerate(states)}
         in_place = [pair for outline in here for pair in outline.in_place]
         for node_id, state in (*graph.states.items(), *in_place) if states else ():
@@ -112,8 +115,8 @@ def make_draft(
                 spans[device][node_id] = Span(page_of[state], 0, graph.words[state])
         entering = [(v, graph.words[v]) for o in here for v, _ in o.entering]
         leaving = [(v, graph.words[v]) for o in here for v in o.leaving]
-        inbox[device], in_pages = assign_window(entering, page_words, own)
-        outbox[device], out_pages = assign_window(leaving, page_words, own)
+        inbox[device], in_pages = assign_window(entering, page_words, whole)
+        outbox[device], out_pages = assign_window(leaving, page_words, whole)
         windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
         if spec.windows_apart:
             host = machine.host_of(device)

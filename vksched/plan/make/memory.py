@@ -402,18 +402,20 @@ def largest_live_set(lifetimes: Sequence[Lifetime]) -> int:
     return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)
 
 
-def weights_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
-    """Returns the weights and constants that a device's nodes read and that are not streamed in."""
+def weights_of(graph: Graph, here: Sequence[Outline]) -> tuple[int, ...]:
+    """Returns the weights and constants that a device's nodes read and that are not streamed in.
+
+    here: its splits.
+    """
     roots, nodes = graph.roots, graph.nodes
-    here = [outline for outline in outlines if outline.device == device]
     streamed = {value for outline in here for value, _ in outline.entering}
     read = {roots[i] for outline in here for n in outline.nodes for i in nodes[n].inputs}
     return tuple(sorted((read & graph.data.keys()) - streamed))
 
 
-def states_of(graph: Graph, outlines: Sequence[Outline], device: int) -> tuple[int, ...]:
-    """Returns the states that live on a device."""
+def states_of(graph: Graph, here: Sequence[Outline]) -> tuple[int, ...]:
+    """Returns the states that live on a device. here: its splits."""
     if not graph.states:
         return ()
-    nodes = (n for outline in outlines if outline.device == device for n in outline.nodes)
+    nodes = (n for outline in here for n in outline.nodes)
     return tuple(n for n in nodes if graph.nodes[n].op == "state")
