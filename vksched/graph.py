@@ -279,8 +279,9 @@ class Graph:
             if node.name in names:
                 raise GraphError(f"[graph] two nodes are named {node.name!r}; try another name")
             names.add(node.name)
-            if any(not 0 <= i < position for i in node.inputs):
-                raise GraphError(f"[graph] {node.name} reads a value that comes later")
+            for i in node.inputs:
+                if not 0 <= i < position:
+                    raise GraphError(f"[graph] {node.name} reads a value that comes later")
             if node.op in ("weight", "constant"):
                 array = self.data.get(node.id)
                 if array is None or array.shape != node.type.shape:
@@ -365,9 +366,8 @@ def build_graph(
             DTypeError: a next value of another type than its state.
     """
     named = _name_outputs(outputs)
-    order = topological_order([tensor for _, tensor in named])
-    if updates:
-        order = topological_order([*order, *_assignments(updates)])
+    ends = [tensor for _, tensor in named] + (_assignments(updates) if updates else [])
+    order = topological_order(ends)
     ids = {tensor: position for position, tensor in enumerate(order)}
     names = _unique_names(order)
     nodes = tuple(

@@ -1,13 +1,20 @@
-"""Attrs: the attributes of a node, frozen and hashable."""
+"""Attrs: the attributes of a node, frozen and hashable.
+
+Graphs of many nodes have few different ones, and compare and hash them often: so there is one
+object of each, and comparing and hashing it costs nothing. Examples: tests/ops/test_attrs.py.
+"""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Union, cast
 
 import numpy as np
 
 from ...errors import ShapeError
+from ...fork import in_child
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
 _INTS = {int}
@@ -17,16 +24,28 @@ _PLAIN = {type(None), bool, int, float, str}
 class Attrs(Mapping[str, AttrValue]):
     """The attributes of a node: a frozen, hashable, sorted mapping.
 
-    Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not.
+    Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not. They are the same
+    object.
     """
 
-    __slots__ = ("_hash", "_items", "_text")
+    __slots__ = ("__weakref__", "_items", "_text")
+    _items: tuple[tuple[str, AttrValue], ...]
+    _text: str
 
-    def __init__(self, items: Mapping[str, AttrValue] | None = None) -> None:
-        plain = {name: _plain(value) for name, value in (items or {}).items()}
-        self._items: tuple[tuple[str, AttrValue], ...] = tuple(sorted(plain.items()))
-        self._text = ""
-        self._hash: int | None = None
+    def __new__(cls, items: Mapping[str, AttrValue] | None = None) -> Attrs:
+        plain = [(name, _plain(value)) for name, value in items.items()] if items else []
+        plain.sort()
+        text = ", ".join([f"{name}={value!r}" for name, value in plain])
+        with _making:
+            known = _known.get(text)
+            if known is not None:
+                return known
+            made = super().__new__(cls)
+            made._items, made._text = tuple(plain), text
+            return _known.setdefault(text, made)
+
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
     def __getitem__(self, key: str) -> AttrValue:
         for name, value in self._items:
@@ -40,24 +59,10 @@ class Attrs(Mapping[str, AttrValue]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(repr(self))
-        return self._hash
-
     def __reduce__(self) -> tuple[type[Attrs], tuple[dict[str, AttrValue]]]:
-        return Attrs, (dict(self._items),)  # text has another hash in another process
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Attrs) and (self._text or repr(self)) == (
-            other._text or repr(other)
-        )
+        return Attrs, (dict(self._items),)
 
     def __repr__(self) -> str:
-        if not self._text:
-            self._text = ", ".join(f"{name}={value!r}" for name, value in self._items)
         return self._text
 
     def as_int(self, key: str) -> int:
@@ -85,6 +90,17 @@ class Attrs(Mapping[str, AttrValue]):
         if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
             raise ShapeError(f"expected integers as {key}, got {value!r}")
         return tuple(int(v) for v in value if isinstance(v, int))
+
+
+_known: weakref.WeakValueDictionary[str, Attrs] = weakref.WeakValueDictionary()
+"""By what they are written as."""
+_making = threading.RLock()
+
+
+@in_child
+def _after_fork() -> None:
+    global _making
+    _making = threading.RLock()
 
 
 def _plain(value: object) -> AttrValue:
