@@ -3,7 +3,7 @@
     errors types units switches version fork caches
       -> trace -> pictures -> view -> machine -> schedule
       -> ops (core -> elementwise, moves -> rows -> products -> windows) -> graph
-      -> passes, importers -> plan -> runtime -> tuner, engine -> models, monitor, metrics
+      -> passes, importers -> plan -> runtime -> tuner, engine -> models, monitor, metrics, cluster
       -> scheduler
       -> session, onnx_backend -> cases -> bench -> cli
 
@@ -35,7 +35,7 @@ FLOORS = [
     ("plan",),
     ("runtime",),
     ("tuner", "engine"),
-    ("models", "monitor", "metrics"),
+    ("models", "monitor", "metrics", "cluster"),
     ("scheduler",),
     ("session", "onnx_backend"),
     ("cases",),

@@ -19,6 +19,7 @@ from .devices import devices
 from .embed import embed
 from .generate import chat, generate
 from .info import info
+from .node import cluster, node
 from .ops import ops
 from .plan import plan
 from .replay import replay
@@ -106,10 +107,12 @@ def main() -> None:
 main.add_command(bench)
 main.add_command(calibrate)
 main.add_command(chat)
+main.add_command(cluster)
 main.add_command(devices)
 main.add_command(embed)
 main.add_command(generate)
 main.add_command(info)
+main.add_command(node)
 main.add_command(ops)
 main.add_command(plan)
 main.add_command(replay)

@@ -49,7 +49,9 @@ def unpack(fields: Sequence[Mapping[str, Any]], payload: memoryview | None) -> l
         size = _sent_bytes(each)
         flat = np.frombuffer(data[start : start + size], np.dtype(each["dtype"]))
         shape = tuple(each["shape"])
-        out.append(np.broadcast_to(flat.reshape(()), shape) if each["uniform"] else flat.reshape(shape))
+        out.append(
+            np.broadcast_to(flat.reshape(()), shape) if each["uniform"] else flat.reshape(shape)
+        )
         start += _padded(size)
     return out
 

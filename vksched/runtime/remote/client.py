@@ -397,6 +397,8 @@ class RemoteStates:
 
     def add(self, items: Iterable[Item]) -> None:
         pairs = [(key, np.asarray(array)) for key, array in items]
+        if not pairs:
+            return
         names = {key: self._nodes.state_name(key) for key, _ in pairs}
         arrays, payload = pack(array for _, array in pairs)
         self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)

@@ -100,7 +100,7 @@ def _told(each: dict[str, Any]) -> Told:
 
 def named(spec: DeviceSpec, host: str) -> DeviceSpec:
     """Returns a device's description under the name that it has in plans of several hosts."""
-    return replace(spec, name=on(host, spec.name), pool=spec.pool and on(host, spec.pool))
+    return replace(spec, name=on(host, spec.name))
 
 
 def _parsed(text: bytes, schema: object, what: str) -> Any:

@@ -1,0 +1,270 @@
+"""Nodes as processes: plans over several of them give the numbers of one process, to the bit."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import clusters
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import needs_posix, vulkan_names
+from graphs import transformer
+from node_processes import NodeProcess, node_processes
+
+import vksched as vs
+from vksched.cli import main
+from vksched.cluster.node import ClusterNode
+from vksched.errors import DeviceError, HostLost, VkschedError
+from vksched.machine.hosts import on
+from vksched.machine.spec import Machine
+from vksched.plan.documents.parts import PartDocuments
+from vksched.plan.plan import Plan
+from vksched.runtime.device import Device
+from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.remote.client import Node, Nodes
+from vksched.runtime.remote.cluster import ClusterExecutor
+from vksched.runtime.remote.keys import Credentials
+from vksched.runtime.remote.secure import Security
+from vksched.runtime.vulkan import probe
+from vksched.trace.events import SystemClock
+from vksched.types import NDArray
+
+NAMES = ("node1", "node2")
+WAIT_S = 60.0
+DEVICES = ",".join([*vulkan_names()[:1], "cpu"])
+"""Of each node: a Vulkan device where there is one, and the CPU."""
+
+
+class Caller:
+    """The caller's side: nodes that run, and all their devices with its own CPU."""
+
+    def __init__(
+        self, processes: Mapping[str, NodeProcess | ClusterNode], key: Path, security: str = "tls"
+    ):
+        self.nodes = Nodes(
+            Security(Credentials.load(key), security), PartDocuments(), SystemClock()
+        )
+        self.hosts = {n: self.nodes.connect(p.address) for n, p in processes.items()}
+        self.own = CpuDevice(probe.device_spec(probe.resolve("cpu")))
+        self.remote: list[Device] = [d for node in self.hosts.values() for d in node.devices]
+
+    def plan(self, outputs: object, placement: Mapping[str, str], copies: int = 1) -> Plan:
+        machine = Machine(tuple(d.spec for d in (*self.remote, self.own))).verify()
+        graph, _ = vs.build_graph(outputs)  # type: ignore[arg-type]
+        return vs.plan_graph(graph, machine, overrides=tuple(placement.items()), copies=copies)
+
+    def executor(self, plan: Plan, timeout_s: float = WAIT_S) -> ClusterExecutor:
+        devices = [*self.remote, self.own]
+        for device, memory in zip(devices, plan.memory, strict=True):
+            device.states.add(
+                [(plan.graph.keys[node], plan.graph.initial[node]) for node in memory.states]
+            )
+        hosts: Mapping[str, Node] = self.hosts
+        return ClusterExecutor(plan, hosts, devices, self.nodes.mail, vs.Trace(), timeout_s)
+
+    def close(self) -> None:
+        self.nodes.close()
+        self.own.close()
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cluster") / "key"
+    clusters.made().save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def processes(key: Path) -> Iterator[dict[str, NodeProcess]]:
+    with node_processes(key, key.parent, DEVICES, NAMES) as found:
+        yield found
+
+
+@pytest.fixture
+def caller(processes: dict[str, NodeProcess], key: Path) -> Iterator[Caller]:
+    made = Caller(processes, key)
+    yield made
+    made.close()
+
+
+def feeds_of(plan: Plan, rng: np.random.Generator) -> dict[int, NDArray]:
+    return {
+        node.id: rng.standard_normal(node.type.shape, np.float32)
+        for node in plan.graph.nodes
+        if node.op == "input"
+    }
+
+
+def test_a_network_over_two_nodes_gives_the_numbers_of_one_process_to_the_bit(
+    caller: Caller, rng: np.random.Generator
+) -> None:
+    (outputs, *_), kind = transformer(layers=2), DEVICES.split(",")[0]
+    names = [n.name for n in vs.build_graph(outputs)[0].nodes if n.op not in ("input", "weight")]
+    at = {name: on(NAMES[i * 4 // len(names) % 2], kind) for i, name in enumerate(names)}
+    plan = caller.plan(outputs, at)
+    assert {plan.machine.host_of(split.device) for split in plan.splits} >= set(NAMES)
+    executor = caller.executor(plan)
+    with vs.Scheduler([kind], policy="priority", optimize=False) as sched:
+        alone = sched.compile(outputs)
+        for _ in range(2):
+            feeds = feeds_of(plan, rng)
+            given = {plan.graph.nodes[node].name: array for node, array in feeds.items()}
+            want = alone(**given)
+            results = executor.run(feeds)
+            assert np.array_equal(results.outputs[0], want[0])
+    assert results.ran is not None
+    stats = results.ran[1]
+    assert {split.device.split("/")[0] for split in stats.splits} >= set(NAMES)
+    for split in stats.splits:  # by the caller's clock
+        assert stats.start_s - 0.1 < split.begin_s <= split.end_s < stats.end_s + 0.1
+    executor.close()
+
+
+def counter() -> tuple[vs.Tensor, vs.Tensor, vs.Tensor]:
+    total = vs.state(np.zeros((3, 5), np.float32), name="total")
+    x = vs.input("x", (3, 5))
+    return total, vs.add(total, x, name="next"), x
+
+
+def test_states_live_on_a_node_from_run_to_run(caller: Caller, rng: np.random.Generator) -> None:
+    total, after, _ = counter()
+    out = vs.mul(after, 2.0, name="out")
+    graph, _ = vs.build_graph({"out": out}, updates={total: after})
+    machine = Machine(tuple(d.spec for d in (*caller.remote, caller.own))).verify()
+    homes = dict.fromkeys(("total", "next"), "node1/cpu")
+    plan = vs.plan_graph(graph, machine, overrides=(*homes.items(), ("out", "node2/cpu")))
+    executor, want = caller.executor(plan), np.zeros((3, 5), np.float32)
+    for _ in range(3):
+        feeds = feeds_of(plan, rng)
+        want += next(iter(feeds.values()))
+        (found,) = executor.run(feeds).outputs
+        assert np.array_equal(found, want * 2)
+    device = next(d for d in caller.remote if d.name == "node1/cpu")
+    (state,) = plan.graph.initial
+    assert np.array_equal(device.states.read(plan.graph.keys[state]), want)
+    executor.close()
+
+
+def test_many_runs_at_once_each_get_their_own(caller: Caller, rng: np.random.Generator) -> None:
+    x = vs.input("x", (64, 64))
+    a = vs.exp(vs.mul(x, 0.1, name="a"), name="b")
+    out = vs.add(vs.sqrt(a, name="c"), a, name="d")
+    at = {"a": "node1/cpu", "b": "node2/cpu", "c": "node1/cpu", "d": "node2/cpu"}
+    plan = caller.plan({"out": out}, at, copies=3)
+    executor = caller.executor(plan)
+    given = [feeds_of(plan, rng) for _ in range(12)]
+    (first,) = given[0]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda feeds: executor.run(feeds).outputs[0], given))
+    with vs.Scheduler(["cpu"], optimize=False) as sched:
+        alone = sched.compile({"out": out})
+        for feeds, array in zip(given, found, strict=True):
+            assert np.array_equal(array, alone(x=feeds[first])["out"])
+    executor.close()
+
+
+def test_a_weight_is_sent_once_however_often_nodes_and_callers_start(
+    key: Path, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = rng.standard_normal((200, 300), np.float32)
+    x = vs.input("x", (4, 200))
+    out = vs.matmul(x, vs.weight(weight, name="w"), name="y")
+    sent: list[list[str]] = []
+    missing = Node._missing
+
+    def noting(self: Node, hashes: list[str]) -> list[str]:
+        sent.append(missing(self, hashes))
+        return sent[-1]
+
+    monkeypatch.setattr(Node, "_missing", noting)
+    for _ in range(2):
+        about = clusters.made(), "tls", ["cpu"]
+        node = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
+        caller = Caller({"node1": node}, key)
+        plan = caller.plan({"y": out}, {"y": "node1/cpu"})
+        executor = caller.executor(plan)
+        (found,) = executor.run(feeds := feeds_of(plan, rng)).outputs
+        assert np.allclose(found, next(iter(feeds.values())) @ weight, atol=1e-4)
+        executor.close()
+        caller.close()
+        node.close()
+    assert [len(each) for each in sent] == [1, 0]
+
+
+@needs_posix
+def test_a_node_that_stands_still_is_told_by_name_and_the_rest_goes_on(
+    key: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    with node_processes(key, tmp_path, "cpu", NAMES) as processes:
+        caller = Caller(processes, key)
+        x = vs.input("x", (8, 8))
+        out = vs.exp(vs.sqrt(vs.exp(x, name="a"), name="b"), name="c")
+        at = {"a": "node1/cpu", "b": "node2/cpu", "c": "node1/cpu"}
+        executor = caller.executor(caller.plan({"out": out}, at))
+        feeds = feeds_of(executor.plan, rng)
+        executor.run(feeds)
+        processes["node2"].process.send_signal(signal.SIGSTOP)
+        with pytest.raises(HostLost) as caught:
+            while True:
+                executor.run(feeds)
+        assert caught.value.host == "node2"
+        assert caught.value.device == "node2/cpu"
+        executor.close()
+        left = caller.plan({"out": out}, dict.fromkeys(at, "node1/cpu"))
+        executor = caller.executor(left)
+        assert len(executor.run(feeds).outputs) == 1
+        executor.close()
+        caller.close()
+
+
+def test_a_node_ends_as_a_service_does_and_says_nothing_wrong(key: Path, tmp_path: Path) -> None:
+    with node_processes(key, tmp_path, "cpu", ("node1",)) as processes:
+        caller = Caller(processes, key)
+        code, said = processes["node1"].stop()
+        assert (code, said) == (0, "")
+        while caller.hosts["node1"].error is None:
+            pass
+        caller.close()
+
+
+def test_a_node_serves_in_a_process_of_others_too(key: Path, tmp_path: Path) -> None:
+    node = ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=["cpu"], cache_folder=tmp_path)
+    nodes = Nodes(Security(clusters.made()), PartDocuments(), SystemClock())
+    try:
+        assert [d.name for d in nodes.connect(node.address).devices] == ["a/cpu"]
+        assert node.devices == ("cpu",)
+    finally:
+        nodes.close()
+        node.close()
+    assert node.callers == 0
+    assert not [t for t in threading.enumerate() if t.name.startswith("vksched-session")]
+
+
+@pytest.mark.parametrize(
+    ("name", "listen", "devices"),
+    [("", "127.0.0.1:0", ["cpu"]), ("a/b", "127.0.0.1:0", ["cpu"]), ("a", "x", ["cpu"])],
+)
+def test_names_and_addresses_are_checked(name: str, listen: str, devices: list[str]) -> None:
+    with pytest.raises(VkschedError, match="expected"):
+        ClusterNode(name, listen, clusters.made(), devices=devices)
+    with pytest.raises(DeviceError):
+        ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=["vulkan:99"])
+
+
+def test_the_command_makes_a_key_and_refuses_to_write_over_it(tmp_path: Path) -> None:
+    clusters.made()
+    done = CliRunner().invoke(main, ["cluster", "key", str(tmp_path / "key")])
+    assert done.exit_code == 0 and "copy it to each computer" in done.output
+    assert Credentials.load(tmp_path / "key").secret
+    done = CliRunner().invoke(main, ["cluster", "key", str(tmp_path / "key")])
+    assert done.exit_code == 1 and "expected a new file" in done.output
+
+
+def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["node", "--credentials", str(tmp_path / "none")])
+    assert done.exit_code == 1 and "vksched cluster key FILE" in done.output

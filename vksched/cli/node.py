@@ -1,0 +1,93 @@
+"""`vksched node` and `vksched cluster`: this computer's devices for callers elsewhere."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import click
+
+GB = 10**9
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="127.0.0.1:7700",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to wait for callers; 127.0.0.1 is reached from this computer alone.",
+)
+@click.option("--name", help="What plans call this computer. [default: its own name]")
+@click.option(
+    "--credentials",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The cluster's key, as `vksched cluster key` makes it.",
+)
+@click.option(
+    "--security",
+    type=click.Choice(["tls", "plain"]),
+    default="tls",
+    show_default=True,
+    help="plain: both ends prove that they know the key, but nothing is encrypted.",
+)
+@click.option("--devices", metavar="A,B", help="Serve these devices, and the CPU.")
+@click.option(
+    "--cache",
+    "cache_gb",
+    type=click.FloatRange(0),
+    default=64.0,
+    show_default=True,
+    metavar="GB",
+    help="What weights of callers may take on disk.",
+)
+def node(
+    listen: str,
+    name: str | None,
+    credentials: Path,
+    security: str,
+    devices: str | None,
+    cache_gb: float,
+) -> None:
+    """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
+
+    Whoever has the key may run graphs here. docs/cluster.md tells what to open and what not.
+    """
+    from ..cluster.node import ClusterNode
+    from ..runtime.remote.keys import Credentials
+
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    named = None if devices is None else [each.strip() for each in devices.split(",")]
+    made = ClusterNode(
+        name or socket.gethostname(),
+        listen,
+        Credentials.load(credentials),
+        security,
+        named,
+        cache_bytes=int(cache_gb * GB),
+    )
+    try:
+        click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")
+        while not ended.wait(0.5):
+            pass
+    finally:
+        made.close()
+
+
+@click.group()
+def cluster() -> None:
+    """Several computers in one plan."""
+
+
+@cluster.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+def key(path: Path) -> None:
+    """Make the key of a new cluster: a file to copy to each of its computers."""
+    from ..runtime.remote.keys import Credentials
+
+    Credentials.make().save(path)
+    click.echo(f"{path}: copy it to each computer of the cluster; it must stay this user's alone")

@@ -1,0 +1,1 @@
+"""Several computers as one: nodes, which serve their devices to callers elsewhere."""

@@ -1,0 +1,119 @@
+"""Node: the process that serves the devices of a computer to callers elsewhere.
+
+    vksched node --> ClusterNode: devices opened, described as the tuner and calibration know them
+                       '--> Server --sessions--> PartHost: parts of plans on these devices
+
+Examples: tests/cluster/test_node.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from ..caches import default_folder
+from ..engine.devices import DeviceSet, Wanted
+from ..errors import VkschedError
+from ..machine.hosts import CPU
+from ..plan.documents.parts import PartDocuments
+from ..runtime.remote.cache import MOST_BYTES, WeightCache
+from ..runtime.remote.keys import Credentials
+from ..runtime.remote.ports import Caller, Post
+from ..runtime.remote.secure import Security, place_of, place_text
+from ..runtime.remote.served import PartHost
+from ..runtime.remote.server import Server
+from ..runtime.remote.session import Here
+from ..runtime.remote.told import Told
+from ..trace import Trace
+from ..tuner.calibrator import Calibrator
+from ..tuner.cost_store import CostStore
+from ..tuner.store import Store
+from ..tuner.tuner import Tuner, mode_of
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+TIMEOUT_S = 300.0
+
+
+class ClusterNode:
+    """Opens devices and serves them until it is closed.
+
+    name: as plans have it before the slash. listen: HOST:PORT; port 0 stands for a free one.
+    devices: as a Scheduler takes them. timeout_s: how long a run may wait for one submission.
+    cache_bytes: what weights of callers may take on disk.
+
+    Raises:
+        VkschedError: a device, the name or the address cannot be had.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        listen: str,
+        credentials: Credentials,
+        security: str = "tls",
+        devices: Wanted | None = None,
+        timeout_s: float = TIMEOUT_S,
+        cache_bytes: int = MOST_BYTES,
+        cache_folder: Path | None = None,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise VkschedError(
+                f"[node] expected a name of letters, digits, dots and dashes, got {name!r}"
+            )
+        address, trace, mode = place_of(listen), Trace(), mode_of("auto")
+        self.name = name
+        self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+        self._opened = DeviceSet()
+        try:
+            self._opened.open(devices)
+            here = Here(
+                name,
+                tuple(self._opened.devices),
+                self._told,
+                Security(credentials, security),
+                PartDocuments(),
+                WeightCache(cache_folder or _cache_folder(), cache_bytes),
+                trace.clock,
+                partial(self._serve, trace, timeout_s),
+            )
+            self._server = Server(here, address)
+        except BaseException:
+            self._opened.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where callers and other nodes reach it, as HOST:PORT."""
+        return place_text(self._server.address)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names of its devices."""
+        return tuple(device.name for device in self._opened.devices)
+
+    @property
+    def callers(self) -> int:
+        """How many callers have something here."""
+        return self._server.callers
+
+    def close(self) -> None:
+        """Ends all connections and closes the devices."""
+        self._server.close()
+        self._opened.close()
+
+    def _serve(self, trace: Trace, timeout_s: float, post: Post, caller: Caller) -> PartHost:
+        return PartHost(self._opened.devices, post, caller, trace, timeout_s)
+
+    def _told(self) -> Iterator[Told]:
+        """Yields what callers may know of each device now."""
+        links = {a: link for a, b, link in self._calibrator.links(self._opened.devices) if b == CPU}
+        for device in self._opened.devices:
+            spec = self._calibrator.costed(self._tuner.tuned(device.spec))
+            yield Told(spec, links.get(device.name, device.link))
+
+
+def _cache_folder() -> Path | None:
+    folder = default_folder()
+    return None if folder is None else folder / "weights"
