@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import metrics, optim
 from .autograd.recompute import checkpoint
 from .autograd.walk import grad, value_and_grad, vjp
+from .cluster.cluster import Cluster
 from .engine.report.value import RunReport
 from .engine.run import Run
 from .errors import (
@@ -67,6 +68,7 @@ from .view.timeline import Timeline
 
 __all__ = [
     "Chat",
+    "Cluster",
     "Costs",
     "DTypeError",
     "DeviceError",

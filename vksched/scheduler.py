@@ -14,6 +14,7 @@ from .engine.devices import DeviceSet
 from .engine.faults import Quarantine
 from .engine.function import Build, Function
 from .engine.graphs import Graphs
+from .engine.membership import Membership
 from .engine.precision import Precision, check_precision
 from .engine.preparing import Preparing, Settings, check_settings
 from .engine.request import Observe, Placements
@@ -41,6 +42,7 @@ from .tuner.tuner import Tuner, mode_of
 from .types import NDArray, Progress
 
 if TYPE_CHECKING:
+    from .cluster.cluster import Cluster
     from .models.run import ModelRun
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -88,6 +90,8 @@ class Scheduler:
     precision: of products, convolutions and attention. "mixed": their operands may be rounded to
         float16; "float16": sums and results, too; docs/precision.md.
     monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
+    cluster: other computers whose devices are used, too, a `vs.Cluster`; docs/cluster.md. Their
+        devices have the computer before their name: "node1/vulkan:0".
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Scheduler:
         config: str | PathLike[str] | Mapping[str, Any] | None = None,
         monitor: bool | None = None,
         precision: str = "float32",
+        cluster: Cluster | None = None,
     ) -> None:
         check_settings(copies, timeout_s, on_fault)
         goal = check_objective(objective, policy, "Scheduler")
@@ -120,7 +125,7 @@ class Scheduler:
         self._opened = DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
         try:
-            self._opened.open(devices)
+            self._opened.open(devices, cluster.join(self.trace.clock) if cluster else None)
             self.with_cpu = self._opened.with_cpu  # the CPU competes: it is named, or nothing is
             settings = Settings(
                 policy=policy,
@@ -148,6 +153,7 @@ class Scheduler:
                 about = self._preparing.machine, policy, self._opened.with_cpu
                 configuring = Configuring(told, self._states.lie, *about)
             self._graphs = Graphs(self._preparing, configuring)
+            self._membership = Membership(self._preparing, self._graphs)
             self._unwatch = watch(self._graphs, policy, monitor)
         except BaseException:
             self._opened.close()
@@ -223,34 +229,14 @@ class Scheduler:
         if isinstance(outputs, ImportedModel):
             if updates or observe:
                 raise GraphError("[compile] expected a model without updates and observe")
-            return self._compile_model(outputs, placement, progress, limit, precision)
+            about = placement or {}, limit, progress, len(self._opened.devices) > 1, precision
+            run = _run_of_model(outputs, self._graphs, *about)
+            with self._lock:
+                self._models.add(run)
+            if run.model.is_static:
+                run.prepare()
+            return run
         return self._graphs.compile(outputs, placement, progress, updates, observe, precision)
-
-    def _compile_model(
-        self,
-        outputs: ImportedModel,
-        placement: Placements | None,
-        progress: Progress | None,
-        limit: int,
-        precision: Precision | None,
-    ) -> ModelRun:
-        """Returns what compiles a model for the shapes of its calls; now where all are fixed."""
-        if outputs.format != "onnx":
-            raise GraphError(
-                f"[compile] expected tensors or an ONNX model, got {outputs!r}; try its tensors: "
-                'model.logits(vs.input("ids", (1, 8), "int32"))'
-            )
-        from .importers.onnx.model import Model  # needs the onnx package, which is an extra
-        from .models.run import ModelRun
-
-        assert isinstance(outputs, Model)
-        warns = len(self._opened.devices) > 1
-        run = ModelRun(outputs, self._graphs, placement or {}, limit, progress, warns, precision)
-        with self._lock:
-            self._models.add(run)
-        if outputs.is_static:
-            run.prepare()
-        return run
 
     def reserve(
         self,
@@ -307,7 +293,17 @@ class Scheduler:
         self._owner.require("the scheduler")
         if self._closed:
             why = "expected an open scheduler, got a closed one"
-            raise DeviceError(f"[{what}] {why}; try to {what} the state inside its `with`")
+            raise DeviceError(f"[{what}] {why}; try to {what} inside its `with`")
+
+    def readmit(self, name: str) -> None:
+        """Uses a computer of the cluster again, or one of its devices, that failed: "node1" or
+        "node1/vulkan:0". A computer that was lost and is back comes in by itself after a moment.
+
+        Raises:
+            DeviceError: there is none, or it cannot be reached.
+        """
+        self._require_open("readmit")
+        self._membership.readmit(name)
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
@@ -346,3 +342,25 @@ class Scheduler:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _run_of_model(
+    outputs: ImportedModel,
+    graphs: Graphs,
+    placement: Placements,
+    limit: int,
+    progress: Progress | None,
+    warns: bool,
+    precision: Precision | None,
+) -> ModelRun:
+    """Returns what compiles a model for the shapes of its calls."""
+    if outputs.format != "onnx":
+        raise GraphError(
+            f"[compile] expected tensors or an ONNX model, got {outputs!r}; try its tensors: "
+            'model.logits(vs.input("ids", (1, 8), "int32"))'
+        )
+    from .importers.onnx.model import Model  # needs the onnx package, which is an extra
+    from .models.run import ModelRun
+
+    assert isinstance(outputs, Model)
+    return ModelRun(outputs, graphs, placement, limit, progress, warns, precision)

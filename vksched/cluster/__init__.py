@@ -1,1 +1,1 @@
-"""Several computers as one: nodes, which serve their devices to callers elsewhere."""
+"""Several computers as one: nodes, which serve their devices, and how a scheduler comes to them."""

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import DeviceError, PlanError
 from ..fork import in_child
+from ..machine.hosts import CALLER, CPU, host_of, on
+from ..machine.links import Link
 from ..machine.spec import SYNC
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan import probe
 from ..runtime.vulkan.opening import open_device
+from .hosts import Hosts
 
 Wanted = Sequence[str | Device | probe.DeviceInfo]
 
@@ -23,20 +26,28 @@ in_child(_in_use.clear)  # the schedulers are the parent's; its devices refuse a
 class DeviceSet:
     """Open devices.
 
-    devices: in order of priority, the CPU last. with_cpu: the caller named it, or no device at all.
+    devices: in order of priority, CPUs of other computers behind all else, the own CPU last.
+    with_cpu: the caller named it, or no device at all. hosts: the other computers.
     """
 
     def __init__(self) -> None:
         self.devices: list[Device] = []
+        self.hosts: Hosts | None = None
         self.with_cpu = True
         self._aliases: dict[str, str] = {}
 
-    def open(self, devices: Wanted | None) -> None:
-        """Opens devices by name, takes open ones; None stands for all that are used by default."""
+    def open(self, devices: Wanted | None, hosts: Hosts | None = None) -> None:
+        """Opens devices by name, takes open ones; None stands for all that are used by default, and
+        all of the other computers.
+        """
+        self.hosts = hosts
+        remote = {} if hosts is None else {device.name: device for device in hosts.devices}
         if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
             raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
         given: list[str | Device | probe.DeviceInfo] = (
-            [info.name for info in probe.default_devices()] if devices is None else list(devices)
+            [*[info.name for info in probe.default_devices()], *remote]
+            if devices is None
+            else list(devices)
         )
         cpu: Device | None = None
         self.with_cpu = devices is None
@@ -44,6 +55,8 @@ class DeviceSet:
         for item in given:
             if isinstance(item, probe.DeviceInfo):
                 item = item.name
+            if isinstance(item, str) and host_of(item) != CALLER:
+                item = _known(remote, item)
             if not isinstance(item, str):
                 if not hasattr(item, "spec"):
                     raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
@@ -54,7 +67,7 @@ class DeviceSet:
                         f"[Scheduler] expected a device of its own, got {item.name}, which another "
                         "open Scheduler has; try its name, which opens it once more"
                     )
-                if item.spec.kind == "cpu":
+                if item.spec.kind == "cpu" and host_of(item.name) == CALLER:
                     cpu, self.with_cpu = item, True
                 else:
                     self.devices.append(item)
@@ -71,6 +84,7 @@ class DeviceSet:
             self._aliases.setdefault(item, name)
             self._aliases.setdefault(info.name, name)
             self.devices.append(open_device(info, name))
+        self.devices.sort(key=lambda device: device.spec.kind == "cpu")
         self.devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
         _in_use.update(self.devices)
 
@@ -104,8 +118,43 @@ class DeviceSet:
             out[known] = value
         return out
 
+    @property
+    def own(self) -> list[Device]:
+        """The devices of this computer."""
+        return [device for device in self.devices if host_of(device.name) == CALLER]
+
+    def links(self) -> tuple[tuple[str, str, Link], ...]:
+        """Returns what is known of links to other computers, and of theirs to their devices."""
+        if self.hosts is None:
+            return ()
+        ends = [
+            (device.name, on(host_of(device.name), CPU), device.link)
+            for device in self.devices
+            if host_of(device.name) != CALLER and device.spec.kind != "cpu"
+        ]
+        return (*[(a, b, link) for a, b, link in ends if link is not None], *self.hosts.links())
+
+    def replace(self, device: Device) -> None:
+        """Takes a device in place of one of its name, which is not used any more."""
+        at = next(i for i, known in enumerate(self.devices) if known.name == device.name)
+        _in_use.discard(self.devices[at])
+        self.devices[at] = device
+        _in_use.add(device)
+
     def close(self) -> None:
-        """Closes all devices, the one opened last first."""
+        """Closes all devices, the one opened last first, and the ways to other computers."""
         for device in reversed(self.devices):
             device.close()
             _in_use.discard(device)
+        if self.hosts is not None:
+            self.hosts.close()
+
+
+def _known(remote: Mapping[str, Device], name: str) -> Device:
+    """Returns a device of another computer."""
+    if name not in remote:
+        known = ", ".join(remote) or "none, as the scheduler has no cluster"
+        raise DeviceError(
+            f"[Scheduler] expected a device of the cluster, got {name!r}; there are {known}"
+        )
+    return remote[name]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..errors import DeviceError, OutOfMemory, StateLost
+from ..machine.hosts import host_of
 from ..trace import Event, Trace
 from .states import StateTable
 
@@ -31,6 +32,17 @@ class Quarantine:
         self.reasons: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         """By device, how often it failed."""
+
+    def blamed(self, error: DeviceError) -> list[str]:
+        """Returns the devices that an error puts out of use: all of a computer that is lost."""
+        if error.host:
+            return sorted(name for name in self.names if host_of(name) == error.host)
+        return [error.device] if error.device in self.names else []
+
+    def readmit(self, names: Iterable[str]) -> None:
+        """Takes devices in again."""
+        for name in names:
+            self.reasons.pop(name, None)
 
     def require_empty(self) -> None:
         """Raises where plans may not change by themselves and a device is missing."""
@@ -89,12 +101,14 @@ class Faults:
     def take_in(self, errors: Iterable[DeviceError]) -> None:
         """Notes what failures mean for the next plan."""
         for error in filter(self._is_fault, errors):
-            self._quarantine.counts[error.device] += 1
+            names = self._quarantine.blamed(error)
             now, kind = self._trace.clock.now(), type(error).__name__
             fields = {"error": kind, "message": str(error), "during": error.during}
-            self._trace.emit(Event("fault", error.device, now, now, -1, fields, self.plan))
-            known = error.device in self._quarantine.reasons  # by another graph, and told
-            remedy = self._remedy(error)
+            for name in names:
+                self._quarantine.counts[name] += 1
+                self._trace.emit(Event("fault", name, now, now, -1, fields, self.plan))
+            known = self._quarantine.reasons.keys() >= set(names)  # by another graph, and told
+            remedy = [self._remedy(error, name) for name in names][-1]
             if self.may_replay(error) and not known:
                 self._untold.append((error, remedy))
 
@@ -108,18 +122,18 @@ class Faults:
         else:
             now = f"what was not done runs on {', '.join(devices)}"
         texts = [
-            f"[fault] {error.device} failed in {error.during}: {error}; {remedy}, {now}"
+            f"[fault] {error.host or error.device} failed in {error.during}: {error}; {remedy}, "
+            f"{now}"
             for error, remedy in self._untold
         ]
         self._untold.clear()
         return texts
 
     def _is_fault(self, error: DeviceError) -> bool:
-        return error.device in self._quarantine.names and not isinstance(error, StateLost)
+        return bool(self._quarantine.blamed(error)) and not isinstance(error, StateLost)
 
-    def _remedy(self, error: DeviceError) -> str:
-        replay = self.may_replay(error)
-        name, kind = error.device, type(error).__name__
+    def _remedy(self, error: DeviceError, name: str) -> str:
+        replay, kind = self.may_replay(error), type(error).__name__
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
             self._states.lose(name)  # first, so that a device out of use never holds a state

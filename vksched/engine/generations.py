@@ -49,6 +49,15 @@ R = TypeVar("R")
 Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
 """The outputs of a run; its plan and what it cost, where that is known."""
 
+_FROM_INSIDE = (
+    "expected a call outside of this graph's own runs, got one from an observer or a sink, which "
+    "would wait for itself; try returning False to stop a run"
+)
+_CLOSED = (
+    "[run] the compiled graph or its scheduler is closed; run it inside the scheduler's `with`, or "
+    "compile it again"
+)
+
 
 class Compiled:
     """A graph made ready to run on the devices of one scheduler.
@@ -70,7 +79,8 @@ class Compiled:
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Carrier | None = None
-        self._too_slow = False
+        self._stale = ""
+        """Why the next run begins a generation: "slow", "readmit"."""
         self._drift = Drift(preparing.paces.of)
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
@@ -207,10 +217,7 @@ class Compiled:
     def require_outside(self, what: str) -> None:
         """Raises in an observer or sink of a run of this graph, which would wait for itself."""
         if threading.get_ident() in self._inside:
-            raise PlanError(
-                f"[{what}] expected a call outside of this graph's own runs, got one from an "
-                "observer or a sink, which would wait for itself; try returning False to stop a run"
-            )
+            raise PlanError(f"[{what}] {_FROM_INSIDE}")
 
     def _forget(self, future: Future[Any]) -> None:
         with self._state:
@@ -219,10 +226,7 @@ class Compiled:
 
     def _require_open(self) -> None:
         if self._closing:
-            raise PlanError(
-                "[run] the compiled graph or its scheduler is closed; run it inside the "
-                "scheduler's `with`, or compile it again"
-            )
+            raise PlanError(_CLOSED)
 
     # -- generations -------------------------------------------------------------------------------
 
@@ -240,7 +244,7 @@ class Compiled:
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         while True:
             executor = self._executor
-            if self._too_slow or self._drift.left or not _works(executor, self._quarantine):
+            if self._stale or self._drift.left or not _works(executor, self._quarantine):
                 executor = self._ready()
             late: BaseException | None = None
             try:
@@ -281,6 +285,11 @@ class Compiled:
                     self._ready()
             return results.outputs, results.ran
 
+    def reconsider(self) -> None:
+        """Has the next run begin a generation, as a device has come back."""
+        with self._changing:
+            self._stale = "readmit"
+
     def _release(self) -> None:
         """Takes plans that are not carried out any more off the users of their states."""
         while self._placed:
@@ -292,7 +301,7 @@ class Compiled:
         too_slow = self._preparing.see(plan, stats, first, executor.number)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
-                self._too_slow |= too_slow
+                self._stale = self._stale or ("slow" if too_slow else "")
                 self._drift.see(self._preparing.trace.clock.now(), stats)
 
     def _ready(self, progress: Progress | None = None) -> Carrier:
@@ -306,7 +315,7 @@ class Compiled:
                 last = self._executor
                 again: Again | None = None
                 if last is not None:
-                    if not (last.retired or self._too_slow):
+                    if not (last.retired or self._stale):
                         again = self._preparing.look(self._request, self._drift, self._faults)
                         if again is None and _works(last, self._quarantine):
                             return last
@@ -314,7 +323,7 @@ class Compiled:
                     self._faults.take_in(last.take_faults())
                     self._executor = None
                 try:
-                    cause, self._too_slow = _cause(last, again, self._too_slow), False
+                    cause, self._stale = _cause(last, again, self._stale), ""
                     self._executor = executor = self._prepare(progress, (again, cause))
                     self.plan_numbers.append(executor.number)
                     self._release()  # only now, so that nobody drops a state in between
@@ -359,11 +368,11 @@ def _works(executor: Carrier | None, quarantine: Quarantine) -> TypeGuard[Carrie
     return quarantine.reasons.keys().isdisjoint(executor.device_names)
 
 
-def _cause(last: Carrier | None, again: Again | None, too_slow: bool) -> str:
+def _cause(last: Carrier | None, again: Again | None, stale: str) -> str:
     """Returns why there has to be another plan, for events."""
     if last is None:
         return "compile"
-    return "replan" if again is not None else "slow" if too_slow else "fault"
+    return "replan" if again is not None else stale or "fault"
 
 
 def _asked(request: Request, asked: Asked, plan: PlanValue) -> Asked:

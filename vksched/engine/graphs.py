@@ -107,6 +107,13 @@ class Graphs:
             request = self.preparing.lighten(written)
         return self.preparing.plan(request, self.preparing.machine())
 
+    def reconsider(self) -> None:
+        """Has the next run of each graph plan anew, as a device has come back."""
+        with self.lock:
+            compiled = list(self.compiled)
+        for each in compiled:
+            each.reconsider()
+
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed."""
         with self.lock:

@@ -17,6 +17,7 @@ from functools import partial
 
 from ..errors import OutOfMemory, PlanError, VkschedError
 from ..graph import Graph
+from ..machine.hosts import CALLER, host_of
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.precision import SINGLE
@@ -32,6 +33,7 @@ from ..runtime.device import Device
 from ..runtime.dynamic import DynamicExecutor
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
+from ..runtime.remote.cluster import ClusterExecutor
 from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
@@ -97,6 +99,11 @@ class Preparing:
         watchdog: Watchdog,
         trace: Trace,
     ) -> None:
+        if opened.hosts is not None and settings.policy not in STATIC:
+            raise PlanError(
+                f"[Scheduler] expected a policy that plans beforehand with a cluster, got "
+                f'{settings.policy!r}; try policy="auto"'
+            )
         self.opened = opened
         self.quarantine = quarantine
         self.states = states
@@ -126,7 +133,8 @@ class Preparing:
             else self._spec(d)
             for d in devices
         )
-        return Machine(specs, Links(self._calibrator.links(devices))).verify()
+        links = (*self._calibrator.links(self.opened.own), *self.opened.links())
+        return Machine(specs, Links(links)).verify()
 
     def lighten(self, request: Request) -> Request:
         """Returns a request that takes less work, where that is wanted."""
@@ -139,7 +147,7 @@ class Preparing:
         """Measures variants of the graph's kernels, as far as the tuner wants to, and then what a
         plan by cost wants to know. Then the same for the version of those devices that have work.
         """
-        devices = [d for d in self.opened.devices if d.name not in left_out]
+        devices = [d for d in self.opened.own if d.name not in left_out]
         self._measure(request, devices, partial(self._plan, request, self.machine(left_out), small))
         if self._by_cost and any(self._tuner.wants(device.spec) for device in devices):
             plan = self.plan(request, self.machine(left_out), small)
@@ -213,18 +221,25 @@ class Preparing:
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
-            about = devices, self.trace, self._settings.timeout_s, progress, self._numbers, number
-            executor: Carrier = (
-                DynamicExecutor(plan, *about)
-                if isinstance(plan, DynamicPlan)
-                else Executor(plan, *about)
-            )
+            executor = self._carrier(plan, progress, number)
         except BaseException:
             self.states.release(plan)
             raise
         if drift is not None:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
+
+    def _carrier(self, plan: Plan, progress: Progress | None, number: int) -> Carrier:
+        """Returns what carries a plan out: a plan over several computers goes to all of them."""
+        devices, hosts = self.opened.devices, self.opened.hosts
+        about = self.trace, self._settings.timeout_s, progress, self._numbers, number
+        if isinstance(plan, DynamicPlan):
+            return DynamicExecutor(plan, devices, *about)
+        if hosts is None or all(
+            host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
+        ):
+            return Executor(plan, devices, *about)
+        return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
 
     def _tell_plan(
         self, request: Request, plan: Plan, small: bool, about: tuple[float, int, str]

@@ -215,6 +215,11 @@ class StateTable:
                     self._lost.setdefault(key, f"it lived on {device.name}, which failed")
                 device.states.remove(key)
 
+    def regain(self, name: str) -> None:
+        """Notes that a device has come back, without the states that it had."""
+        with self._lock:
+            self._failed.discard(name)
+
     def close(self) -> None:
         """Frees the states of all devices."""
         for device in self._devices():

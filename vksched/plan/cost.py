@@ -40,10 +40,10 @@ def estimated_text(machine: Machine) -> str:
 
 def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
     """Returns why a device cannot run a node, or None when it can."""
-    if spec.kind == "cpu":
-        return None
     if spec.out_of_use:
         return f"it is out of use, {spec.out_of_use}"
+    if spec.kind == "cpu":
+        return None
     # of a leaf a device holds all, though a node may read a view of a part only
     held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
     for type_ in (*held, node.type):

@@ -190,10 +190,9 @@ def known(machine: Machine, devices: Sequence[int]) -> bool:
 
 
 def _competing(machine: Machine, with_cpu: bool) -> tuple[int, ...]:
-    specs = machine.devices
-    gpus = [d for d, spec in enumerate(specs) if spec.kind != "cpu" and not spec.out_of_use]
-    cpus = [d for d in machine.order if machine.is_cpu(d)]
-    return (*gpus, *cpus) if with_cpu or not gpus else tuple(gpus)
+    others = (d for d in machine.order[:-1] if not machine.devices[d].out_of_use)
+    gpus = tuple(others)
+    return (*gpus, machine.cpu) if with_cpu or not gpus else gpus
 
 
 def _too_small(decision: Decision, support: Support) -> list[str]:

@@ -120,7 +120,7 @@ class ClusterExecutor(Carrier):
             for name, host in self._hosts.items():
                 wanted = {node: feeds[node] for node in self._parts[name].inputs}
                 run.started.append(name)
-                host.start(run.key, wanted, partial(self._heard, run, name))
+                self._start(run, host, wanted)
             results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
         except CommitFailed as failed:
             self._finish(run)
@@ -142,6 +142,13 @@ class ClusterExecutor(Carrier):
         stats = self._merge(run, record, start, self._trace.clock.now())
         results.ran = self.last_run = self.plan, stats
         return results
+
+    def _start(self, run: _Run, host: Host, feeds: Mapping[int, NDArray]) -> None:
+        try:
+            host.start(run.key, feeds, partial(self._heard, run, host.name))
+        except DeviceError as error:
+            self._name(error, host.name)
+            raise
 
     def _heard(self, run: _Run, host: str, error: BaseException) -> None:
         """A host says that its part has failed: the own part need not wait for what it takes."""
@@ -212,11 +219,11 @@ class ClusterExecutor(Carrier):
 
     def _note(self, error: DeviceError) -> None:
         """Takes the executor out of use, where a device has failed, or all of a host."""
+        error.during = error.during or f"a run over {len(self._parts)} hosts"
         faults = [error]
         if error.host:
             faults = [self._of_device(error, name) for name in self._devices_of(error.host)]
             error.device = error.device or faults[0].device
-        error.during = error.during or f"a run over {len(self._parts)} hosts"
         with self._state:
             self._retired = True
             known = {fault.device for fault in self._faults}

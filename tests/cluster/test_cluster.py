@@ -1,0 +1,224 @@
+"""A scheduler with the devices of other computers: the numbers of one process, losses, returns."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import clusters
+import numpy as np
+import pytest
+from graphs import transformer
+
+import vksched as vs
+from vksched.cluster.node import ClusterNode
+from vksched.errors import DeviceError, HostLost, StateLost, VkschedError
+
+WAIT_S = 120.0
+Start = Callable[..., ClusterNode]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts nodes in this process; the second argument is the address of one that was."""
+    made: list[ClusterNode] = []
+
+    def begin(name: str, address: str = "127.0.0.1:0") -> ClusterNode:
+        about = clusters.made(), "tls", ["cpu"]
+        made.append(ClusterNode(name, address, *about, cache_folder=tmp_path / name))
+        return made[-1]
+
+    yield begin
+    for node in made:
+        node.close()
+
+
+def on_cpus(nodes: Sequence[ClusterNode], **more: Any) -> vs.Scheduler:
+    """Returns a scheduler whose results are numpy's, wherever they are computed."""
+    return vs.Scheduler([f"{node.name}/cpu" for node in nodes], cluster=cluster(nodes), **more)
+
+
+def cluster(nodes: Sequence[ClusterNode]) -> vs.Cluster:
+    return vs.Cluster([node.address for node in nodes], clusters.made())
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def device(sched: vs.Scheduler, name: str) -> object:
+    return next(found for found in sched.devices if found.name == name)
+
+
+def chain(rng: np.random.Generator) -> tuple[vs.Tensor, dict[str, str]]:
+    x = vs.input("x", (8, 16))
+    w, v = (vs.weight(rng.standard_normal((16, 16), np.float32), name=n) for n in ("w", "v"))
+    out = vs.matmul(vs.relu(vs.matmul(x, w, name="a"), name="b"), v, name="c")
+    return out, {"a": "node1/cpu", "b": "node1/cpu", "c": "node2/cpu"}
+
+
+def used(run: vs.Run) -> set[str]:
+    return {run.plan.machine.devices[split.device].name for split in run.plan.splits}
+
+
+def test_a_scheduler_uses_the_devices_of_a_cluster(start: Start, rng: np.random.Generator) -> None:
+    outputs = transformer(layers=2)[0]
+    nodes = [start("node1"), start("node2")]
+    given = {
+        n.name: rng.standard_normal(n.type.shape, np.float32)
+        for n in vs.build_graph(outputs)[0].nodes
+        if n.op == "input"
+    }
+    with vs.Scheduler(["cpu"]) as alone:
+        want = alone.compile(outputs)(**given)
+    with vs.Scheduler(cluster=cluster(nodes)) as sched:
+        assert [d.name for d in sched.devices][-3:] == ["node1/cpu", "node2/cpu", "cpu"]
+        ends = {(a, b) for a, b, _ in sched.machine.links.pairs}
+        assert {("cpu", "node1/cpu"), ("cpu", "node2/cpu"), ("node1/cpu", "node2/cpu")} <= ends
+        run = sched.compile(outputs, {"*.0.*": "node1/cpu", "*.1.*": "node2/cpu"})
+        assert used(run) >= {"node1/cpu", "node2/cpu"}
+        for _ in range(2):
+            for one, other in zip(run(**given), want, strict=True):
+                assert np.array_equal(one, other)
+        assert "node2/cpu" in str(run.report())
+    wait_for(lambda: not any(node.callers for node in nodes))
+
+
+def test_devices_of_a_cluster_are_chosen_by_name(start: Start) -> None:
+    nodes = [start("node1"), start("node2")]
+    with vs.Scheduler(["node2/cpu"], cluster=cluster(nodes)) as sched:
+        assert [d.name for d in sched.devices] == ["node2/cpu", "cpu"]
+    with pytest.raises(DeviceError, match="expected a device of the cluster.*node1/cpu, node2/cpu"):
+        vs.Scheduler(["node3/cpu"], cluster=cluster(nodes))
+    with pytest.raises(DeviceError, match="the scheduler has no cluster"):
+        vs.Scheduler(["node3/cpu"])
+    wait_for(lambda: not any(node.callers for node in nodes))
+
+
+def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
+    start: Start, rng: np.random.Generator
+) -> None:
+    nodes = [start("node1"), start("node2")]
+    out, at = chain(rng)
+    given = rng.standard_normal((8, 16), np.float32)
+    with on_cpus(nodes) as sched:
+        run = sched.compile(out, at)
+        want = run(x=given)
+        assert used(run) == {"node1/cpu", "node2/cpu"}
+        nodes[1].close()
+        with pytest.warns(vs.VkschedWarning, match="node2 failed"):
+            assert np.array_equal(run(x=given), want)
+        assert sched.quarantined.keys() == {"node2/cpu"} and used(run).isdisjoint({"node2/cpu"})
+        start("node2", nodes[1].address)
+        wait_for(lambda: not sched.quarantined)
+        assert np.array_equal(run(x=given), want)
+        assert used(run) == {"node1/cpu", "node2/cpu"}
+
+
+def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
+    start: Start, rng: np.random.Generator
+) -> None:
+    node = start("node1")
+    out, _ = chain(rng)
+    given = rng.standard_normal((8, 16), np.float32)
+    with on_cpus([node]) as sched:
+        run = sched.compile(out, {"*": "node1/cpu"})
+        want, before = run(x=given), device(sched, "node1/cpu")
+        node.close()
+        start("node1", node.address)
+        wait_for(lambda: device(sched, "node1/cpu") is not before)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert np.array_equal(run(x=given), want)
+        assert used(run) == {"node1/cpu"}
+
+
+def test_readmit_says_what_it_cannot_do(start: Start) -> None:
+    node = start("node1")
+    with on_cpus([node]) as sched:
+        sched.readmit("node1/cpu")
+        sched.readmit("node1")
+        with pytest.raises(DeviceError, match="expected one of node1/cpu.*got 'node2'"):
+            sched.readmit("node2")
+        with pytest.raises(DeviceError, match="got 'cpu'"):
+            sched.readmit("cpu")
+        node.close()
+        wait_for(lambda: sched._membership._hosts.hosts["node1"].error)  # type: ignore[union-attr]
+        with pytest.raises(DeviceError, match="expected a node at"):
+            sched.readmit("node1")
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(DeviceError, match="no device of a cluster"):
+        sched.readmit("node1")
+
+
+def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
+    start: Start, rng: np.random.Generator
+) -> None:
+    node = start("node1")
+    out, _ = chain(rng)
+    given = rng.standard_normal((8, 16), np.float32)
+    with on_cpus([node], on_fault="raise") as sched:
+        run = sched.compile(out, {"*": "node1/cpu"})
+        run(x=given)
+        node.close()
+        with pytest.raises(HostLost) as caught:
+            run(x=given)
+        assert caught.value.host == "node1"
+        with pytest.raises(DeviceError, match="node1/cpu failed earlier"):
+            run(x=given)
+
+
+@pytest.mark.parametrize("backup", [False, True])
+def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Start, backup: bool) -> None:
+    nodes = [start("node1"), start("node2")]
+    total = vs.state(np.zeros(4, np.float32), name="total", backup=backup)
+    x = vs.input("x", (4,))
+    after = vs.add(total, x, name="next")
+    ones = np.ones(4, np.float32)
+    with on_cpus(nodes) as sched:
+        at = dict.fromkeys(("total", "next"), "node2/cpu")
+        run = sched.compile({"y": vs.mul(after, 2.0, name="y")}, at, updates={total: after})
+        for turn in (1, 2):
+            assert np.array_equal(run(x=ones)["y"], 2 * turn * ones)
+        assert np.array_equal(sched.read(total), 2 * ones)
+        nodes[1].close()
+        with pytest.warns(vs.VkschedWarning, match="node2 failed"):
+            if backup:
+                assert np.array_equal(run(x=ones)["y"], 6 * ones)
+            else:
+                with pytest.raises(StateLost, match="node2/cpu"):
+                    run(x=ones)
+                sched.write(total, 2 * ones)
+                assert np.array_equal(run(x=ones)["y"], 6 * ones)
+        assert np.array_equal(sched.read(total), 3 * ones)
+
+
+def test_a_cluster_says_what_is_wrong_with_it(start: Start, tmp_path: Path) -> None:
+    key = clusters.made()
+    with pytest.raises(DeviceError, match="expected the addresses of nodes"):
+        vs.Cluster([], key)
+    with pytest.raises(DeviceError, match="expected the addresses of nodes"):
+        vs.Cluster("127.0.0.1:7700", key)
+    with pytest.raises(VkschedError, match="HOST:PORT"):
+        vs.Cluster(["127.0.0.1"], key)
+    with pytest.raises(VkschedError, match="cannot read"):
+        vs.Scheduler(["cpu"], cluster=vs.Cluster(["127.0.0.1:1"], tmp_path / "none"))
+    with pytest.raises(DeviceError, match="expected a node at 127.0.0.1:1"):
+        vs.Scheduler(["cpu"], cluster=vs.Cluster(["127.0.0.1:1"], key))
+    node = start("node1")
+    with pytest.raises(DeviceError, match="another"):
+        vs.Scheduler(["cpu"], cluster=vs.Cluster([node.address], clusters.others()))
+    twice = vs.Cluster([node.address, node.address], key)
+    with pytest.raises(DeviceError, match="names of their own"):
+        vs.Scheduler(["cpu"], cluster=twice)
+    wait_for(lambda: not node.callers)
+
+
+def test_dynamic_plans_stay_on_this_computer(start: Start, rng: np.random.Generator) -> None:
+    with pytest.raises(VkschedError, match="cluster"):
+        vs.Scheduler(["cpu"], policy="dynamic", cluster=cluster([start("node1")]))

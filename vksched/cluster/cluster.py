@@ -1,0 +1,56 @@
+"""Cluster: the computers that a scheduler uses besides its own.
+
+    vksched cluster key cluster.key                             once; copied to each computer
+    vksched node --listen ADDRESS --credentials cluster.key     on each computer
+    vs.Scheduler(cluster=vs.Cluster(["10.0.0.2:7700"], "cluster.key"))
+
+Examples: tests/cluster/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DeviceError
+from ..runtime.remote.keys import Credentials
+from ..runtime.remote.secure import SECURITY, Security, place_of
+from ..trace.events import Clock, SystemClock
+from .joined import Joined
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes by their addresses.
+
+    nodes: HOST:PORT of each. credentials: the cluster's key, or the file that holds it. security:
+    "tls", or "plain" for a wire that nobody else reaches; as the nodes have it.
+
+    Raises:
+        DeviceError: there is no node. VkschedError: what is no address, key or security.
+    """
+
+    nodes: Sequence[str]
+    credentials: Credentials | str | os.PathLike[str]
+    security: str = SECURITY[0]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.nodes, str) or not self.nodes:
+            raise DeviceError(
+                f'[cluster] expected the addresses of nodes, as ["10.0.0.2:7700"], got '
+                f"{self.nodes!r}"
+            )
+        for address in self.nodes:
+            place_of(address)
+
+    def join(self, clock: Clock | None = None) -> Joined:
+        """Connects to all nodes, and measures the links between them.
+
+        Raises:
+            DeviceError: one cannot be reached, or is none of this cluster.
+        """
+        given = self.credentials
+        key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
+        return Joined(self.nodes, Security(key, self.security), clock or SystemClock())

@@ -1,0 +1,47 @@
+"""The other computers of a scheduler, as the engine sees them: devices, links, and who carries out
+their parts of a plan.
+
+    vksched/cluster --join--> Hosts --devices--> DeviceSet        --host, post--> ClusterExecutor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from ..machine.links import Link
+from ..runtime.device import Device
+from ..runtime.remote.ports import Host, Post
+
+
+class Hosts(Protocol):
+    """Computers that are connected. Their devices have the host before their name."""
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """The devices of all computers, also of those that are lost now."""
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """The computers, by name."""
+
+    @property
+    def post(self) -> Post:
+        """The way of values to this process and from it."""
+
+    def links(self) -> tuple[tuple[str, str, Link], ...]:
+        """Returns the links between the memory of computers, as a `Machine` has them."""
+
+    def rejoin(self, host: str) -> Sequence[Device]:
+        """Connects to a lost computer anew, and returns its devices; those of one that is there as
+        they are.
+
+        Raises:
+            DeviceError: it cannot be reached.
+        """
+
+    def watch(self, returned: Callable[[str], None]) -> None:
+        """Has a function called with the name of each computer that can be reached again."""
+
+    def close(self) -> None:
+        """Ends all connections; safe to call twice."""

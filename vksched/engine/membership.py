@@ -1,0 +1,56 @@
+"""Membership: computers that come back, and what that means for the graphs of a scheduler.
+
+    a run: HostLost --faults.py--> all its devices in quarantine --> generation without them
+    it is there again --readmit--> out of quarantine --> the next run of each graph plans anew
+
+Examples: tests/cluster/test_readmit.py.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from ..errors import DeviceError
+from ..machine.hosts import CALLER, host_of
+from .graphs import Graphs
+from .preparing import Preparing
+
+
+class Membership:
+    """The devices of other computers that one scheduler has."""
+
+    def __init__(self, preparing: Preparing, graphs: Graphs) -> None:
+        self._preparing = preparing
+        self._graphs = graphs
+        self._lock = threading.Lock()
+        self._hosts = preparing.opened.hosts
+        if self._hosts is not None:
+            self._hosts.watch(self.readmit)
+
+    def readmit(self, name: str) -> None:
+        """Uses devices again: those of a computer, or one of them.
+
+        Raises:
+            DeviceError: there is no such computer or device, or it cannot be reached.
+        """
+        opened, host = self._preparing.opened, host_of(name) or name
+        known = [device.name for device in opened.devices if host_of(device.name) != CALLER]
+        names = [each for each in known if name in (each, host_of(each))]
+        if self._hosts is None or not names:
+            raise DeviceError(
+                f"[readmit] expected one of {', '.join(known) or 'no device of a cluster'}, or "
+                f"its computer, got {name!r}; try a new Scheduler for devices of this computer"
+            )
+        with self._lock:
+            there = {device.name: device for device in self._hosts.rejoin(host)}
+            for each in opened.devices:
+                new = there.get(each.name)
+                if new is not None and new is not each:
+                    self._preparing.states.lose(each.name)
+                    opened.replace(new)
+                    self._preparing.specs[new.name] = new.spec
+            back = [known for known in names if known in there]
+            for returned in back:
+                self._preparing.states.regain(returned)
+            self._preparing.quarantine.readmit(back)
+            self._graphs.reconsider()
