@@ -64,3 +64,20 @@ def test_no_cut_is_better(seed: int) -> None:
     assert largest(loads, found) == pytest.approx(best, rel=1e-6, abs=1e-9)
     # each device has one stretch
     assert len([1 for _ in itertools.groupby(found)]) == len(set(found))
+
+
+def test_many_devices_of_a_kind_take_a_stretch_each() -> None:
+    devices = [f"d{i}" for i in range(40)]
+    loads = [dict.fromkeys(devices, 1.0) for _ in range(120)]
+    found = find_stages(loads, devices)
+    assert found is not None
+    assert [found.count(device) for device in devices] == [3] * 40
+    assert [d for d, _ in itertools.groupby(found)] == devices  # neighbours follow each other
+
+
+def test_kinds_of_devices_take_what_they_are_worth() -> None:
+    fast, slow = [f"f{i}" for i in range(6)], [f"s{i}" for i in range(6)]
+    loads = [{**dict.fromkeys(fast, 1.0), **dict.fromkeys(slow, 2.0)} for _ in range(90)]
+    found = find_stages(loads, [*slow, *fast])
+    assert found is not None
+    assert {found.count(d) for d in fast} == {10} and {found.count(d) for d in slow} == {5}

@@ -89,7 +89,7 @@ def choose(
     scale = Scale(support, overrides, copies, not quick)
     found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(objective))]
     while True:
-        won, decision = judge(found, objective, support.machine, devices)
+        won, decision = judge(found, objective, support.machine, ways.devices)
         if won.fitted is not None:
             break
         at = found.index(won)
@@ -120,7 +120,7 @@ def compare(
         once.setdefault((candidate.devices, candidate.copies, candidate.metrics), each)
     found = list(once.values())
     decisions = {
-        word: judge(found, Objective.of(word), support.machine, devices)[1] for word in WORDS
+        word: judge(found, Objective.of(word), support.machine, ways.devices)[1] for word in WORDS
     }
     return Tradeoffs.of([each.candidate for each in found], decisions)
 

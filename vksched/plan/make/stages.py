@@ -8,8 +8,10 @@ period at which all devices reach the end is found by halving.
 
     bundles   0 1 2 | 3 4 5 6 7 | 8 9        gpu:1 takes 0-2, gpu:0 the next five, gpu:2 the rest
 
-The same with bytes in the place of seconds spreads weights evenly over devices.
-Complexity: 2**devices * devices * log(bundles) for each of HALVINGS, at most MOST devices.
+The same with bytes in the place of seconds spreads weights evenly over devices. Of many devices
+those that take the same of each bundle count as a kind, of which only the number in use matters.
+Complexity: sets of kinds * kinds * log(bundles) for each of HALVINGS; of devices that are all
+unlike there are 2**devices sets, at most 2**MOST.
 Examples: tests/plan/test_stages.py.
 """
 
@@ -18,9 +20,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import prod
+from operator import mul
 
 MOST = 8
-"""Devices that take a stretch, the fastest ones."""
+"""Devices that take a stretch where they are all unlike, the fastest ones."""
+SETS = 1 << MOST
 HALVINGS = 40
 
 
@@ -32,8 +37,8 @@ def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) ->
     """
     totals = {d: sum(load.get(d, 0.0) for load in loads) for d in devices}
     can = {d: sum(d in load for load in loads) for d in devices}
-    used = sorted(devices, key=lambda d: (-can[d], totals[d]))[:MOST]
-    lanes = [_Lane(loads, device) for device in used]
+    kinds = _kinds(loads, sorted(devices, key=lambda d: (-can[d], totals[d])))
+    lanes = [_Lane(loads, kind[0], len(kind)) for kind in kinds]
     low, high = 0.0, sum(max(load.values()) for load in loads)
     found = _reach(lanes, len(loads), high)
     for _ in range(HALVINGS if found is not None else 0):
@@ -45,13 +50,31 @@ def find_stages(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) ->
             found, high = cuts, middle
     if found is None:
         return None
-    return [used[lane] for lane, start, end in found for _ in range(start, end)]
+    left = [iter(kind) for kind in kinds]
+    stretches = [(next(left[lane]), end - start) for lane, start, end in found]
+    return [device for device, count in stretches for _ in range(count)]
+
+
+def _kinds(loads: Sequence[Mapping[str, float]], ranked: Sequence[str]) -> list[list[str]]:
+    """Returns the first devices by kind, so many that there are at most SETS sets of them. Few
+    devices have a kind each.
+    """
+    kinds: dict[object, list[str]] = {}
+    for device in ranked:
+        few = len(ranked) <= MOST
+        key = device if few else tuple(load.get(device) for load in loads)
+        sizes = [len(kind) + (kind is kinds.get(key)) for kind in kinds.values()]
+        if prod(size + 1 for size in (*sizes, *(() if key in kinds else (1,)))) > SETS:
+            break
+        kinds.setdefault(key, []).append(device)
+    return list(kinds.values())
 
 
 class _Lane:
-    """What a device takes of all bundles before each one, and where its next gap is."""
+    """What devices of a kind take of all bundles before each one, and where their next gap is."""
 
-    def __init__(self, loads: Sequence[Mapping[str, float]], device: str) -> None:
+    def __init__(self, loads: Sequence[Mapping[str, float]], device: str, count: int) -> None:
+        self.count = count
         self.sums = [0.0, *accumulate(load.get(device, 0.0) for load in loads)]
         self.gap = [len(loads)] * (len(loads) + 1)
         for at in reversed(range(len(loads))):
@@ -66,24 +89,29 @@ class _Lane:
 def _reach(lanes: Sequence[_Lane], count: int, most: float) -> list[tuple[int, int, int]] | None:
     """Returns a lane and a stretch for each stage, with no load above one; None where the end is
     not reached.
+
+    A set has a digit for each lane, as large as the number of its devices that are in use.
     """
-    ends = [0] * (1 << len(lanes))
+    steps = list(accumulate((lane.count + 1 for lane in lanes), mul, initial=1))
+    ends = [0] * steps[-1]
     last = [-1] * len(ends)
     for used in range(1, len(ends)):
         for lane, each in enumerate(lanes):
-            if used >> lane & 1:
-                end = each.end(ends[used ^ 1 << lane], most)
+            if used // steps[lane] % (each.count + 1):
+                end = each.end(ends[used - steps[lane]], most)
                 if end > ends[used] or last[used] < 0:
                     ends[used], last[used] = end, lane
         if ends[used] == count:
-            return _back(ends, last, used)
+            return _back(ends, last, used, steps)
     return None
 
 
-def _back(ends: list[int], last: list[int], used: int) -> list[tuple[int, int, int]]:
+def _back(
+    ends: list[int], last: list[int], used: int, steps: list[int]
+) -> list[tuple[int, int, int]]:
     out: list[tuple[int, int, int]] = []
     while used:
-        before = used ^ 1 << last[used]
+        before = used - steps[last[used]]
         out.append((last[used], ends[before], ends[used]))
         used = before
     return out[::-1]

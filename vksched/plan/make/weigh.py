@@ -16,6 +16,7 @@ tests/plan/test_plan_objectives.py.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ from .split import Outline, split_graph
 CLOSE = 1.01
 """A stream takes the fewest copies whose period is at most so many times the least."""
 
+
+FEW_COPIES = 16
+"""So many copies at most are all tried."""
 
 Fitted = tuple[Draft, list[str]]
 """A draft within the memory of every device, and for each that was too small why."""
@@ -194,7 +198,13 @@ class Scale:
 
 
 def _enough(program: Program, most: int) -> int:
-    """Returns how many copies give a stream about its least period."""
-    periods = [period(program, copies) for copies in range(1, most + 1)]
-    close = CLOSE * min(periods)
-    return 1 + next(at for at, each in enumerate(periods) if each <= close)
+    """Returns how many copies give a stream about its least period. Of many copies not all numbers
+    are tried: more of them are taken not to make it longer.
+    """
+    if most <= FEW_COPIES:
+        periods = [period(program, copies) for copies in range(1, most + 1)]
+        close = CLOSE * min(periods)
+        return 1 + next(at for at, each in enumerate(periods) if each <= close)
+    close = CLOSE * period(program, most)
+    counts = range(1, most + 1)
+    return counts[bisect_left(counts, True, key=lambda copies: period(program, copies) <= close)]
