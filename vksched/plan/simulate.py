@@ -10,8 +10,9 @@ per copy of the plan, take the devices in the order in which they submit.
     gpu:1                                              [ split 1             ]
 
 Over several hosts each has such a loop and a clock of its own, see walks.py. A message takes the
-network between two hosts for its bytes, one after the other, and arrives a latency later; networks
-of other pairs are free meanwhile.
+link between two hosts for its bytes, one after the other, and arrives a latency later; links of
+other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
+takes the port of either host, which all its messages to or from others share.
 
 Null devices on a simulated clock take the same times; tests compare both.
 Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
@@ -28,7 +29,7 @@ from ..machine.hosts import CALLER
 from ..machine.spec import Machine
 from . import cost
 from .value import HOST, PlanValue, commits, value_of
-from .walks import Message, Values, Walks, make_walks
+from .walks import Message, Values, Walks, Wire, make_walks
 
 Entering = Sequence[tuple[int, int]]
 """Values that a split copies in, with the split that each comes from, or HOST."""
@@ -271,7 +272,7 @@ def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     free_s = [0.0] * len(program.devices)
     spans: list[Busy] = []
     ends: list[float] = []
-    wires: dict[tuple[int, int], float] = {}
+    wires: dict[Wire, float] = {}
 
     def begin(number: int, start_s: float) -> _Run:
         if program.walks is None:
@@ -381,7 +382,7 @@ class _RunOfHosts(_Run):
         self,
         program: Program,
         walks: Walks,
-        wires: dict[tuple[int, int], float],
+        wires: dict[Wire, float],
         number: int,
         start_s: float,
         free_s: list[float],
@@ -437,11 +438,12 @@ class _RunOfHosts(_Run):
             self._at = message.source
             self._wait(message.waits)
             self._copy(message.copied_s, message.device, message.split)
-            ends = message.source, message.target
-            sent_s = max(self.now_s, self._wires.get(ends, 0.0)) + message.wire_s
-            self._wires[ends] = sent_s
+            begins_s, wires = self.now_s, self._wires
+            for wire in message.wires:  # bytes leave one port and wait before the other one
+                begins_s = max(begins_s, wires.get(wire, 0.0))
+                wires[wire] = begins_s + message.wire_s
             self._at = message.target
-            arrives_s = sent_s + message.latency_s
+            arrives_s = begins_s + message.wire_s + message.latency_s
             if arrives_s > self.now_s:
                 self._tell("wait", message.device, message.split, self.now_s, arrives_s)
                 self.now_s = arrives_s

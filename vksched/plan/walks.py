@@ -26,6 +26,8 @@ from ..machine.hosts import CALLER
 from ..machine.spec import Machine
 from .value import HOST
 
+Wire = tuple[int, int]
+"""The link from one host to another, or the port of one of them, with -1 for the other."""
 Flow = tuple[int, Sequence[tuple[int, int]], tuple[int, ...]]
 """Of a split its device, the values that enter it with the split that makes each, or HOST, and the
 splits that it waits for.
@@ -37,8 +39,9 @@ class Message:
     """What one host tells another: a value, or only that splits are complete.
 
     source, target: hosts by number. split, device: that made the value, and where it is. waits:
-    splits that the source waits for first. copied_s: it copies the value from the device. wire_s:
-    the network is busy with it. latency_s: it arrives so long after that.
+    splits that the source waits for first. copied_s: it copies the value from the device. wires:
+    what carries one message after the other, a link of its own or the ports of both hosts. wire_s:
+    they are busy with it. latency_s: it arrives so long after that.
     """
 
     source: int
@@ -47,6 +50,7 @@ class Message:
     device: int
     waits: tuple[int, ...]
     copied_s: float
+    wires: tuple[Wire, ...]
     wire_s: float
     latency_s: float
 
@@ -220,8 +224,12 @@ class _Maker:
     def _tell(
         self, source: int, target: int, waits: tuple[int, ...], size_bytes: int = 0
     ) -> Message:
-        link = self._machine.link_between(self._names[source], self._names[target])
+        names = self._names[source], self._names[target]
+        link = self._machine.link_between(*names)
+        own = self._machine.links.named(*map(self._machine.memory_of, names))
+        wires: tuple[Wire, ...] = ((source, target),) if own else ((source, -1), (-1, target))
+        wires = wires if size_bytes else ()
         split = waits[-1] if waits else None
         device = self._on.index(source) if split is None else self._flows[split][0]
         wire_s = size_bytes / link.bytes_per_s
-        return Message(source, target, split, device, waits, 0.0, wire_s, link.latency_s)
+        return Message(source, target, split, device, waits, 0.0, wires, wire_s, link.latency_s)
