@@ -15,7 +15,7 @@ import numpy as np
 
 import vksched as vs
 from vksched.errors import DeviceTimeout, HostLost, RunAborted
-from vksched.machine.hosts import host_of
+from vksched.machine.hosts import device_of, host_of
 from vksched.plan.documents.parts import PartDocuments
 from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
@@ -23,6 +23,7 @@ from vksched.runtime.device import Device
 from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.served import PartHost
+from vksched.runtime.states import HostStates
 from vksched.runtime.stats import RunStats
 from vksched.types import NDArray, Progress
 
@@ -94,7 +95,8 @@ class MemoryPost:
 
     def abort(self, run: RunKey) -> None:
         with self._network.changed:
-            self._network.aborted.add((run, self._host))
+            if run.ticket > self._network.ended.get((run.plan, run.slot, self._host), -1):
+                self._network.aborted.add((run, self._host))
             self._network.changed.notify_all()
 
     def end(self, run: RunKey) -> None:
@@ -118,7 +120,7 @@ class _Told:
 class MemoryHost:
     """A host with devices of its own; parts come to it as documents, as over a network.
 
-    mute: what it does not say any more, of "ready" and "done".
+    mute: what it does not say any more, of "ready" and "done": then time is up for who waits.
     """
 
     name: str
@@ -162,10 +164,7 @@ class MemoryHost:
             self.parts.commit(run)
 
     def finish(self, run: RunKey, timeout_s: float) -> RunStats:
-        try:
-            stats = self._wait(run, lambda told: told.stats is not None, timeout_s).stats
-        finally:
-            self._runs.pop(run, None)
+        stats = self._wait(run, lambda told: told.stats is not None, timeout_s).stats
         assert stats is not None
         return stats
 
@@ -173,6 +172,8 @@ class MemoryHost:
         self.parts.abort(run)
 
     def retire(self, number: int) -> None:
+        if self.name in self.network.lost:  # which it sees by itself
+            self.parts.close()
         self.parts.retire(number)
 
     def close(self) -> None:
@@ -186,7 +187,9 @@ class MemoryHost:
 
     def _wait(self, run: RunKey, over: Callable[[_Told], bool], timeout_s: float) -> _Told:
         with self._changed:
-            told = self._runs[run]
+            told = self._runs.get(run)
+            if told is None:
+                raise RunAborted("[run] not known")
             until_s = time.monotonic() + timeout_s
             while not over(told):
                 if told.error is not None:
@@ -207,12 +210,12 @@ class MemoryHost:
             self._changed.notify_all()
 
     def tell_ready(self, run: RunKey) -> None:
-        if "ready" not in self.mute:
-            self._note(run, "is_ready", True)
+        late = DeviceTimeout(f"[cluster] {self.name} says nothing")
+        self._note(run, *(("error", late) if "ready" in self.mute else ("is_ready", True)))
 
     def done(self, run: RunKey, stats: RunStats) -> None:
-        if "done" not in self.mute:
-            self._note(run, "stats", stats)
+        late = DeviceTimeout(f"[cluster] {self.name} says nothing")
+        self._note(run, *(("error", late) if "done" in self.mute else ("stats", stats)))
 
     def failed(self, run: RunKey, error: BaseException) -> None:
         told = self._runs.get(run)
@@ -242,13 +245,16 @@ class Cluster:
     ) -> None:
         self.network = Network()
         self.plan = plan
-        self.devices: list[Device] = []
+        self.real: list[Device] = []
+        """The devices of the plan's machine, whosever they are."""
         self.hosts: dict[str, MemoryHost] = {}
         of: dict[str, list[Device]] = {}
-        for spec in plan.machine.devices:
+        for spec, memory in zip(plan.machine.devices, plan.memory, strict=True):
             host = host_of(spec.name)
-            device = make(host, spec.name.rpartition("/")[2])
-            self.devices.append(device if not host else _Named(spec.name))
+            device = make(host, device_of(spec.name))
+            keys, initial = plan.graph.keys, plan.graph.initial
+            device.states.add([(keys[state], initial[state]) for state in memory.states])
+            self.real.append(device)
             of.setdefault(host, []).append(device)
         for host, devices in of.items():
             if host:
@@ -256,8 +262,10 @@ class Cluster:
                     devices.append(make(host, "cpu"))
                 self.hosts[host] = MemoryHost(host, self.network, devices, timeout_s)
         post = MemoryPost(self.network, "")
+        names = [spec.name for spec in plan.machine.devices]
+        seen = [d if not host_of(n) else _Named(n) for n, d in zip(names, self.real, strict=True)]
         self.executor = ClusterExecutor(
-            plan, self.hosts, self.devices, post, trace or vs.Trace(), timeout_s
+            plan, self.hosts, seen, post, trace or vs.Trace(), timeout_s
         )
 
     def run(self, feeds: Mapping[str, NDArray]) -> tuple[NDArray, ...]:
@@ -269,8 +277,14 @@ class Cluster:
         self.executor.close()
         for host in self.hosts.values():
             host.close()
-        for device in self.devices:
+        for device in self.real:
             device.close()
+
+    def state(self, name: str) -> NDArray:
+        """Returns the value of a state by name."""
+        (node,) = (n for n in self.plan.graph.nodes if n.name == name and n.op == "state")
+        device = self.real[self.plan.placements[node.id].device]
+        return device.states.read(self.plan.graph.keys[node.id])
 
     def __enter__(self) -> Cluster:
         return self
@@ -281,6 +295,8 @@ class Cluster:
 
 class _Named:
     """Stands for a device of another host."""
+
+    states = HostStates()
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from ...errors import DeviceError, DeviceTimeout, HostLost, PlanError
+from ...errors import DeviceError, DeviceTimeout, HostLost, PlanError, RunAborted
 from ...machine.hosts import CALLER, host_of, on
 from ...plan.check.parts import verify_parts
 from ...plan.make.parts import cut
@@ -119,7 +119,6 @@ class ClusterExecutor(Carrier):
         try:
             for name, host in self._hosts.items():
                 wanted = {node: feeds[node] for node in self._parts[name].inputs}
-                run.started.append(name)
                 self._start(run, host, wanted)
             results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
         except CommitFailed as failed:
@@ -144,10 +143,14 @@ class ClusterExecutor(Carrier):
         return results
 
     def _start(self, run: _Run, host: Host, feeds: Mapping[int, NDArray]) -> None:
+        run.started.append(host.name)
         try:
             host.start(run.key, feeds, partial(self._heard, run, host.name))
-        except DeviceError as error:
-            self._name(error, host.name)
+        except Exception as error:
+            run.started.remove(host.name)
+            if isinstance(error, DeviceError):
+                self._name(error, host.name)
+            run.blame.add(host.name, error)
             raise
 
     def _heard(self, run: _Run, host: str, error: BaseException) -> None:
@@ -159,12 +162,16 @@ class ClusterExecutor(Carrier):
         """Waits until all hosts have done all but their commits, and has them commit."""
         commits = [name for name in self._hosts if self._parts[name].plan.commits]
         for name in self._hosts:
-            if name in commits:
-                self._hosts[name].ready(run.key, self._limit_s)
-            else:
-                self._wait_for(run, name, self._limit_s)
+            try:
+                if name in commits:
+                    self._hosts[name].ready(run.key, self._limit_s)
+                else:
+                    self._wait_for(run, name, self._limit_s)
+            except Exception as error:  # which is no fault of the devices here
+                self._said(run, name, error)
+                raise RunAborted(f"[run] {name} has failed") from error
         if run.blame.any:
-            raise run.blame.cause()
+            raise RunAborted("[run] another host has failed")
         for name in commits:
             try:
                 self._hosts[name].commit(run.key)
@@ -185,7 +192,7 @@ class ClusterExecutor(Carrier):
             try:
                 self._wait_for(run, name, self._limit_s)
             except BaseException as error:
-                run.blame.add(name, error)
+                self._said(run, name, error)
                 if not isinstance(error, Exception):  # interrupted: who is done soon is done
                     with suppress(DeviceError):
                         self._wait_for(run, name, min(INTERRUPTED_S, self._timeout_s))
@@ -199,14 +206,8 @@ class ClusterExecutor(Carrier):
         for name in left:
             try:
                 self._wait_for(run, name, limit_s)
-            except DeviceError as error:
-                run.blame.add(name, error)
-                if isinstance(error, DeviceTimeout) and not error.device:
-                    if error.host in (CALLER, name):  # it says nothing at all
-                        self._put_out()
-                        error.host = name
             except Exception as error:
-                run.blame.add(name, error)
+                self._said(run, name, error)
 
     # -- failures ----------------------------------------------------------------------------------
 
@@ -245,11 +246,14 @@ class ClusterExecutor(Carrier):
     def _devices_of(self, host: str) -> list[str]:
         return [s.name for s in self.plan.machine.devices if host_of(s.name) == host]
 
-    def _put_out(self) -> None:
-        """Takes the executor out of use, as a host may still work on a slot."""
-        with self._state:
-            self._retired = True
-            self._state.notify_all()
+    def _said(self, run: _Run, name: str, error: BaseException) -> None:
+        """Notes why a host is not done. One that does not say so may still work on the slot."""
+        if isinstance(error, DeviceTimeout) and not error.device and error.host in (CALLER, name):
+            error.host = name
+            with self._state:
+                self._retired = True
+                self._state.notify_all()
+        run.blame.add(name, error)
 
     def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:
         """Returns the failure of a run whose states may be torn: of hosts that did not say that

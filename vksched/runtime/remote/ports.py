@@ -116,10 +116,12 @@ class Host(Protocol):
         """Has a part that is ready write its states; does not wait."""
 
     def finish(self, run: RunKey, timeout_s: float) -> RunStats:
-        """Waits until the part is done, and returns its times, by the caller's clock.
+        """Waits until the part is done, and returns its times, by the caller's clock. After a
+        DeviceTimeout one may wait again.
 
         Raises:
-            HostLost. DeviceTimeout. What `Caller.failed` was told there.
+            HostLost. DeviceTimeout: it says nothing. What `Caller.failed` was told there.
+            RunAborted: the run is not known, as an interrupt came before its start.
         """
 
     def abort(self, run: RunKey) -> None:
