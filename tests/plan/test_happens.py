@@ -39,9 +39,9 @@ from vksched.plan.check.events import (
     Release,
     Submit,
     Touch,
-    events_of,
 )
 from vksched.plan.check.happens import Checker, Finding, check_events, check_plan
+from vksched.plan.check.walks import events_of
 from vksched.plan.plan import Plan
 from vksched.plan.value import HOST, Span
 from vksched.runtime import check

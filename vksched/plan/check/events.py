@@ -2,8 +2,8 @@
 
 Problem: whether a plan's waits and barriers suffice is a question about all orders that they allow,
 of several runs at once. Method: tell everything that touches memory as plain data, once for the
-executor and for `events_of`, which draws an order that an executor could have taken; `happens.py`
-judges.
+executor and for `events_of` in walks.py, which draws an order that an executor could have taken;
+`happens.py` judges.
 
     executor (VKSCHED_CHECK=1) --\\
                                    Narrator --events--> happens.Checker --> findings
@@ -14,16 +14,20 @@ Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from ..value import HOST, CopyIn, PlanValue, Span, Split, scratch_of
 
 Memory = tuple[str, int, int]
-"""Kind (inbox, outbox, activation, status, weight, state, or value: an array of the CPU), device,
-page: the node's number for the last three, the split's for status.
+"""Kind (inbox, outbox, activation, status, weight, state, value: an array of the CPU, mail: one
+that another host has sent, or a message), device, page: the node's number for weight, state, value
+and mail, the split's for status.
+"""
+
+Label = tuple[str, str, int, int]
+"""A message between hosts: what it says, the host that it goes to or is about, a value or -1, the
+run.
 """
 
 SHARED = ("weight", "state")
@@ -95,6 +99,21 @@ class Wait(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Tell(Event):
+    """The thread sends a message: whoever hears it knows what the thread knows now."""
+
+    label: Label
+
+
+@dataclass(frozen=True, slots=True)
+class Hear(Event):
+    """The thread has waited for a message; what it brings lies in the memory of its host then."""
+
+    label: Label
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
 class End(Event):
     """Results are there, or states are written: nothing of the run may be under way."""
 
@@ -114,12 +133,17 @@ class Free(Event):
 class Narrator:
     """Tells the events of a plan. One run holds a slot at a time.
 
-    items: what the queue does in each split.
+    items: by split what the queue does in it. devices: whose events these are, the CPU last; all of
+    the machine by default. first: the number of the thread of slot 0.
     """
 
-    def __init__(self, plan: PlanValue) -> None:
+    def __init__(
+        self, plan: PlanValue, devices: Sequence[int] | None = None, first: int = 0
+    ) -> None:
         self.plan = plan
-        self._cpu = plan.machine.cpu
+        own = range(len(plan.machine.devices)) if devices is None else devices
+        self._cpu = own[-1]
+        self._first = first
         self._held = [-1] * plan.copies
         self._outboxes = {
             (s.device, c.node): (c.outbox, s.id) for s in plan.splits for c in s.copies_out
@@ -128,11 +152,16 @@ class Narrator:
         self._to_cpu = {
             c.node: c for s in plan.splits if s.device == self._cpu for c in s.copies_in
         }
-        self.items = tuple(self._of_split(s) for s in plan.splits)
+        self.splits = tuple(s for s in plan.splits if s.device in own)
+        self.items = {s.id: self._of_split(s) for s in self.splits}
 
     def acquire(self, slot: int, run: int) -> Acquire:
         self._held[slot] = run
-        return Acquire(slot, slot, run)
+        return Acquire(self._first + slot, slot, run)
+
+    def run_in(self, slot: int) -> int:
+        """Returns the run that has a slot."""
+        return self._held[slot]
 
     def stage(self, slot: int, device: int, copy: CopyIn) -> Touch:
         """The host moves a value from the caller or an outbox to where its device finds it."""
@@ -146,10 +175,12 @@ class Narrator:
         """The host writes the ticket of a split and hands it to its queue."""
         made = self.plan.splits[split]
         yield self._touch(slot, f"ticket of split {split}", (), (self._ticket(made),))
-        yield Submit(slot, slot, self._held[slot], made.device, split, self.items[split])
+        yield Submit(
+            self._first + slot, slot, self._held[slot], made.device, split, self.items[split]
+        )
 
     def wait(self, slot: int, split: int) -> Wait:
-        return Wait(slot, slot, self._held[slot], split)
+        return Wait(self._first + slot, slot, self._held[slot], split)
 
     def check(self, slot: int, split: int) -> Touch:
         """The host reads the sequence word of a split."""
@@ -163,10 +194,37 @@ class Narrator:
         return self._touch(slot, f"fetch of {self._name(node)}", (read,), ())
 
     def end(self, slot: int) -> End:
-        return End(slot, slot, self._held[slot])
+        return End(self._first + slot, slot, self._held[slot])
 
     def release(self, slot: int) -> Release:
-        return Release(slot, slot, self._held[slot])
+        return Release(self._first + slot, slot, self._held[slot])
+
+    def tell(self, slot: int, run: int, what: str, host: str, value: int = -1) -> Tell:
+        return Tell(self._first + slot, slot, run, (what, host, value, run))
+
+    def hear(
+        self, slot: int, run: int, what: str, host: str, about: int, values: Sequence[int] = ()
+    ) -> Hear:
+        """about: the CPU of the host that it goes to or comes from, which messages lie beside.
+        values: what it brings.
+        """
+        brought = (*(self._mail(value) for value in values), self._message(what, about))
+        label = what, host, values[0] if what == "value" else -1, run
+        item = Item(f"message {what}", False, (), brought)
+        return Hear(self._first + slot, slot, run, label, item)
+
+    def read(self, slot: int, what: str, about: int) -> Touch:
+        """The host goes on by a message."""
+        return self._touch(slot, f"reading {what}", (self._message(what, about),), ())
+
+    def post(self, slot: int, node: int, split: int) -> Touch:
+        """The host sends a value that a split gave out."""
+        return self._touch(slot, f"sending {self._name(node)}", (self._given_out(node, split),), ())
+
+    def open(self, slot: int, node: int) -> Touch:
+        """The host reads a value that another one has sent."""
+        read = self._mail(node)
+        return self._touch(slot, f"reading {self._name(node)}", (read,), ())
 
     def free(self, device: int) -> Free:
         return Free(0, 0, -1, device)
@@ -174,7 +232,8 @@ class Narrator:
     def _touch(
         self, slot: int, name: str, reads: tuple[Access, ...], writes: tuple[Access, ...]
     ) -> Touch:
-        return Touch(slot, slot, self._held[slot], Item(name, False, reads, writes))
+        item = Item(name, False, reads, writes)
+        return Touch(self._first + slot, slot, self._held[slot], item)
 
     # -- what is where -----------------------------------------------------------------------------
 
@@ -287,6 +346,12 @@ class Narrator:
     def _value(self, node: int, split: int = -1) -> Access:
         return Access(("value", self._cpu, node), 0, 1, node, split)
 
+    def _mail(self, node: int) -> Access:
+        return Access(("mail", self._cpu, node), 0, 1, node)
+
+    def _message(self, what: str, cpu: int) -> Access:
+        return Access((f"message {what}", cpu, 0), 0, 1, 0)
+
     def _state(self, device: int, held: int, offset: int = 0, words: int | None = None) -> Access:
         size = self.plan.graph.nodes[held].type.words if words is None else words
         return Access(("state", device, held), offset, offset + max(1, size), held)
@@ -299,87 +364,3 @@ class Narrator:
 
     def _name(self, node: int) -> str:
         return self.plan.graph.nodes[node].name
-
-
-def events_of(
-    plan: PlanValue,
-    runs: int = 1,
-    rng: np.random.Generator | None = None,
-) -> list[Event]:
-    """Returns the events of some runs, each in the first slot that is free, in an order drawn by
-    `rng`: at each step one of the runs under way goes on.
-    """
-    narrator, draw = Narrator(plan), rng or np.random.default_rng(0)
-    free, under_way = list(range(plan.copies)), dict[int, Iterator[Event]]()
-    events: list[Event] = []
-    started = 0
-    while started < runs or under_way:
-        if free and started < runs and (not under_way or draw.random() < 0.5):
-            slot = free.pop(0)
-            under_way[slot] = _run(narrator, slot, started)
-            started += 1
-        slot = list(under_way)[int(draw.integers(len(under_way)))]
-        event = next(under_way[slot], None)
-        if event is None:
-            del under_way[slot]
-            free.append(slot)
-        else:
-            events.append(event)
-    return events
-
-
-def _run(narrator: Narrator, slot: int, number: int) -> Iterator[Event]:
-    """What the executor does for one run, with an observer for all that may be observed."""
-    plan, root = narrator.plan, narrator.plan.graph.root
-    given = {c.node for s in plan.splits for c in s.copies_out}
-    complete: dict[int, None] = {}
-
-    def fetch(value: int) -> Iterator[Event]:
-        source = value if value in given else root(value)
-        if not plan.graph.nodes[source].declaration.leaf:
-            yield narrator.fetch(slot, source, plan.placements[root(value)].device)
-
-    def wait(split_id: int) -> Iterator[Event]:
-        if split_id in complete:
-            return
-        yield narrator.wait(slot, split_id)
-        device = plan.splits[split_id].device
-        ended = [s for s in splits_of[device] if s.id <= split_id and s.id not in complete]
-        for split in ended:
-            complete[split.id] = None
-            yield narrator.check(slot, split.id)
-        for split in ended:
-            for value in split.observed:
-                yield from fetch(value)
-
-    def start(split: Split) -> Iterator[Event]:
-        for copy in split.copies_in:
-            if copy.source == HOST:
-                yield narrator.stage(slot, split.device, copy)
-        for waited in split.waits:
-            yield from wait(waited)
-        for copy in split.copies_in:
-            if copy.source != HOST:
-                yield narrator.fetch(slot, copy.node, plan.splits[copy.source].device)
-                yield narrator.stage(slot, split.device, copy)
-        yield from narrator.submit(slot, split.id)
-
-    splits_of: dict[int, list[Split]] = {}
-    for split in plan.splits:
-        splits_of.setdefault(split.device, []).append(split)
-    commits = plan.commits
-    yield narrator.acquire(slot, number)
-    for split in plan.splits[: len(plan.splits) - len(commits)]:
-        yield from start(split)
-    for waited in commits[0].waits if commits else plan.final_waits:
-        yield from wait(waited)
-    for value in (*(n for _, n in plan.graph.outputs), *plan.graph.kept):
-        yield from fetch(value)
-    yield narrator.end(slot)
-    if commits:
-        for split in commits:
-            yield from start(split)
-        for waited in plan.final_waits:
-            yield from wait(waited)
-        yield narrator.end(slot)
-    yield narrator.release(slot)

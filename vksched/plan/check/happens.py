@@ -34,14 +34,17 @@ from .events import (
     End,
     Event,
     Free,
+    Hear,
     Item,
+    Label,
     Memory,
     Release,
     Submit,
+    Tell,
     Touch,
     Wait,
-    events_of,
 )
+from .walks import events_of
 
 BEFORE_ALL = -(1 << 62)
 """Where the first piece of a page begins: before any word."""
@@ -108,17 +111,21 @@ class _Sent(NamedTuple):
 
 
 class Checker:
-    """Takes the events of one plan one by one; returns what each brings to light."""
+    """Takes the events of one plan one by one; returns what each brings to light.
 
-    def __init__(self, plan: PlanValue) -> None:
+    hosts: how many there are, each with a thread for each slot.
+    """
+
+    def __init__(self, plan: PlanValue, hosts: int = 1) -> None:
         self._plan = plan
-        queues, slots = len(plan.machine.devices), plan.copies
+        queues, slots, threads = len(plan.machine.devices), plan.copies, hosts * plan.copies
         self._first_host = queues
         # known[agent][other]: up to which count of the other the agent knows what happened. An
         # agent's own next access has the count after its own entry.
-        self._known = [[0] * (queues + slots) for _ in range(queues + slots)]
-        self._released = [[0] * (queues + slots) for _ in range(slots)]
-        self._holder: list[Event | None] = [None] * slots
+        self._known = [[0] * (queues + threads) for _ in range(queues + threads)]
+        self._released = [[0] * (queues + threads) for _ in range(threads)]
+        self._holder: list[Event | None] = [None] * threads
+        self._told: dict[Label, list[int]] = {}
         self._sent: list[dict[int, _Sent]] = [{} for _ in range(slots)]
         self._pages: dict[tuple[int, Memory], _Page] = {}
         self._freed: set[int] = set()
@@ -132,6 +139,11 @@ class Checker:
         known = self._known[host]
         if isinstance(event, Acquire):
             return self._acquire(event, known)
+        if isinstance(event, Tell):
+            self._told[event.label] = list(known)
+            return []
+        if isinstance(event, Hear):
+            return self._hear(event, known)
         out = self._check_holder(event)
         if isinstance(event, Touch):
             out += self._touch(host, event, event.item)
@@ -152,24 +164,40 @@ class Checker:
                     what = f"{_run(event)} ends while {self._split(sent.event)} may be under way"
                     out.append(Finding("pending", event.slot, what, self._wait_for(sent.event)))
         elif isinstance(event, Release):
-            self._released[event.slot] = list(known)
-            self._holder[event.slot] = None
+            self._released[self._held_at(event)] = list(known)
+            self._holder[self._held_at(event)] = None
+        return out
+
+    def _hear(self, event: Hear, known: list[int]) -> list[Finding]:
+        told = self._told.pop(event.label, None)
+        if told is None:
+            what = f"{_run(event)} hears {event.label}, which nobody has told"
+            return [Finding("pending", event.slot, what, "the message before")]
+        _join(known, told)
+        host = self._first_host + event.agent
+        out = self._touch(host, event, event.item)
+        known[host] += 1
         return out
 
     # -- slots and life ----------------------------------------------------------------------------
 
     def _acquire(self, event: Acquire, known: list[int]) -> list[Finding]:
         out = []
-        holder = self._holder[event.slot]
+        holder = self._holder[self._held_at(event)]
         if holder is not None:
             what = f"{_run(event)} takes slot {event.slot}, which {_run(holder)} still holds"
             out.append(Finding("slot", event.slot, what, f"the end of {_run(holder)} before"))
-        self._holder[event.slot] = event
-        _join(known, self._released[event.slot])
+        self._holder[self._held_at(event)] = event
+        _join(known, self._released[self._held_at(event)])
         return out
 
+    def _held_at(self, event: Event) -> int:
+        """The slot of a host that an event is about, among those of all hosts."""
+        copies = self._plan.copies
+        return event.agent // copies * copies + event.slot
+
     def _check_holder(self, event: Event) -> list[Finding]:
-        holder = self._holder[event.slot]
+        holder = self._holder[self._held_at(event)]
         if holder is not None and (holder.agent, holder.run) == (event.agent, event.run):
             return []
         what = f"{_run(event)} uses slot {event.slot}, which it does not hold"
@@ -179,10 +207,12 @@ class Checker:
         known = [max(column) for column in zip(*self._released, strict=True)]
         name = self._device(event.device)
         out = []
-        for slot, holder in enumerate(self._holder):
+        for holder in self._holder:
             if holder is not None:
+                slot = holder.slot
                 what = f"memory of {name} is freed while {_run(holder)} holds slot {slot}"
                 out.append(Finding("freed", slot, what, f"the end of {_run(holder)} before"))
+        for slot in range(self._plan.copies):
             for sent in self._sent[slot].values():
                 if sent.event.device == event.device and known[event.device] < sent.time:
                     what = f"memory of {name} is freed while {self._split(sent.event)} may use it"
@@ -335,13 +365,16 @@ class Checker:
         kind, device, page = actor.access.memory
         words = f"words {actor.access.start} to {actor.access.end - 1}"
         slot = f"slot {actor.event.slot}"
-        if kind in ("value", "status"):
+        if kind in ("value", "mail", "status"):
             return f"{self._device(device)}, {slot}, {kind} of {self._value(actor.access)}"
         return f"{self._device(device)}, {slot}, {kind} page {page}, {words}"
 
     def _value(self, access: Access) -> str:
-        if access.memory[0] == "status":
-            return f"split {access.memory[2]}"
+        kind, device, page = access.memory
+        if kind == "status":
+            return f"split {page}"
+        if kind.startswith("message"):
+            return f"the {kind} of the host of {self._device(device)}"
         if access.node < 0:
             return f"the scratch memory of {self._plan.graph.nodes[-1 - access.node].name}"
         return self._plan.graph.nodes[access.node].name
