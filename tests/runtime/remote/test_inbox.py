@@ -61,6 +61,42 @@ def test_a_value_is_the_takers_own(inbox: Inbox) -> None:
     assert caught.value.host == "node1"
 
 
+def test_memory_is_used_again_when_nobody_has_a_view_of_it(inbox: Inbox) -> None:
+    send(inbox, RUN, 1)
+    first = inbox.take(RUN, 7, "node1", WAIT_S)
+    where, part = first.ctypes.data, first[1:, ::2].T
+    del first
+    inbox.end(RUN)
+    later = RUN._replace(ticket=6)
+    send(inbox, later, 2)
+    assert np.all(part == 1)
+    second = inbox.take(later, 7, "node1", WAIT_S)
+    assert second.ctypes.data != where
+    there = second.ctypes.data
+    del part, second
+    last = RUN._replace(ticket=7)
+    send(inbox, last, 3)
+    third = inbox.take(last, 7, "node1", WAIT_S)
+    assert third.ctypes.data == there and is_full_of(third, 3)
+
+
+def test_two_values_on_their_way_have_memory_of_their_own(inbox: Inbox) -> None:
+    size = 24
+    for _ in range(3):  # also where there is spare memory
+        messages = [
+            Message("value", {**RUN._replace(ticket=t)._asdict(), "node": 7}) for t in (5, 6)
+        ]
+        for message in messages:
+            message.payload = inbox.place(message, size, "node1")
+        for number, message in enumerate(messages):
+            assert message.payload is not None
+            message.payload[:] = np.full(6, number, np.float32).tobytes()
+        for message in messages:
+            inbox.arrived(message, "node1")
+        for number, ticket in enumerate((5, 6)):
+            assert is_full_of(inbox.take(RUN._replace(ticket=ticket), 7, "node1", 1), number)
+
+
 def test_a_value_without_elements_arrives(inbox: Inbox) -> None:
     message = Message("value", {**RUN._asdict(), "node": 8})
     inbox.arrived(message, "node2")

@@ -87,13 +87,13 @@ def typed_payload(pairs: Iterable[tuple[NDArray, TensorType]]) -> Iterator[NDArr
         yield _GAP[: -sent.nbytes % ALIGN_BYTES]
 
 
-def typed_arrays(types: Iterable[TensorType], payload: memoryview | None) -> Iterator[NDArray]:
-    """Yields the values of a payload, where they lie."""
-    data, start = payload or memoryview(b""), 0
+def typed_arrays(types: Iterable[TensorType], payload: NDArray) -> Iterator[NDArray]:
+    """Yields the values of a payload, as views of its bytes."""
+    start = 0
     for each in types:
         dtype = numpy_dtype(each.dtype)
         size = each.size * dtype.itemsize
-        yield np.frombuffer(data[start : start + size], dtype).reshape(each.shape)
+        yield payload[start : start + size].view(dtype).reshape(each.shape)
         start += _padded(size)
 
 

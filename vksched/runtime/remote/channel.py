@@ -263,7 +263,7 @@ class Channel:
         if number in self._open or len(self._open) >= MOST_OPEN:
             raise Wrong(f"expected at most {MOST_OPEN} payloads under way, each with its number")
         place = self._place(message, size)
-        message.payload = memoryview(bytearray(size)) if place is None else place.cast("B")
+        message.payload = flat(np.empty(size, np.uint8)) if place is None else place.cast("B")
         if len(message.payload) != size:
             raise Wrong(f"expected {len(message.payload)} bytes with {message.kind}, got {size}")
         self._open[number] = _Open(message, message.payload)

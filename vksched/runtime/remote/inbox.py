@@ -15,14 +15,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from ...errors import DeviceTimeout, HostLost, RunAborted
 from ...trace.schema import Wrong
 from ...types import NDArray, TensorType, numpy_dtype
 from .messages import Fields, Message
 from .ports import RunKey
 from .refusals import again
+from .spares import Spares
 
 AHEAD = 4
 """Runs of one slot that values may have come for; one goes on at a time."""
@@ -59,6 +58,7 @@ class Inbox:
         self._plans: dict[int, _Plan] = {}
         self._runs: dict[RunKey, _Run] = {}
         self._lost: dict[str, HostLost] = {}
+        self._spares = Spares()
 
     def expect(self, plan: int, slots: int, awaited: Awaited) -> None:
         """Lets values of a plan in, beside those of earlier calls for it."""
@@ -71,6 +71,7 @@ class Inbox:
         with self._changed:
             self._plans.pop(plan, None)
             self._runs = {run: each for run, each in self._runs.items() if run.plan != plan}
+            self._spares.forget(lambda key: key[0] == plan)
 
     # -- for reader threads ------------------------------------------------------------------------
 
@@ -91,10 +92,10 @@ class Inbox:
             waiting = [r for r in self._runs if (r.plan, r.slot) == (run.plan, run.slot)]
             if run not in self._runs and len(waiting) >= AHEAD:
                 raise Wrong(f"values of more than {AHEAD} runs of one slot came")
-        array = np.empty(type_.shape, numpy_dtype(type_.dtype))
-        if size != array.nbytes:
-            raise Wrong(f"expected {array.nbytes} bytes of value {value}, got {size}")
-        return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+            expected = type_.size * numpy_dtype(type_.dtype).itemsize
+            if size != expected:
+                raise Wrong(f"expected {expected} bytes of value {value}, got {size}")
+            return self._spares.take((run.plan, run.slot, value), size)
 
     def arrived(self, message: Message, sender: str) -> None:
         """Takes a value in, whole; see `place`."""
@@ -106,8 +107,9 @@ class Inbox:
             if plan is None or run.ticket <= plan.ended.get(run.slot, -1):
                 return
             _, type_ = plan.awaited[value]
-            flat = np.frombuffer(message.payload, numpy_dtype(type_.dtype))
-            self._runs.setdefault(run, _Run()).arrays[value] = flat.reshape(type_.shape)
+            flat = self._spares.lend((run.plan, run.slot, value), message.payload)
+            array = flat.view(numpy_dtype(type_.dtype)).reshape(type_.shape)
+            self._runs.setdefault(run, _Run()).arrays[value] = array
             self._changed.notify_all()
 
     def lose(self, host: str, error: HostLost) -> None:

@@ -37,6 +37,7 @@ from .messages import Fields, Message
 from .ports import Caller, Post, RunKey
 from .refusals import fields_of
 from .secure import Security
+from .spares import Spares
 from .told import Told, devices_document, stats_document
 
 THREADS = 8
@@ -113,6 +114,7 @@ class Session:
         self._served: Served | None = None
         self._parts: dict[int, Part] = {}
         self._weights: dict[str, NDArray] = {}
+        self._spares = Spares()
         self._states: dict[str, StateKey] = {}
         self._devices = {device.name: device for device in here.devices}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
@@ -143,14 +145,15 @@ class Session:
         fields = message.fields
         if message.kind == "value":
             return self._mail.place(message, size, "")
-        expected = size
+        expected, run = size, None
         if message.kind == "start":
-            expected = typed_bytes(self._input_types(run_of(fields)))
+            run = run_of(fields)
+            expected = typed_bytes(self._input_types(run))
         elif message.kind in ("add", "write"):
             expected = packed_bytes(fields["arrays"] if message.kind == "add" else [fields])
         if size != expected:
             raise Wrong(f"expected {expected} bytes with {message.kind}, got {size}")
-        return memory(size)
+        return memory(size) if run is None else self._spares.take(run[:2], size)
 
     def received(self, channel: Channel, message: Message) -> None:
         assert self._served is not None
@@ -162,7 +165,8 @@ class Session:
             part, types = self._part(run.plan), self._input_types(run)
             if not 0 <= run.slot < part.plan.copies or (message.payload is None) != (not types):
                 raise Wrong(f"expected the inputs of a run, got those of {run}")
-            arrays = typed_arrays(types, message.payload)
+            payload = self._spares.lend(run[:2], message.payload or memoryview(b""))
+            arrays = typed_arrays(types, payload)
             self._served.start(run, dict(zip(part.inputs, arrays, strict=True)))
         elif message.kind == "commit":
             self._served.commit(run_of(fields))
@@ -288,6 +292,7 @@ class Session:
 
     def _forget(self, number: int) -> None:
         self._mail.forget(number)
+        self._spares.forget(lambda key: key[0] == number)
         self._parts.pop(number, None)
 
     def _retire(self, message: Message) -> None:
