@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 STOP_S = 60
+PATIENT = ["--silent", "100"]
+"""A computer that has much to do may leave a process without a turn for seconds."""
 
 
 class NodeProcess:
@@ -19,7 +21,7 @@ class NodeProcess:
         self, key: Path, name: str, devices: str, folder: Path, security: str = "tls"
     ) -> None:
         options = ["--listen", "127.0.0.1:0", "--name", name, "--devices", devices]
-        options += ["--credentials", str(key), "--security", security]
+        options += ["--credentials", str(key), "--security", security, *PATIENT]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "vksched", "node", *options],
             stdout=subprocess.PIPE,

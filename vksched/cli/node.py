@@ -44,6 +44,15 @@ GB = 10**9
     metavar="GB",
     help="What weights of callers may take on disk.",
 )
+@click.option(
+    "--silent",
+    "silent_s",
+    type=click.FloatRange(1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After so long without a sign of life a caller or another node is lost.",
+)
 def node(
     listen: str,
     name: str | None,
@@ -51,6 +60,7 @@ def node(
     security: str,
     devices: str | None,
     cache_gb: float,
+    silent_s: float,
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
 
@@ -58,7 +68,9 @@ def node(
     """
     from ..cluster.node import ClusterNode
     from ..runtime.remote.keys import Credentials
+    from ..runtime.remote.pulse import PULSE
 
+    PULSE.silent_s = silent_s
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     named = None if devices is None else [each.strip() for each in devices.split(",")]

@@ -98,6 +98,10 @@ class ClusterNode:
         """How many callers have something here."""
         return self._server.callers
 
+    def wait_until_free(self) -> None:
+        """Waits until no caller has anything here."""
+        self._server.wait_until_free()
+
     def close(self) -> None:
         """Ends all connections and closes the devices."""
         self._server.close()

@@ -15,10 +15,11 @@ from conftest import needs_posix
 from test_channel import Echo
 
 from vksched.runtime.remote.channel import Channel
-from vksched.runtime.remote.pulse import SILENT_TICKS, TICK_S, Pulse
+from vksched.runtime.remote.pulse import SILENT_S, TICK_S, Pulse
 from vksched.runtime.remote.stream import Stream
 
 WAIT_S = 60
+SILENT_TICKS = int(SILENT_S / TICK_S) - 1
 
 
 class ByHand(Pulse):
@@ -50,7 +51,7 @@ def heard(end: Channel) -> None:
 
 def test_silence_ends_a_connection_after_so_many_turns_and_no_fewer(ends) -> None:  # type: ignore[no-untyped-def]
     pulse, end, handler, theirs = ends
-    assert SILENT_TICKS * TICK_S + TICK_S <= 2.0
+    assert SILENT_S == 2.0
     for _ in range(SILENT_TICKS):  # the first finds that it has just begun
         pulse.tick(beat=True)
     assert not handler.gone.is_set()
@@ -136,7 +137,7 @@ sys.stdin.read()
 @needs_posix
 def test_a_process_that_stands_still_is_lost() -> None:
     ours, theirs = socket.socketpair()
-    pulse = Pulse(silent_ticks=1_000_000)  # until it stands still it may be as slow as it likes
+    pulse = Pulse(silent_s=1e6)  # until it stands still it may be as slow as it likes
     paths = [os.path.dirname(__file__), *sys.path]
     child = subprocess.Popen(
         [sys.executable, "-c", STANDS.format(number=theirs.fileno(), paths=paths)],
@@ -152,7 +153,7 @@ def test_a_process_that_stands_still_is_lost() -> None:
         end.start()
         assert bytes(end.ask("echo", {}, [b"x"], WAIT_S).payload or b"") == b"x"
         child.send_signal(signal.SIGSTOP)
-        pulse.silent_ticks = SILENT_TICKS
+        pulse.silent_s = SILENT_S
         assert handler.gone.wait(WAIT_S)
         assert "silent" in str(handler.error)
     finally:

@@ -71,10 +71,8 @@ def test_values_of_known_types_come_back() -> None:
     types = [TensorType((3,), "float16"), TensorType((), "int64"), TensorType((0,), "bool")]
     arrays = [np.arange(3, dtype=np.float16), np.array(5), np.zeros(0, bool)]
     payload = list(typed_payload(zip(arrays, types, strict=True)))
-    data = whole(payload, typed_bytes(types))
-    for before, after in zip(
-        arrays, typed_arrays(types, np.frombuffer(data, np.uint8)), strict=True
-    ):
+    data = np.frombuffer(whole(payload, typed_bytes(types)), np.uint8)
+    for before, after in zip(arrays, typed_arrays(types, data), strict=True):
         assert np.array_equal(before, after) and before.dtype == after.dtype
 
 

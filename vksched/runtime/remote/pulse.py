@@ -1,7 +1,7 @@
 """Pulse: one thread of this process that tells all other ends that it lives, and hears whether they
 do.
 
-    every TICK_S, for each channel:  heard anything since? --no, SILENT_TICKS times--> lost
+    every TICK_S, for each channel:  heard anything since? --no, for SILENT_S--> lost
     every BEAT_TICKS:                a few bytes, unless something is on its way anyway
 
 Problem: a computer that works hard must not be taken for a dead one. Method: the thread does next
@@ -19,8 +19,8 @@ from ...fork import in_child
 
 TICK_S = 0.25
 BEAT_TICKS = 2
-SILENT_TICKS = 7
-"""Lost after 1.75 to 2 s of silence."""
+SILENT_S = 2.0
+"""Of silence, at most, until the other end is lost."""
 
 
 class Beating(Protocol):
@@ -40,10 +40,10 @@ class Beating(Protocol):
 
 
 class Pulse:
-    """silent_ticks: after so many the other end is lost."""
+    """silent_s: of silence, at most, until the other end is lost; it may be set at any time."""
 
-    def __init__(self, silent_ticks: int = SILENT_TICKS) -> None:
-        self.silent_ticks = silent_ticks
+    def __init__(self, silent_s: float = SILENT_S) -> None:
+        self.silent_s = silent_s
         self._channels: list[Beating] = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -70,13 +70,14 @@ class Pulse:
 
     def tick(self, beat: bool) -> None:
         """Does what is to be done every TICK_S."""
+        most = max(1, int(self.silent_s / TICK_S) - 1)  # the last word may be a tick old unnoticed
         for channel in self._channels:
             if channel.heard or channel.has_unread():
                 channel.heard, channel.quiet = False, 0
             else:
                 channel.quiet += 1
-                if channel.quiet >= self.silent_ticks:
-                    channel.lose(f"silent for {self.silent_ticks * TICK_S:g} s")
+                if channel.quiet >= most:
+                    channel.lose(f"silent for {most * TICK_S:g} s")
                     continue
             if beat:
                 channel.beat()
@@ -94,4 +95,4 @@ PULSE = Pulse()
 
 @in_child
 def _after_fork() -> None:
-    PULSE.__init__(PULSE.silent_ticks)  # type: ignore[misc]
+    PULSE.__init__(PULSE.silent_s)  # type: ignore[misc]

@@ -1,0 +1,135 @@
+"""Connections that end at any byte: right results, or one clear error, and nothing is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import clusters
+import numpy as np
+import pytest
+from cutting import Proxy
+
+import vksched as vs
+from vksched.cluster.node import ClusterNode
+from vksched.errors import DeviceError, StateLost, VkschedError
+from vksched.machine.spec import Machine
+from vksched.plan.documents.parts import PartDocuments
+from vksched.runtime.carrier import CommitFailed
+from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.remote.client import Nodes
+from vksched.runtime.remote.cluster import ClusterExecutor
+from vksched.runtime.remote.secure import Security, place_of
+from vksched.runtime.vulkan import probe
+from vksched.trace.events import SystemClock
+from vksched.types import NDArray
+
+WAIT_S = 60.0
+STEPS = 14
+"""Cuts for each kind of security, spread over all bytes of a good conversation."""
+
+
+@pytest.fixture(params=["tls", "plain"])
+def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, ClusterNode]]:
+    about = clusters.made(), request.param, ["cpu"]
+    names = ("node1", "node2")
+    made = {
+        name: ClusterNode(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name)
+        for name in names
+    }
+    made["security"] = request.param
+    yield made
+    for name in names:
+        made[name].close()
+
+
+def graph() -> tuple[object, dict[vs.Tensor, vs.Tensor]]:
+    total = vs.state(np.zeros((4, 300), np.float32), name="total")
+    weight = vs.weight(np.arange(1200, dtype=np.float32).reshape(4, 300), name="w")
+    a = vs.add(vs.input("x", (4, 300)), weight, name="a")
+    after = vs.add(total, a, name="after")
+    return {"out": vs.mul(after, a, name="out")}, {total: after}
+
+
+class Conversation:
+    """Connect, prepare, and three runs, with node1 behind a proxy."""
+
+    def __init__(self, nodes: dict[str, ClusterNode], proxy: Proxy) -> None:
+        security = Security(clusters.made(), nodes["security"])  # type: ignore[arg-type]
+        self.proxy, self.cpu = proxy, CpuDevice(probe.device_spec(probe.resolve("cpu")))
+        self.nodes = Nodes(security, PartDocuments(), SystemClock())
+        self.addresses = [proxy.address, nodes["node2"].address]
+        self.executor: ClusterExecutor | None = None
+        self.outputs: list[NDArray] = []
+
+    def go(self) -> None:
+        hosts = {node.name: node for node in map(self.nodes.connect, self.addresses)}
+        devices = [*(d for node in hosts.values() for d in node.devices), self.cpu]
+        machine = Machine(tuple(device.spec for device in devices)).verify()
+        outputs, updates = graph()
+        made, _ = vs.build_graph(outputs, updates=updates)  # type: ignore[arg-type]
+        at = {"a": "node2/cpu", "total": "node1/cpu", "after": "node1/cpu", "out": "node2/cpu"}
+        plan = vs.plan_graph(made, machine, overrides=tuple(at.items()), copies=1)
+        for device, memory in zip(devices, plan.memory, strict=True):
+            device.states.add([(made.keys[n], made.initial[n]) for n in memory.states])
+        self.executor = ClusterExecutor(plan, hosts, devices, self.nodes.mail, vs.Trace(), WAIT_S)
+        (x,) = [node.id for node in made.nodes if node.op == "input"]
+        for number in range(3):
+            fed = np.full((4, 300), number, np.float32)
+            self.outputs.append(self.executor.run({x: fed}).outputs[0])
+
+    def close(self) -> None:
+        if self.executor is not None:
+            self.executor.close()
+        self.nodes.close()
+        self.cpu.close()
+        self.proxy.close()
+
+
+def expected() -> list[NDArray]:
+    total, out = np.zeros((4, 300), np.float32), []
+    for number in range(3):
+        a = np.full((4, 300), number, np.float32) + np.arange(1200, dtype=np.float32).reshape(
+            4, 300
+        )
+        total = total + a
+        out.append(total * a)
+    return out
+
+
+def is_beginning(outputs: list[NDArray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(outputs, expected(), strict=False))
+
+
+def test_a_connection_may_end_at_any_byte(nodes: dict[str, ClusterNode]) -> None:
+    target = place_of(nodes["node1"].address)
+    whole = Conversation(nodes, Proxy(target))
+    whole.go()
+    assert len(whole.outputs) == 3 and is_beginning(whole.outputs)
+    passed = whole.proxy.passed
+    whole.close()
+    said: set[str] = set()
+    for step in range(STEPS):
+        cut = Conversation(nodes, Proxy(target, cut_after=passed * step // STEPS))
+        try:
+            cut.go()
+        except (VkschedError, CommitFailed) as error:
+            said.add(type(error).__name__)
+            cause = error.cause if isinstance(error, CommitFailed) else error
+            assert isinstance(cause, DeviceError) and not isinstance(cause, StateLost), cause
+            assert "node1" in str(cause) or cut.proxy.address in str(cause), cause
+        assert is_beginning(cut.outputs)
+        cut.close()
+        for name in ("node1", "node2"):
+            nodes[name].wait_until_free()
+    assert "HostLost" in said
+    left = [t.name for t in threading.enumerate() if t.name.startswith("vksched-session")]
+    assert left == []
+
+
+def test_a_network_of_single_bytes_is_slow_and_right(nodes: dict[str, ClusterNode]) -> None:
+    slow = Conversation(nodes, Proxy(place_of(nodes["node1"].address), slow=7))
+    slow.go()
+    assert len(slow.outputs) == 3 and is_beginning(slow.outputs)
+    slow.close()
