@@ -35,7 +35,7 @@ SHARE = 0.125
 @dataclass(frozen=True)
 class Loop:
     """Instructions of a loop, both sides of its branches. block_cycles: of the blocks without a
-    branch that hold multiply-adds. Where it holds products of matrices, these are its
+    branch that hold multiply-adds. Where the kernel holds products of matrices, these are its
     multiply-adds.
     """
 
@@ -81,16 +81,16 @@ def busy_loops(assembly: str) -> list[Loop]:
     owners: list[int | None] = [None] * len(lines)
     for first, last in sorted(ends.items()):
         owners[first : last + 1] = [first] * (last + 1 - first)
+    adds = MATRIX if any(map(MATRIX.match, lines)) else MULTIPLY_ADD
     loops = [
-        _count([line for line, owner in zip(lines, owners, strict=True) if owner == first])
+        _count([line for line, owner in zip(lines, owners, strict=True) if owner == first], adds)
         for first in sorted(ends)
     ]
     most = max((loop.multiply_adds for loop in loops), default=0)
     return [loop for loop in loops if loop.multiply_adds and loop.multiply_adds >= SHARE * most]
 
 
-def _count(lines: list[str]) -> Loop:
-    adds = MATRIX if any(map(MATRIX.match, lines)) else MULTIPLY_ADD
+def _count(lines: list[str], adds: re.Pattern[str]) -> Loop:
     starts = [at for at, line in enumerate(lines) if LABEL.match(line)]
     blocks = [lines[at:end] for at, end in zip([0, *starts], [*starts, len(lines)], strict=True)]
     counted = [(_matching(adds, block), _vector_cycles(block)) for block in blocks]

@@ -113,7 +113,9 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
 
 
 def unit_pipelines() -> list[Pipeline]:
-    """Returns what runs by matrix units: products of all layouts, convolutions, in all tiles."""
+    """Returns what runs by matrix units, in all tiles: products of all layouts, convolutions,
+    attention.
+    """
     try:
         from vksched.machine.limits import Limits
         from vksched.ops.core.lower import lower, variants_of
@@ -126,6 +128,8 @@ def unit_pipelines() -> list[Pipeline]:
         shared_bytes=49152,
         subgroup_size=32,
         subgroup_sizes=(32,),
+        subgroup_shuffle=True,
+        storage_buffers=16,
         float16=True,
         matrices=("float16*float16+float32 16x16x16",),
     )
@@ -145,8 +149,10 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     from vksched.ops.core.attrs import Attrs
     from vksched.ops.core.op import Call
     from vksched.ops.core.tensor import Tensor, input
+    from vksched.ops.products.attention import attention
+    from vksched.ops.products.q8_rows import row_words
     from vksched.ops.windows.conv import conv
-    from vksched.types import FLOAT16, FLOAT32, TensorType
+    from vksched.types import FLOAT16, FLOAT32, INT32, UINT32, TensorType
 
     square = (256, 256)
     for dtype in (FLOAT16, FLOAT32):
@@ -164,3 +170,17 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     yield rounded(conv(image, input("pointwise", (256, 256, 1, 1))))
     yield rounded(conv(image, input("w", (256, 256, 3, 3)), padding=1))
     yield rounded(conv(volume, input("deep", (256, 256, 3, 3, 3)), padding=1))
+
+    for depth in (64, 128):
+        heads = (1, 32, 256, depth)
+        q, k, v = (input(name, heads) for name in ("q", "k", "v"))
+        mask, used = input("mask", (256, 256)), input("used", (), INT32)
+        yield rounded(attention(q, k, v, causal=True))
+        yield rounded(attention(q, k, v, mask))
+        for dtype in (FLOAT32, FLOAT16):
+            kept = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
+            yield rounded(attention(q, *kept, causal=True, used=used))
+        words = (1, 32, 256, row_words(depth))
+        types = (q.type, *(TensorType(words, UINT32),) * 2, used.type)
+        attrs = {**attention(q, k, v, causal=True, used=used).attrs, "columns": depth}
+        yield "cached_attention", Call(types, q.type, Attrs({**attrs, "precision": "mixed"}))

@@ -14,23 +14,28 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
+from vksched.cases.attention import CASES as ATTENTION
+from vksched.cases.cached_attention import CASES as CACHED
 from vksched.cases.case import Case, floats
 from vksched.cases.conv import CASES as CONVOLUTIONS
 from vksched.cases.conv import call as convolution
 from vksched.cases.conv import operands
 from vksched.cases.matmul import CASES, HALVES
+from vksched.cases.precision import with_precision
 from vksched.cases.runner import Runner, check
 from vksched.machine.choices import Choices
 from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.core.op import Call, Op, get_op
+from vksched.ops.products.attention_launch import TILED
+from vksched.ops.products.attention_units import most_columns
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.tuner.calls import calls_of, shader_hash
 from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import identity_of
-from vksched.types import FLOAT16, FLOAT32, TensorType
+from vksched.types import FLOAT16, FLOAT32, Shape, TensorType
 
 MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(
@@ -39,6 +44,8 @@ CARD = Limits(
     shared_bytes=65536,
     subgroup_size=64,
     subgroup_sizes=(32, 64),
+    subgroup_shuffle=True,
+    storage_buffers=16,
     float16=True,
     matrices=("float16*float16+float16 16x16x16", "float16*float16+float32 16x16x16"),
 )
@@ -163,13 +170,62 @@ def test_long_convolutions_are_cut_into_dispatches() -> None:
     assert all((last - first) * 2 * 128 * 64 * 512 * 9 <= 1e11 for first, last in cuts)
 
 
+def attention_call(q: Shape, keys: int, limits: Limits = CARD, word: str = "mixed") -> Call:
+    k = (1, q[1], keys, q[3])
+    types = TensorType(q), TensorType(k), TensorType(k)
+    inputs = [vs.input(name, t.shape) for name, t in zip("qkv", types, strict=True)]
+    attrs = {**vs.attention(*inputs).attrs, "precision": word}
+    return Call(types, TensorType(q), Attrs(attrs), limits)
+
+
+def test_attention_of_many_queries_meets_units() -> None:
+    unit = "matrices 16x16x16 64x32"
+    for queries, keys, depth, found in (
+        *((128, 128, 64, True), (16, 16, 8, True), (64, 64, 128, True)),
+        *((15, 128, 64, False), (128, 15, 64, False), (64, 64, 129, False)),
+    ):
+        call = attention_call((1, 12, queries, depth), keys)
+        names = variants_of(get_op("attention"), call)
+        assert (names[-1] == unit) == found
+        assert names.count(unit) == found
+        assert choice_of(get_op("attention"), call).variant in TILED
+    for change in (
+        {"matrices": ("float16*float16+float32 8x32x16", "float16*float16+float32 24x24x8")},
+        {"subgroup_shuffle": False},
+        {"subgroup_sizes": (8, 16)},  # fewer lanes than a matrix has rows
+        {"subgroup_sizes": (128,)},
+        {"shared_bytes": 16384},
+        {"max_invocations": 64},
+    ):
+        call = attention_call((1, 12, 128, 64), 128, replace(CARD, **change))
+        found = "8x32x16" in str(change.get("matrices"))
+        assert len(units_of(call, get_op("attention"))) == found, change
+    call = attention_call((1, 12, 128, 64), 128, word="float32")
+    assert units_of(call, get_op("attention")) == []
+
+
+def test_attention_by_units_is_repaired_in_the_same_parts_of_the_keys() -> None:
+    """What is not finite may come of values that weigh nothing."""
+    call = attention_call((1, 2, 40, 200), 900)
+    call = replace(call, inputs=tuple(TensorType((1, 2, n, 64)) for n in (40, 900, 900)))
+    types = (*call.inputs[:2], TensorType((1, 2, 900, 200)))
+    call = replace(call, inputs=types, variant="matrices 16x16x16 64x32")
+    *products, repair, combine = lower(get_op("attention"), call).dispatches
+    assert {d.shader for d in products} == {"attention_matrices"}
+    assert [dict(d.push)["columns"] for d in products] == [128, 72]
+    assert (repair.shader, combine.shader) == ("attention_repair", "attention_combine")
+    assert len({(dict(d.push)["part_keys"], d.groups[1]) for d in (*products, repair)}) == 1
+    assert repair.barrier and not repair.subgroup and products[0].subgroup == 32
+
+
 NAMES = [name for name in vulkan_names() if probe.resolve(name).limits.matrices]
 MIXED = [
     replace(case, attrs={**case.attrs, "precision": "mixed"}) for case in (*CASES, *CONVOLUTIONS)
 ]
+ROUNDED = [with_precision(case, "mixed") for case in (*ATTENTION, *CACHED)]
 WITH_UNITS = [
     case
-    for case in (*HALVES, *MIXED)
+    for case in (*HALVES, *MIXED, *ROUNDED)
     if any(units_of(case.call(CARD), case.declaration)) and not case.large
 ]
 
@@ -216,7 +272,8 @@ def test_a_graph_runs_by_the_unit_that_was_measured(
 def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     limits = runner.device.limits
     units = units_of(case.call(limits), case.declaration)
-    assert units
+    deep = case.op.endswith("attention") and case.inputs[0].shape[-1] > most_columns(limits)
+    assert bool(units) != deep
     for variant in units:
         got = runner.run(case, limits, variant)
         check(case, got, case.expected(), f"{runner.device.name} {variant}")

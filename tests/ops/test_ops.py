@@ -234,7 +234,7 @@ def test_every_shader_belongs_to_an_op() -> None:
     assert declared | {*CONVERTER_SHADERS, *CEILINGS} == {*load_manifest(), *left_out()}
     sources = {str(entry["source"]) for entry in load_manifest().values()}
     if left_out():
-        sources |= {"products/matmul_matrices.comp", "windows/conv_matrices.comp"}
+        sources |= {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*_matrices*.comp")}
     assert sources == {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*.comp")}
 
 
@@ -254,6 +254,9 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
         Limits(
             float16=True,
             matrices=("float16*float16+float32 16x16x16",),
+            shared_bytes=32768,
+            storage_buffers=8,
+            subgroup_shuffle=True,
             subgroup_size=32,
             subgroup_sizes=(32,),
         )

@@ -192,6 +192,8 @@ def is_plain(case: Case) -> bool:
     return not (turned or case.large) and all(np.isfinite(x).all() for x in operands)
 
 
+OF_BLOCKS = [case for case in CASES if case.name in ("block 32", "with causal")]
+"""Many queries, plain and masked."""
 CASES += [of_gradient(case) for case in CASES if is_plain(case)]
 CASES += [
     of_gradient(attention((1, 2, 600, 8), (1, 1000), 12, mask, name, right=0, past=400))

@@ -147,6 +147,11 @@ CASES = [
     cached((2, 2, 3, 4), (1, 5), 0, 2, 3, "no column"),
 ]
 
+OF_PROMPTS = [
+    case for case in CASES if case.name.startswith("411") and not case.name.endswith("tall")
+]
+"""Many queries, on keys that are kept in few bits."""
+
 _Q, _K, _NEW = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8)
 
 

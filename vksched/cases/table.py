@@ -12,6 +12,8 @@ from ..errors import VkschedError
 from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, fits
 from ..types import NDArray
+from .attention import OF_BLOCKS
+from .cached_attention import OF_PROMPTS
 from .case import Case, ErrorCase, FunctionCase
 from .epilogue import HALVES as HALVES_OF_EPILOGUES
 from .matmul import HALVES as HALVES_OF_MATMUL
@@ -74,7 +76,7 @@ def is_taken(case: Case) -> bool:
 
 
 HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL, *HALVES_OF_EPILOGUES]
-PRECISE = [*precise(CASES), *precise(LONG_K)]
+PRECISE = [*precise(CASES), *precise(LONG_K), *precise(OF_PROMPTS), *precise(OF_BLOCKS)]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})

@@ -32,11 +32,13 @@ from .attention_launch import (
     launch,
     rows_of_parts,
     sizes_of,
+    unit_of,
     variants,
 )
 
 __all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
 
+UNITS = "attention_matrices"
 MASKED, USED, FEW = "_masked", "_used", "_used_few"
 """What the shaders of a segment are called that read a mask, or the number of keys in use, or find
 it behind the queries, as the device binds few buffers.
@@ -118,7 +120,7 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
     if before := _used_beside(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
-    if call.variant in lanes_of(call.limits):
+    if call.variant in lanes_of(call.limits) or unit_of(call, segments[0].sizes):
         repairs = (_repair(call, segment, parts) for segment in segments)
         first, *others = _side_by_side(repairs)
         dispatches += [replace(first, barrier=True), *others]
@@ -161,6 +163,7 @@ def _dispatches(
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
+    unit = unit_of(call, s) if shader.startswith(UNITS) else None
     most, own_parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
     for block in range(0, s.columns, cut.columns):
         columns = min(cut.columns, s.columns - block)
@@ -175,9 +178,14 @@ def _dispatches(
                     *(("first_tile", start), ("end_tile", end)),
                     *(("first_column", block), ("columns", columns)),
                 ),
-                (*constants, *_more_constants(call, shader, cut.tile, columns)),
+                (
+                    *constants,
+                    *_more_constants(call, shader, cut.tile, columns),
+                    *(unit.constants(s.depth, columns) if unit else ()),
+                ),
                 shifts,
                 barrier=True,
+                subgroup=unit.subgroup if unit else 0,
             )
 
 
@@ -222,6 +230,8 @@ def _shader(call: Call, segment: _Segment) -> str:
         return f"attention_tiled{segment.kind}"
     if call.variant == ROWS:
         return f"attention_rows{segment.kind}"
+    if unit_of(call, segment.sizes):
+        return f"{UNITS}{segment.kind}"
     low, high = seen_keys(call.attrs)
     s = segment.sizes
     sees_all = low <= 1 - s.queries and high >= s.keys - 1 and not call.attrs.as_float("softcap")
@@ -276,7 +286,11 @@ def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
 
 def _shaders(*kinds: str) -> tuple[str, ...]:
     """The shaders of all segments, by their kinds."""
-    of_rows = (f"attention_{way}{kind}" for way in ("rows", "repair", "tiled") for kind in kinds)
+    of_rows = (
+        f"attention_{way}{kind}"
+        for way in ("rows", "repair", "tiled", "matrices")
+        for kind in kinds
+    )
     of_lanes = (
         f"attention_lanes_{rows}x{columns}_of_{lanes}{kind}"
         for lanes, tiles in TILES.items()

@@ -11,6 +11,7 @@ from ..core.attrs import Attrs
 from ..core.op import Call
 from ..core.quads import has_lanes
 from ..core.strides import LOOP_STEPS
+from .attention_units import AttentionUnit, attention_unit, most_columns, unit_variants
 
 UNBOUNDED = 1 << 30
 """Further than any query sees."""
@@ -94,10 +95,23 @@ class Launch:
 
 
 def variants(call: Call) -> tuple[str, ...]:
-    """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill."""
+    """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill; last
+    those of matrix units.
+    """
     if call.output.size == 0:
         return ()
     s = sizes_of(call)
+    few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
+    units = () if few else unit_variants(call, s.rows, s.keys, s.depth, s.columns)
+    return (*_plain_variants(call, s), *units)
+
+
+def unit_of(call: Call, s: Sizes) -> AttentionUnit | None:
+    """Returns the matrix unit of a call's variant, None where that is another kernel."""
+    return attention_unit(call, s.depth, s.columns)
+
+
+def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
     if few or not call.limits.software:
         return _tiled(s, call.limits)
@@ -134,7 +148,26 @@ def launch(call: Call, s: Sizes) -> Launch:
     """Returns how a call, or a segment of its keys, is cut."""
     if call.variant in TILED:
         return _on_gpu(call, s)
+    unit = unit_of(call, s)
+    if unit is not None:
+        return _by_unit(call, s, unit)
     return _by_rows(call, s) if call.variant == ROWS else _by_lanes(call, s)
+
+
+def _by_unit(call: Call, s: Sizes, unit: AttentionUnit) -> Launch:
+    """Repairs have the same parts of the keys."""
+    tiles, limits = -(-s.rows // unit.rows) * s.batches, call.limits
+    groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
+    parts, part_keys = _even(s, max(1, min(groups // tiles, s.keys // LEAST_PART)))
+    columns = min(s.columns, most_columns(limits))
+    each = _tiles_of_dispatch(unit.rows, s, columns)
+    return Launch(unit.rows, tiles, min(tiles, each), parts, part_keys, columns)
+
+
+def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
+    """Returns how many tiles of so many rows a GPU works on at most."""
+    flops = 2.0 * rows * max(1, s.keys) * (s.depth + columns)
+    return max(1, int(DISPATCH_FLOPS / flops))
 
 
 def _by_lanes(call: Call, s: Sizes) -> Launch:
@@ -189,6 +222,9 @@ def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
     parts, part_keys = _even(s, parts)
     tiles = -(-s.rows // LANES_ON_CPU) * s.batches
     most = call.limits.max_groups
+    if not call.limits.software:
+        each = min(tiles, _tiles_of_dispatch(LANES_ON_CPU, s, s.columns))
+        return Launch(LANES_ON_CPU, tiles, each, parts, part_keys, s.columns)
     rounds, around = _rounds(s)
     runs = LOOP_STEPS // (-(-part_keys // KEYS_IN_ROWS) * rounds + around)
     each = runs // -(-parts // most[1])
@@ -203,6 +239,6 @@ def _on_gpu(call: Call, s: Sizes) -> Launch:
     wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
     part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
     parts = max(1, -(-s.keys // part_keys))
-    flops = 2.0 * tile * max(1, s.keys) * (s.depth + min(s.columns, MOST_COLUMNS))
-    each = max(1, min(tiles, int(DISPATCH_FLOPS / flops)))
-    return Launch(tile, tiles, each, parts, part_keys, min(s.columns, MOST_COLUMNS))
+    columns = min(s.columns, MOST_COLUMNS)
+    each = min(tiles, _tiles_of_dispatch(tile, s, columns))
+    return Launch(tile, tiles, each, parts, part_keys, columns)

@@ -90,16 +90,28 @@ class MatrixTile:
         return whole and fits and even and self.rows * self.columns // self.local <= _MOST_SUMS
 
 
+def shapes_of(limits: Limits) -> list[tuple[int, int, int]]:
+    """Returns rows, columns and depth of a device's matrices of float16 with sums in float32."""
+    found = [tuple(map(int, m.groups())) for m in map(_SHAPE.fullmatch, limits.matrices) if m]
+    return [(m, n, k) for m, n, k in found]
+
+
+def unit_subgroup(limits: Limits) -> int:
+    """Returns the lanes of subgroups that compute by matrix units, 0: none do.
+
+    Drivers that offer several sizes have units for the smallest one, and Intel's for no other.
+    """
+    return min(limits.subgroup_sizes) if limits.float16 and limits.subgroup_sizes else 0
+
+
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
-    if not (limits.float16 and limits.subgroup_sizes):
+    subgroup = unit_subgroup(limits)
+    if not subgroup:
         return {}
-    # Drivers that offer several sizes have units for the smallest one, and Intel's for no other.
-    subgroup = min(limits.subgroup_sizes)
-    shapes = [tuple(map(int, m.groups())) for m in map(_SHAPE.fullmatch, limits.matrices) if m]
     tiles = [
-        MatrixTile((m, n, k), _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
-        for m, n, k in shapes
+        MatrixTile(shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
+        for shape in shapes_of(limits)
         for rows, columns in _TILES[of][limits.software]
     ]
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
