@@ -12,11 +12,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import platformdirs
 from filelock import FileLock, Timeout
+
+from .version import __version__
 
 LOCK_S = 1.0
 """How long a writer waits for others."""
@@ -72,6 +75,20 @@ def replace_whole(path: Path, text: str) -> None:
         raise
 
 
+def remove_old(folder: Path, most: int) -> None:
+    """Removes the files written first of those in a folder, until there are so many."""
+    files = sorted(folder.glob("*.json"), key=_changed_ns, reverse=True)
+    for old in files[most:]:
+        with suppress(OSError):  # Windows: somebody reads it
+            old.unlink()
+
+
+def _changed_ns(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
+
+
 def _while_busy(call: Callable[[], Result]) -> Result:
     limit = time.monotonic() + LOCK_S
     while True:
@@ -81,3 +98,23 @@ def _while_busy(call: Callable[[], Result]) -> Result:
             if getattr(error, "winerror", None) not in BUSY or time.monotonic() > limit:
                 raise
         time.sleep(0.01)
+
+
+@cache
+def code_files() -> list[tuple[str, int, int]]:
+    """Returns what changes with the package: its version; its files, with sizes and times."""
+    package = Path(__file__).parent
+    found = [("version " + __version__, 0, 0)]
+    with suppress(OSError):
+        found += sorted(_files(str(package), len(str(package))))
+    return found
+
+
+def _files(folder: str, skipped: int) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".json")):
+                about = entry.stat()
+                yield entry.path[skipped:], about.st_size, about.st_mtime_ns
+            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                yield from _files(entry.path, skipped)

@@ -22,7 +22,7 @@ from .engine.run import Run
 from .engine.states import StateTable
 from .errors import DeviceError, GraphError
 from .fork import Owner
-from .graph import Outputs, Updates
+from .graph import Graph, Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .monitor.opening import watch
@@ -237,6 +237,18 @@ class Scheduler:
                 run.prepare()
             return run
         return self._graphs.compile(outputs, placement, progress, updates, observe, precision)
+
+    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run:
+        """As `compile`, of a graph of one output that was rewritten for these devices before, by
+        this scheduler or another one of the same `rewriting`: `run.plan.graph`.
+        """
+        self._owner.require("the scheduler")
+        return self._graphs.compile_rewritten(graph, progress)
+
+    @property
+    def rewriting(self) -> str | None:
+        """What decides how graphs are rewritten; None where that is more than words tell."""
+        return self._graphs.rewriting
 
     def reserve(
         self,

@@ -16,6 +16,8 @@ from gguf_models import Tiny, write
 from test_place_layers import CPU, SIZES, cards
 
 import vksched as vs
+from vksched import caches
+from vksched.caches import code_files
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import Machine
@@ -119,21 +121,21 @@ def test_all_that_decides_is_another_key(
         key(machine=Machine((*cards(40), CPU))),
         key(machine=replace(MACHINE, links=Links(default=Link(bytes_per_s=1e6)))),
     ]
-    for name, value in (
-        ("FORMAT", kept.FORMAT + 1),
-        ("__version__", "other"),
-        ("_code", lambda: [("more.py", 1, 1)]),
+    for module, name, value in (
+        (kept, "FORMAT", kept.FORMAT + 1),
+        (caches, "__version__", "other"),
+        (kept, "code_files", lambda: [("more.py", 1, 1)]),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(kept, name, value)
-            kept._code.cache_clear() if hasattr(kept._code, "cache_clear") else None
+            patch.setattr(module, name, value)
+            code_files.cache_clear()
             others.append(key())
-    kept._code.cache_clear()
+    code_files.cache_clear()
     assert len({key(), *others}) == 1 + len(others)
 
 
 def test_code_is_that_of_the_package() -> None:
-    names = [name for name, _, _ in kept._code()]
+    names = [name for name, _, _ in code_files()]
     assert any(name.endswith("measure.py") for name in names) and len(names) > 300
 
 

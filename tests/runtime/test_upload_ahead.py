@@ -28,7 +28,7 @@ from vksched.types import NDArray
 
 NAMES = vulkan_names()
 on_device = pytest.mark.skipif(not NAMES, reason="no Vulkan device")
-one_device = pytest.mark.parametrize("name", NAMES)
+one_device = pytest.mark.parametrize("name", NAMES[-1:])
 
 
 def loaded(folder: Path, kind: str = "Q8_0") -> LanguageModel:

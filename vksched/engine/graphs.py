@@ -10,23 +10,24 @@ planned or allocated. Examples: tests/scheduler/test_reuse.py, tests/scheduler/t
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ..errors import DeviceError, GraphError, PlanError
 from ..fork import Owner
-from ..graph import Outputs, Updates, build_graph
+from ..graph import Graph, Outputs, Updates, build_graph
+from ..machine.choices import Choices
 from ..ops.core.tensor import Tensor
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
-from ..types import Progress
+from ..types import NDArray, Progress
 from .configuring import Configuring
 from .generations import Compiled
 from .overflow import OverflowWatch
 from .precision import Precision, apply_precision
 from .preparing import Preparing
-from .request import Observe, Placements, Request, find_observers, find_turns
-from .run import Run, make_packer
+from .request import Observe, Placements, Request, find_observers, find_turns, least_limits
+from .run import Result, Run, make_packer
 
 
 @dataclass(eq=False)
@@ -70,21 +71,63 @@ class Graphs:
         self.owner.require("the scheduler")  # in a forked child the lock may be held for ever
         with self.lock:
             request = self._request(outputs, placement, updates, observe, precision, progress)
-            key = request.key()
-            entry = self.entries.get(key)
-            if entry is None:
-                lighter = self.preparing.lighten(request)
-                entry = self.entries[key] = _Entry(Compiled(self.preparing, lighter, progress))
-                self.compiled.append(entry.compiled)
-            run = Run(
-                entry.compiled,
-                make_packer(outputs, request.graph),
-                request.of_graph(entry.compiled.graph).observers,
-                lambda closed: self._forget(closed, key, entry),
-                self.preparing.trace,
-                OverflowWatch(entry.compiled.graph, self.preparing.states.read),
-            )
-            entry.runs.append(run)
+            pack = make_packer(outputs, request.graph)
+            run = self._run_of(request, pack, self.preparing.lighten, progress)
+        return self._told(run)
+
+    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run:
+        """Returns a run of a graph of one output that was rewritten, as `Plan.graph` is, where
+        `rewriting` was the same; it is not rewritten again.
+        """
+        self.owner.require("the scheduler")
+        with self.lock:
+            self._require_open()
+            request = Request(graph, (), {})
+            run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
+        return self._told(run)
+
+    @property
+    def rewriting(self) -> str | None:
+        """What decides, beside a graph, how it is rewritten; None where a config has a part in it.
+        Memory is left out, which only convolutions ask for.
+        """
+        if self.configuring is not None:
+            return None
+        preparing = self.preparing
+        limits = least_limits(preparing.machine())
+        tuned = None if limits is None else dict(limits.tuned)
+        bare = None if limits is None else replace(limits, tuned=Choices())
+        return repr((preparing.optimizes, preparing.precision, bare, tuned))
+
+    def _run_of(
+        self,
+        request: Request,
+        pack: Callable[[tuple[NDArray, ...]], Result],
+        lighten: Callable[[Request], Request],
+        progress: Progress | None,
+    ) -> Run:
+        """Returns a run of a request, with the lock held. lighten: rewrites its graph, where that
+        is not compiled yet.
+        """
+        key = request.key()
+        entry = self.entries.get(key)
+        if entry is None:
+            made = Compiled(self.preparing, lighten(request), progress)
+            entry = self.entries[key] = _Entry(made)
+            self.compiled.append(made)
+        run = Run(
+            entry.compiled,
+            pack,
+            request.of_graph(entry.compiled.graph).observers,
+            lambda closed: self._forget(closed, key, entry),
+            self.preparing.trace,
+            OverflowWatch(entry.compiled.graph, self.preparing.states.read),
+        )
+        entry.runs.append(run)
+        return run
+
+    def _told(self, run: Run) -> Run:
+        """Returns a run after warning of what falls back to numpy in it."""
         try:
             warn_of_fallbacks(run.plan, self.told)
         except BaseException:  # where warnings are errors
@@ -171,8 +214,7 @@ class Graphs:
                 "[compile] expected one output, a sequence or a dict, got several; try "
                 "compile([a, b])"
             )
-        if self.closing:
-            raise DeviceError("[compile] the scheduler is closed; make a new one")
+        self._require_open()
         graph, ids = build_graph(outputs, updates)
         config = None if self.configuring is None else self.configuring.config
         graph = apply_precision(graph, ids, self.preparing.precision, precision, config)
@@ -186,6 +228,10 @@ class Graphs:
         if self.configuring is None:
             return request
         return self.configuring.apply(request, self.preparing.opened.resolve)
+
+    def _require_open(self) -> None:
+        if self.closing:
+            raise DeviceError("[compile] the scheduler is closed; make a new one")
 
     def _overrides(
         self, placement: Placements, ids: Mapping[Tensor, int]

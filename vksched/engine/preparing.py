@@ -311,6 +311,11 @@ class Preparing:
         return self._settings.precision
 
     @property
+    def optimizes(self) -> bool:
+        """Whether graphs are rewritten; see `Scheduler`."""
+        return self._settings.optimize
+
+    @property
     def copies(self) -> int | str:
         """How many runs of a graph may be under way; see `Scheduler`."""
         return self._settings.copies

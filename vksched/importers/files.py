@@ -40,6 +40,12 @@ class Unchanged:
         weakref.finalize(self, os.close, self.descriptor)
         self._was = os.fstat(self.descriptor)
 
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """What tells the file as it was opened from all others, and from itself when it changes."""
+        was = self._was
+        return was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns
+
     def require(self) -> None:
         """Raises ModelFormatError where it was changed since it was opened."""
         was, now = self._was, os.fstat(self.descriptor)

@@ -20,12 +20,13 @@ from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.make.collector import resting_collector
 from ..runtime.device import Ahead, Uploads
 from ..types import NDArray, Progress
+from .kept_steps import KeptStep
 from .layers.place import Places, place_layers, takes_all
 
 if TYPE_CHECKING:
     from ..engine.request import Observe, Placements
     from ..engine.run import Run
-    from ..graph import Outputs, Updates
+    from ..graph import Graph, Outputs, Updates
     from ..importers.gguf.model import LanguageModel
     from ..ops.core.tensor import Tensor
     from ..runtime.device import Device
@@ -60,6 +61,11 @@ class Compiles(Places, Protocol):
         updates: Updates | None = None,
         observe: Observe | None = None,
     ) -> Run: ...
+
+    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run: ...
+
+    @property
+    def rewriting(self) -> str | None: ...
 
     @property
     def quarantined(self) -> Mapping[str, str]: ...
@@ -104,11 +110,9 @@ class Reader:
         first, *others = self._scheduler.devices
         if not others:
             return MadeAhead(self._model.weights.words().values())
-        if self._given is not None or not isinstance(first, Uploads):
-            return None
-        if not takes_all(self._scheduler, self._model, self._cache):
-            return None
-        return first.upload_ahead(list(self._model.weights.words().items()))
+        if isinstance(first, Uploads) and self._is_alone():
+            return first.upload_ahead(list(self._model.weights.words().items()))
+        return None
 
     def prepare(self) -> None:
         """Compiles all steps now."""
@@ -177,13 +181,31 @@ class Reader:
 
     def _run(self, size: int) -> Run:
         if size not in self._runs:
-            parts = max(1, size // SIZES[-1])
-            with resting_collector(NODES * self._model.hyper.layers * parts):
-                step = self._model.step(self._cache, size, parts)
-            how = self.placement, self._progress
-            self._runs[size] = self._scheduler.compile(step.logits, *how, updates=step.updates)
+            self._runs[size] = self._compiled(size, max(1, size // SIZES[-1]))
             self._make_no_more()  # the device has them
         return self._runs[size]
+
+    def _compiled(self, size: int, parts: int) -> Run:
+        """Returns a run of a step: of a graph that is kept, or that is written now."""
+        rewriting = self._scheduler.rewriting if parts == 1 and self._is_alone() else None
+        kept = KeptStep(self._model, self._cache, size, rewriting)
+        with resting_collector(NODES * self._model.hyper.layers * parts):
+            graph = kept.read()
+            step = self._model.step(self._cache, size, parts) if graph is None else None
+        if graph is not None:
+            return self._scheduler.compile_rewritten(graph, self._progress)
+        assert step is not None
+        how = self.placement, self._progress
+        run = self._scheduler.compile(step.logits, *how, updates=step.updates)
+        kept.write(run.plan.graph)
+        return run
+
+    def _is_alone(self) -> bool:
+        """Whether one device takes all, whatever its plan costs."""
+        if self.placement:
+            return False
+        cpu_alone = len(self._scheduler.devices) == 1
+        return cpu_alone or takes_all(self._scheduler, self._model, self._cache)
 
     def _make_no_more(self) -> None:
         if self._ahead is not None:

@@ -32,7 +32,12 @@ class Noting:
         return getattr(self._scheduler, name)
 
     def compile(self, *args: Any, **more: Any) -> Any:
-        run: Any = self._scheduler.compile(*args, **more)
+        return self._noted(self._scheduler.compile(*args, **more))
+
+    def compile_rewritten(self, *args: Any) -> Any:
+        return self._noted(self._scheduler.compile_rewritten(*args))
+
+    def _noted(self, run: Any) -> Any:
         self.runs.append(run)
         return run
 

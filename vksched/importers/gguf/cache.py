@@ -51,6 +51,8 @@ class KeyValueCache:
         self.length = length
         self.dtype = KINDS[kind]
         self.states: dict[str, Tensor] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}
+        """What states were made with: heads, and values of a row."""
 
     def state(self, name: str, heads: int, size: int) -> Tensor:
         """Returns a state with rows of so many values: (1, heads, length, size), or words."""
@@ -58,6 +60,7 @@ class KeyValueCache:
             width = row_words(size) if self.dtype == UINT32 else size
             nothing = np.zeros((), numpy_dtype(self.dtype))
             empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # takes no memory
+            self.sizes[name] = heads, size
             self.states[name] = Context().run(state, empty, name, backup=False)
         return self.states[name]
 

@@ -20,6 +20,9 @@ from ...types import WORD_BYTES
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor
 
+Asked = tuple[str, tuple[int, ...], tuple[str, ...]]
+"""What `take` was called with: name, shape, parts."""
+
 
 class Weights:
     """Makes weights of a file's tensors when they are asked for, by any thread; all graphs share
@@ -30,6 +33,7 @@ class Weights:
     def __init__(self, file: GgufFile) -> None:
         self._tensors = file.tensors
         self._made: dict[str, Tensor] = {}
+        self._asked: dict[str, Asked] = {}
         self._words: dict[str, Tensor] = {}
         """Of matrices, which are perhaps made ready ahead."""
         self._making = threading.Lock()
@@ -52,8 +56,19 @@ class Weights:
         with self._making:
             if name not in self._made:
                 made = Context().run(self._make, name, shape, tensors)
+                self._asked[name] = name, shape, tuple(parts)
                 self._made |= dict.fromkeys((name, *(tensor.name for tensor in tensors)), made)
             return self._made[name]
+
+    def leaf(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
+        """Returns what `take` makes a weight of: itself, or its words where it is packed."""
+        words = None if parts else self._words.get(name)
+        return _leaf(self.take(name, shape, parts)) if words is None else words
+
+    def leaves(self) -> dict[Tensor, Asked]:
+        """Returns all that were taken, as `leaf` returns them, with its operands."""
+        with self._making:
+            return {_leaf(self._made[name]): asked for name, asked in self._asked.items()}
 
     def _found(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
         tensor = self._tensors.get(name)
@@ -118,6 +133,10 @@ class HollowWeights(Weights):
             return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
         return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+
+
+def _leaf(taken: Tensor) -> Tensor:
+    return taken.inputs[0] if taken.inputs else taken
 
 
 def _joined(blocks: Sequence[memoryview | Apart]) -> memoryview | Apart:

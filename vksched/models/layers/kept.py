@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...caches import default_folder, locked, read_whole, replace_whole
+from ...caches import code_files, default_folder, locked, read_whole, remove_old, replace_whole
 from ...machine.spec import Machine
 from ...ops.core import loops
 from ...tuner.device_files import DAMAGE
-from ...version import __version__
 from .divide import Experts, Layer
 from .measure import Measured, places_of
 
@@ -68,30 +65,10 @@ def key_of(
     bare = replace(machine, devices=tuple(replace(d, memory_bytes=0) for d in machine.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
     told = (
-        *(FORMAT, _code(), loops.native is not None, repr(model.hyper), tensors),
+        *(FORMAT, code_files(), loops.native is not None, repr(model.hyper), tensors),
         *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(machine.links.default)),
     )
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
-
-
-@cache
-def _code() -> list[tuple[str, int, int]]:
-    """Returns what changes with the package: its version, and its files."""
-    package = Path(__file__).parents[2]
-    found = [("version " + __version__, 0, 0)]
-    with suppress(OSError):
-        found += sorted(_files(str(package), len(str(package))))
-    return found
-
-
-def _files(folder: str, skipped: int) -> Iterator[tuple[str, int, int]]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith((".py", ".json")):
-                about = entry.stat()
-                yield entry.path[skipped:], about.st_size, about.st_mtime_ns
-            elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
-                yield from _files(entry.path, skipped)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -134,17 +111,8 @@ def _write(path: Path, measured: Measured) -> None:
         replace_whole(
             path, json.dumps({"format": FORMAT, "digest": _digest(told), "measured": told})
         )
-        others = [each for each in path.parent.glob("*.json") if each != path]
-        for old in sorted(others, key=_changed_s, reverse=True)[MOST_FILES - 1 :]:
-            with suppress(OSError):  # Windows: somebody reads it
-                old.unlink()
+        remove_old(path.parent, MOST_FILES)
 
 
 def _digest(told: object) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-
-def _changed_s(path: Path) -> float:
-    with suppress(OSError):
-        return path.stat().st_mtime
-    return 0.0

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...caches import default_folder, read_whole, replace_whole
+from ...caches import default_folder, read_whole, remove_old, replace_whole
 from ...version import __version__
 from . import binding
 
@@ -80,9 +80,7 @@ class Entry:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             replace_whole(self._path, json.dumps({"notes": list(notes)}))
-            others = sorted(folder.glob("*.json"), key=_changed_ns, reverse=True)
-            for old in others[MOST_FILES:]:
-                old.unlink(missing_ok=True)
+            remove_old(folder, MOST_FILES)
 
 
 def key_of(manifests: Sequence[str], settings: Sequence[str]) -> str | None:
@@ -159,9 +157,3 @@ def _cards() -> Iterator[str]:
     for folder, begins in (("/dev/dri", ""), ("/dev", ("nvidia", "kfd", "dxg", "mali"))):
         with suppress(OSError):
             yield from (name for name in os.listdir(folder) if name.startswith(begins))
-
-
-def _changed_ns(path: Path) -> int:
-    with suppress(OSError):
-        return path.stat().st_mtime_ns
-    return 0

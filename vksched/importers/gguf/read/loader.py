@@ -39,7 +39,8 @@ class GgufFile:
     """A checked file, or all parts of one.
 
     metadata: that of the first part. tensors: those of all parts, by name, in the order of the
-    file. parts: the paths; none of bytes. file_bytes: of all parts.
+    file. parts: the paths; none of bytes. file_bytes: of all parts. identity: what tells the
+    files as they were opened from all others; None where they are in memory.
     """
 
     version: int
@@ -47,6 +48,7 @@ class GgufFile:
     tensors: Mapping[str, GgufTensor]
     parts: tuple[Path, ...]
     file_bytes: int
+    identity: tuple[tuple[int, ...], ...] | None = None
 
     def read_ahead(self) -> None:
         """Has the system read the weights from now on, while something else is done."""
@@ -66,6 +68,7 @@ class _Part:
     metadata: dict[str, Value]
     tensors: dict[str, GgufTensor]
     file_bytes: int
+    identity: tuple[int, ...] | None
 
 
 def read_gguf(source: Source) -> GgufFile:
@@ -117,7 +120,8 @@ def _read_part(file: ModelFile) -> _Part:
             f"{MAX_ALIGNMENT}, got {shortened(alignment)}"
         )
     found = read_tensors(cursor, tensors, alignment, file)
-    return _Part(version, metadata, found, len(file.content))
+    identity = None if file.file is None else file.file.identity
+    return _Part(version, metadata, found, len(file.content), identity)
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -199,12 +203,14 @@ def _joined(parts: list[_Part], paths: tuple[Path, ...]) -> GgufFile:
             f"[gguf] expected {wanted} tensors in all parts, as the first one says, got "
             f"{len(tensors)}; the parts are not of one model"
         )
+    known = [part.identity for part in parts if part.identity is not None]
     return GgufFile(
         first.version,
         MappingProxyType(first.metadata),
         MappingProxyType(tensors),
         paths,
         sum(part.file_bytes for part in parts),
+        tuple(known) if len(known) == len(parts) else None,
     )
 
 

@@ -1,0 +1,300 @@
+"""Steps that are kept: the same as those that are written, and only where nothing has changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import language
+import numpy as np
+import pytest
+from conftest import vulkan_names
+from gguf_models import Tiny, write
+from test_gguf_golden import made as golden
+
+import vksched as vs
+from vksched import caches
+from vksched.caches import code_files
+from vksched.graph import build_graph
+from vksched.importers.files import LEAST_MAPPED_BYTES
+from vksched.importers.gguf.model import LanguageModel
+from vksched.models import kept_steps
+from vksched.models.kept_steps import KeptStep, _document, _graph, key_of
+from vksched.models.reader import Reader
+from vksched.ops.core.late import as_array
+from vksched.passes import optimize
+from vksched.types import NDArray
+
+TINY = Tiny(kind="Q8_0")
+CARD = vulkan_names()[-1:]
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
+"""Read in steps of 8 and 1."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 2)
+    return tmp_path / "cache" / "steps"
+
+
+def made(path: Path, tiny: Tiny = TINY, seed: int = 5) -> LanguageModel:
+    write(tiny, path, np.random.default_rng(seed))
+    return loaded(path)
+
+
+def loaded(path: Path) -> LanguageModel:
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    return model
+
+
+def read(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, kv: str = "f32", device: str = "cpu"
+) -> tuple[NDArray, int]:
+    """Returns the logits behind TEXT in a new scheduler, and how many steps were written."""
+    written = []
+    step = LanguageModel.step
+
+    def counted(*given: Any) -> Any:
+        written.append(given)
+        return step(*given)
+
+    with monkeypatch.context() as patch, vs.Scheduler([device]) as sched:
+        patch.setattr(LanguageModel, "step", counted)
+        return np.array(Reader(sched, model, 32, kv=kv).read(TEXT)), len(written)
+
+
+@pytest.mark.parametrize(
+    ("device", "kv"),
+    [("cpu", "f32"), ("cpu", "f16"), ("cpu", "q8_0"), *((name, "f16") for name in CARD)],
+)
+def test_a_second_start_writes_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, kv: str
+) -> None:
+    first, written = read(made(tmp_path / "m.gguf"), monkeypatch, kv, device)
+    assert written == 2 == len(list(folder.glob("*.json")))
+    second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, kv, device)
+    assert written == 0 and np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("name", ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe"])
+def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_path: Path) -> None:
+    model = golden(language.load(name), tmp_path)
+    cache = model.cache(16, "f16")
+    step = model.step(cache, 2)
+    graph = optimize(build_graph(step.logits, step.updates)[0])
+    document = _document(graph, model, cache)
+    assert document is not None
+    back = _graph(document, model, cache)
+    assert str(back) == str(graph)
+    assert (back.outputs, back.kept, back.merged) == (graph.outputs, graph.kept, graph.merged)
+    assert back.keys.keys() == graph.keys.keys() and back.initial.keys() == graph.initial.keys()
+    for node, held in graph.data.items():
+        same = np.array_equal(as_array(back.data[node]), as_array(held), equal_nan=True)
+        assert same and (back.keys[node] is graph.keys[node]) is (graph.nodes[node].op == "weight")
+    assert all(back.keys[node] is graph.keys[node] for node in graph.initial)
+
+
+# -- what decides ----------------------------------------------------------------------------------
+
+
+Change = Callable[[pytest.MonkeyPatch], object]
+PATCHES: dict[str, Change] = {
+    "format": lambda patch: patch.setattr(kept_steps, "FORMAT", kept_steps.FORMAT + 1),
+    "version": lambda patch: patch.setattr(caches, "__version__", "other"),
+    "code": lambda patch: patch.setattr(kept_steps, "code_files", lambda: [("more.py", 1, 1)]),
+    "python": lambda patch: patch.setattr(sys, "version", "other"),
+    "numpy": lambda patch: patch.setattr(np, "__version__", "other"),
+    "processor": lambda patch: patch.setattr("platform.machine", lambda: "other"),
+    "native": lambda patch: patch.setattr(kept_steps.loops, "native", os),
+    "no native": lambda patch: patch.setattr(kept_steps.loops, "native", None),
+    "variable": lambda patch: patch.setenv("VKSCHED_NARROW", "0"),
+}
+
+
+def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(tmp_path / "m.gguf")
+
+    def key(
+        model: LanguageModel = model,
+        length: int = 32,
+        kv: str = "f32",
+        size: int = 8,
+        rewriting: str = "",
+    ) -> str | None:
+        return key_of(model, model.cache(length, kv), size, rewriting)
+
+    assert key() == key(loaded(tmp_path / "m.gguf"))
+    others = [
+        key(length=16),
+        key(kv="f16"),
+        key(size=1),
+        key(rewriting="otherwise"),
+        key(made(tmp_path / "equal bytes.gguf")),
+        key(made(tmp_path / "deeper.gguf", replace(TINY, layers=3))),
+    ]
+    changed = loaded(tmp_path / "m.gguf")
+    changed.hyper = replace(changed.hyper, eps=1e-4)  # type: ignore[misc]
+    others.append(key(changed))
+    for change in PATCHES.values():
+        with monkeypatch.context() as patch:
+            change(patch)
+            code_files.cache_clear()
+            others.append(key())
+    code_files.cache_clear()
+    later = (tmp_path / "m.gguf").stat().st_mtime_ns + 10**9
+    os.utime(tmp_path / "m.gguf", ns=(later, later))
+    others.append(key(loaded(tmp_path / "m.gguf")))
+    assert None not in others and len({key(), *others}) == 1 + len(others)
+
+
+@contextmanager
+def schedulers() -> Iterator[dict[str, str | None]]:
+    """Yields what schedulers of several kinds tell of how they rewrite."""
+    kinds: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "plain": (["cpu"], {}),
+        "as written": (["cpu"], {"optimize": False}),
+        "rounded": (["cpu"], {"precision": "mixed"}),
+        **({"card": (CARD, {})} if CARD else {}),
+    }
+    told: dict[str, str | None] = {}
+    for kind, (devices, how) in kinds.items():
+        with vs.Scheduler(devices, **how) as sched:
+            assert sched.rewriting == sched.rewriting
+            told[kind] = sched.rewriting
+    yield told
+
+
+def test_schedulers_tell_how_they_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    with schedulers() as told:
+        assert None not in told.values() and len(set(told.values())) == len(told)
+    with vs.Scheduler(["cpu"], config={}) as sched:
+        assert sched.rewriting is None
+    if CARD:
+        with vs.Scheduler(CARD) as sched:
+            device: Any = sched.devices[0]
+            before = sched.rewriting
+            limits = replace(device.spec.limits, storage_buffers=4)
+            monkeypatch.setitem(
+                sched._preparing.specs, device.name, replace(device.spec, limits=limits)
+            )
+            monkeypatch.setattr(device, "_spec", replace(device._spec, limits=limits))
+            assert sched.rewriting not in (None, before)
+
+
+def test_another_file_of_the_same_name_and_size_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowed = replace(TINY, slowed=True)  # a tensor of it becomes part of the graph's constants
+    read(made(tmp_path / "m.gguf", slowed), monkeypatch)
+    size = (tmp_path / "m.gguf").stat().st_size
+    got, written = read(made(tmp_path / "m.gguf", slowed, seed=6), monkeypatch)
+    assert (tmp_path / "m.gguf").stat().st_size == size and written == 2
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "another cache"))
+    right, _ = read(loaded(tmp_path / "m.gguf"), monkeypatch)
+    assert np.array_equal(got, right)
+
+
+# -- what is not kept ------------------------------------------------------------------------------
+
+
+def cut(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+def changed(text: str) -> str:
+    return text.replace("rms_norm", "layer_norm", 1)
+
+
+def of_another(text: str) -> str:
+    """Whole, and of no use: its weights are called otherwise."""
+    _, _, told = text.partition("\n")
+    told = told.replace("blk.0.attn_q.weight", "blk.9.attn_q.weight")
+    return f"{kept_steps._digest(told)}\n{told}"
+
+
+def of_other_shapes(text: str) -> str:
+    _, _, told = text.partition("\n")
+    told = told.replace("[256]", "[257]")
+    return f"{kept_steps._digest(told)}\n{told}"
+
+
+@pytest.mark.parametrize(
+    "damage", [cut, changed, of_another, of_other_shapes, lambda text: "", lambda text: "\n{}"]
+)
+def test_files_that_are_damaged_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, damage: Callable[[str], str]
+) -> None:
+    right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
+    for file in folder.glob("*.json"):
+        text = file.read_text()
+        file.write_text(damage(text))
+        assert file.read_text() != text
+    got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
+    assert written == 2 and np.array_equal(got, right)
+    got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
+    assert written == 0 and np.array_equal(got, right)
+
+
+@pytest.mark.parametrize("how", ["few layers", "no folder", "in memory", "a folder in its way"])
+def test_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, how: str
+) -> None:
+    model = made(tmp_path / "m.gguf")
+    assert (tmp_path / "m.gguf").stat().st_size > LEAST_MAPPED_BYTES
+    if how == "few layers":
+        monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 3)
+    elif how == "no folder":
+        monkeypatch.setattr(kept_steps, "default_folder", lambda: None)
+    elif how == "in memory":
+        from vksched.importers import load_gguf
+
+        model = load_gguf((tmp_path / "m.gguf").read_bytes())
+    else:
+        folder.parent.write_text("a file")
+    for _ in range(2):
+        _, written = read(model, monkeypatch)
+        assert written == 2 and not folder.exists()
+
+
+@pytest.mark.parametrize("how", ["placed", "several devices", "a config"])
+def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: str) -> None:
+    model = made(tmp_path / "m.gguf")
+    devices = CARD * 2 if how == "several devices" else ["cpu"]
+    if not devices:
+        pytest.skip("no Vulkan device")
+    config: Any = {} if how == "a config" else None
+    with vs.Scheduler(devices, config=config) as sched:
+        Reader(sched, model, 32, {"*": "cpu"} if how == "placed" else None).read(TEXT)
+    assert not folder.exists()
+
+
+def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_steps, "MOST_BYTES", 100)
+    model = made(tmp_path / "m.gguf")
+    cache = model.cache(32)
+    step = model.step(cache, 1)
+    graph = build_graph(step.logits, step.updates)[0]
+    assert _document(graph, model, cache) is None
+    other = made(tmp_path / "other.gguf")
+    monkeypatch.setattr(kept_steps, "MOST_BYTES", 1 << 20)
+    assert _document(graph, model, cache) is not None
+    assert _document(graph, other, cache) is None, "these are another model's weights"
+    assert _document(graph, model, other.cache(32)) is None, "these are another cache's states"
+
+
+def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(kept_steps, "MOST_FILES", 2)
+    model = made(tmp_path / "m.gguf")
+    cache = model.cache(32)
+    for size in (1, 2, 4):
+        step = model.step(cache, size)
+        graph = build_graph(step.logits, step.updates)[0]
+        KeptStep(model, cache, size, "").write(graph)
+    assert len(list(folder.glob("*.json"))) == 2

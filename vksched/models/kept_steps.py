@@ -1,0 +1,216 @@
+"""Kept steps: the graphs of a language model's steps on disk, so that later starts of it neither
+write them nor rewrite them.
+
+    first start    model.step --> graph --passes--> graph --> plan
+                                                      '--> file: nodes, and names of weights
+    later starts   file, weights, states -----------> graph --> plan
+
+    <cache>/steps/<hash of all that decides>.json: a line with the digest of the next one, the graph
+
+The hash is of the model's files as they were opened, the sizes that were read from them, the cache,
+the size of the step, the code, native modules and numpy's version, the variables of vksched, and
+what the scheduler tells of how it rewrites: whatever changes has another file. Nothing here is
+needed: a file that is damaged, of another format, or does not fit the weights means that the step
+is written; so does a folder that cannot be found or written. Examples:
+tests/models/test_kept_steps.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..caches import code_files, default_folder, locked, read_whole, remove_old, replace_whole
+from ..errors import VkschedError
+from ..graph import Graph, Node
+from ..ops.core import loops
+from ..ops.core.attrs import Attrs, AttrValue
+from ..ops.core.late import Held, as_array
+from ..tuner.device_files import DAMAGE
+from ..types import NDArray, TensorType, numpy_dtype
+
+if TYPE_CHECKING:
+    from ..importers.gguf.cache import KeyValueCache
+    from ..importers.gguf.model import LanguageModel
+
+FORMAT = 1
+LEAST_LAYERS = 12
+"""Of a model whose steps take long enough to write."""
+MOST_FILES = 32
+"""Then those written first are removed."""
+MOST_BYTES = 8 << 20
+"""Of the constants of a graph that is kept."""
+
+
+class KeptStep:
+    """The file of one step. rewriting: what the scheduler tells of it; None: nothing is kept."""
+
+    def __init__(
+        self, model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str | None
+    ) -> None:
+        self._model, self._cache = model, cache
+        key, folder = None, default_folder()
+        if rewriting is not None and folder is not None and model.hyper.layers >= LEAST_LAYERS:
+            key = key_of(model, cache, size, rewriting)
+        self._path = None if key is None or folder is None else folder / "steps" / f"{key}.json"
+
+    def read(self) -> Graph | None:
+        """Returns the graph of the step as it was rewritten, with this model's weights and the
+        states of this cache; None where none is kept.
+        """
+        if self._path is None:
+            return None
+        try:
+            digest, _, told = read_whole(self._path).partition("\n")
+            if digest != _digest(told):
+                return None
+            return _graph(json.loads(told), self._model, self._cache)
+        except (*DAMAGE, VkschedError):
+            return None
+
+    def write(self, graph: Graph) -> None:
+        """Keeps the graph of a step that was compiled."""
+        if self._path is None:
+            return
+        told = _document(graph, self._model, self._cache)
+        if told is None:
+            return
+        text = json.dumps(told, separators=(",", ":"))
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self._path.parent / "lock"):
+                replace_whole(self._path, f"{_digest(text)}\n{text}")
+                remove_old(self._path.parent, MOST_FILES)
+
+
+def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
+    """Returns a hash of all that decides what graph a step has; None where that is not known, as
+    the model is in memory.
+    """
+    if model.file.identity is None:
+        return None
+    native = getattr(loops.native, "__file__", None)
+    about = os.stat(native) if native else None
+    told = (
+        *(FORMAT, code_files(), sys.version, np.__version__, platform.machine()),
+        (native, about and (about.st_size, about.st_mtime_ns)),
+        sorted(item for item in os.environ.items() if item[0].startswith("VKSCHED_")),
+        (model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)),
+        (cache.length, cache.dtype, size, rewriting),
+    )
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# -- graphs as plain data --------------------------------------------------------------------------
+
+
+def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> dict[str, Any] | None:
+    """Returns a graph with names for weights and states; None where it has others, too much data of
+    its own, or asked for the memory of devices.
+    """
+    weights: dict[object, Any] = dict(model.weights.leaves())  # type: ignore[arg-type]
+    states: dict[object, Any] = {
+        tensor: (name, *cache.sizes[name]) for name, tensor in cache.states.items()
+    }
+    attrs: dict[Attrs, int] = {}
+    types: dict[TensorType, int] = {}
+    leaves: list[tuple[int, str, Any]] = []
+    room = MOST_BYTES
+    for node_id, key in graph.keys.items():
+        if key in weights:
+            leaves.append((node_id, "weight", weights[key]))
+        elif key in states:
+            leaves.append((node_id, "state", states[key]))
+        elif graph.nodes[node_id].op == "constant":
+            room -= graph.data[node_id].nbytes
+            leaves.append((node_id, "constant", _text_of(graph.data[node_id]) if room >= 0 else ""))
+        else:
+            return None
+    if room < 0 or len(graph.outputs) != 1 or any("conv" in node.op for node in graph.nodes):
+        return None
+    nodes = [
+        (
+            n.op,
+            n.inputs,
+            attrs.setdefault(n.attrs, len(attrs)),
+            types.setdefault(n.type, len(types)),
+            n.name,
+        )
+        for n in graph.nodes
+    ]
+    return {
+        "nodes": nodes,
+        "attrs": [dict(each) for each in attrs],
+        "types": [(each.shape, each.dtype) for each in types],
+        "leaves": leaves,
+        "outputs": graph.outputs,
+        "kept": graph.kept,
+        "merged": dict(graph.merged),
+    }
+
+
+def _graph(told: Mapping[str, Any], model: LanguageModel, cache: KeyValueCache) -> Graph:
+    """Returns the graph of a document.
+
+    Raises:
+        VkschedError, or one of DAMAGE: it does not fit the model.
+    """
+    attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in told["attrs"]]
+    types = [TensorType(tuple(shape), dtype) for shape, dtype in told["types"]]
+    nodes = tuple(
+        [
+            Node(at, op, tuple(inputs), attrs[attr], types[kind], name)
+            for at, (op, inputs, attr, kind, name) in enumerate(told["nodes"])
+        ]
+    )
+    data: dict[int, Held] = {}
+    keys: dict[int, object] = {}
+    initial: dict[int, NDArray] = {}
+    for node_id, kind, given in told["leaves"]:
+        wanted = nodes[node_id].type
+        if kind == "constant":
+            data[node_id], keys[node_id] = _array_of(given, wanted), object()
+            continue
+        name, *how = given
+        if kind == "weight":
+            leaf = model.weights.leaf(name, tuple(how[0]), how[1])
+        else:
+            leaf = cache.state(name, *how)
+        if leaf.type != wanted or leaf.held is None:
+            raise ValueError(f"{name}: expected {wanted}, got {leaf.type}")
+        keys[node_id] = leaf
+        if kind == "weight":
+            data[node_id] = leaf.held
+        else:
+            initial[node_id] = as_array(leaf.held)
+    outputs = tuple((name, node_id) for name, node_id in told["outputs"])
+    maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
+    kept, merged = tuple(told["kept"]), MappingProxyType(dict(told["merged"]))
+    return Graph(nodes, outputs, *maps, kept, merged).verify()
+
+
+def _attr(value: Any) -> AttrValue:
+    return tuple(map(_attr, value)) if isinstance(value, list) else value
+
+
+def _text_of(held: Held) -> str:
+    return b64encode(np.ascontiguousarray(as_array(held)).tobytes()).decode("ascii")
+
+
+def _array_of(text: str, wanted: TensorType) -> NDArray:
+    flat = np.frombuffer(b64decode(text), numpy_dtype(wanted.dtype))
+    return flat.reshape(wanted.shape)  # read-only, as constants are
