@@ -162,7 +162,7 @@ def in_the_run() -> tuple[float, float, float]:
     pairs: list[tuple[float, float]] = []
     with vs.Scheduler(["cpu"], tune=False, monitor=False) as sched:
         run = sched.compile(outputs)
-        seen = Watch(sched._graphs, "auto").activity.ran
+        seen = Watch(sched.graphs, "auto").activity.ran
         for number in range(1600):
             took: dict[bool, float] = {}
             for watched in (False, True) if number % 2 else (True, False):

@@ -22,7 +22,7 @@ from .engine.run import Run
 from .engine.states import StateTable
 from .errors import DeviceError, GraphError
 from .fork import Owner
-from .graph import Graph, Outputs, Updates
+from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .monitor.opening import watch
@@ -152,9 +152,9 @@ class Scheduler:
             if told is not None:
                 about = self._preparing.machine, policy, self._opened.with_cpu
                 configuring = Configuring(told, self._states.lie, *about)
-            self._graphs = Graphs(self._preparing, configuring)
-            self._membership = Membership(self._preparing, self._graphs)
-            self._unwatch = watch(self._graphs, policy, monitor)
+            self.graphs = Graphs(self._preparing, configuring)
+            self._membership = Membership(self._preparing, self.graphs)
+            self._unwatch = watch(self.graphs, policy, monitor)
         except BaseException:
             self._opened.close()
             raise
@@ -230,25 +230,13 @@ class Scheduler:
             if updates or observe:
                 raise GraphError("[compile] expected a model without updates and observe")
             about = placement or {}, limit, progress, len(self._opened.devices) > 1, precision
-            run = _run_of_model(outputs, self._graphs, *about)
+            run = _run_of_model(outputs, self.graphs, *about)
             with self._lock:
                 self._models.add(run)
             if run.model.is_static:
                 run.prepare()
             return run
-        return self._graphs.compile(outputs, placement, progress, updates, observe, precision)
-
-    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run:
-        """As `compile`, of a graph of one output that was rewritten for these devices before, by
-        this scheduler or another one of the same `rewriting`: `run.plan.graph`.
-        """
-        self._owner.require("the scheduler")
-        return self._graphs.compile_rewritten(graph, progress)
-
-    @property
-    def rewriting(self) -> str | None:
-        """What decides how graphs are rewritten; None where that is more than words tell."""
-        return self._graphs.rewriting
+        return self.graphs.compile(outputs, placement, progress, updates, observe, precision)
 
     def reserve(
         self,
@@ -262,7 +250,7 @@ class Scheduler:
         """Returns the plan that `compile` would carry out now: where everything would run, and what
         it would take on each device. Nothing is allocated.
         """
-        return self._graphs.reserve(outputs, placement, updates, observe, precision)
+        return self.graphs.reserve(outputs, placement, updates, observe, precision)
 
     def function(
         self,
@@ -279,7 +267,7 @@ class Scheduler:
         of these and a dict of updates of states. Weights and states belong outside of it.
         bounds: of integer inputs, as in `vs.input`. limit: how many shapes are kept.
         """
-        return Function(build, self._graphs, placement, bounds or {}, limit, precision)
+        return Function(build, self.graphs, placement, bounds or {}, limit, precision)
 
     def read(self, state: Tensor) -> NDArray:
         """Returns a state's value as the last run left it; waits for a run that uses states.
@@ -324,7 +312,7 @@ class Scheduler:
             models = list(self._models)
         for model in models:
             model.synchronize()
-        self._graphs.synchronize()
+        self.graphs.synchronize()
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees graphs, states and devices; safe
@@ -333,13 +321,13 @@ class Scheduler:
         """
         if self._owner.forked:
             return
-        self._graphs.require_outside("close")
+        self.graphs.require_outside("close")
         self._unwatch()
         with self._lock:
             models = list(self._models)
         for model in models:
             model.close()  # their runs may still have stages to compile
-        if not self._graphs.close():
+        if not self.graphs.close():
             return  # who closes the last one goes on from here
         with self._lock:
             if self._closed:

@@ -166,8 +166,8 @@ def schedulers() -> Iterator[dict[str, str | None]]:
     told: dict[str, str | None] = {}
     for kind, (devices, how) in kinds.items():
         with vs.Scheduler(devices, **how) as sched:
-            assert sched.rewriting == sched.rewriting
-            told[kind] = sched.rewriting
+            assert sched.graphs.rewriting == sched.graphs.rewriting
+            told[kind] = sched.graphs.rewriting
     yield told
 
 
@@ -175,17 +175,17 @@ def test_schedulers_tell_how_they_rewrite(monkeypatch: pytest.MonkeyPatch) -> No
     with schedulers() as told:
         assert None not in told.values() and len(set(told.values())) == len(told)
     with vs.Scheduler(["cpu"], config={}) as sched:
-        assert sched.rewriting is None
+        assert sched.graphs.rewriting is None
     if CARD:
         with vs.Scheduler(CARD) as sched:
             device: Any = sched.devices[0]
-            before = sched.rewriting
+            before = sched.graphs.rewriting
             limits = replace(device.spec.limits, storage_buffers=4)
             monkeypatch.setitem(
                 sched._preparing.specs, device.name, replace(device.spec, limits=limits)
             )
             monkeypatch.setattr(device, "_spec", replace(device._spec, limits=limits))
-            assert sched.rewriting not in (None, before)
+            assert sched.graphs.rewriting not in (None, before)
 
 
 def test_another_file_of_the_same_name_and_size_is_another_model(

@@ -26,7 +26,7 @@ def look(watch: Watch) -> SchedulerNow:
 
 
 def watch_of(sched: vs.Scheduler) -> Watch:
-    return Watch(sched._graphs, sched.policy)
+    return Watch(sched.graphs, sched.policy)
 
 
 @pytest.mark.parametrize("names", DEVICE_SETS.values(), ids=list(DEVICE_SETS))

@@ -120,7 +120,7 @@ with vs.Scheduler(names) as sched:
     locked, over = threading.Event(), threading.Event()
 
     def hold():  # as a thread does that compiles
-        with sched._graphs.lock:
+        with sched.graphs.lock:
             locked.set()
             over.wait()
 

@@ -403,5 +403,5 @@ def test_an_observer_that_would_wait_for_itself_is_refused(
 def test_closed_graphs_are_forgotten(device: GatedDevice) -> None:
     sched, run = compiled(device)
     run.close()
-    assert not sched._graphs.compiled and not sched._graphs.entries
+    assert not sched.graphs.compiled and not sched.graphs.entries
     sched.close()

@@ -162,7 +162,7 @@ def test_a_function_forgets_the_shape_not_used_for_longest(plans: list[int]) -> 
         f(x=np.ones(2, np.float32))
         assert len(plans) == 4 and f.shapes == ({"x": (3,)}, {"x": (2,)})
         f.close()
-        assert f.shapes == () and len(sched._graphs.compiled) == 0
+        assert f.shapes == () and len(sched.graphs.compiled) == 0
         with pytest.raises(vs.GraphError, match="limit"):
             sched.function(lambda x: x, limit=0)
 

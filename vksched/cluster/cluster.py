@@ -4,7 +4,7 @@
     vksched node --listen ADDRESS --credentials cluster.key     on each computer
     vs.Scheduler(cluster=vs.Cluster(["10.0.0.2:7700"], "cluster.key"))
 
-Examples: tests/cluster/test_cluster.py.
+Examples: tests/cluster/test_schedulers.py.
 """
 
 from __future__ import annotations

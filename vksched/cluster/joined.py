@@ -3,7 +3,7 @@
     Cluster --join--> Joined --devices, hosts, post, links--> engine
                         '-- a thread looks after nodes that are lost, and tells of those that return
 
-Examples: tests/cluster/test_cluster.py.
+Examples: tests/cluster/test_schedulers.py.
 """
 
 from __future__ import annotations

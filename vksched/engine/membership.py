@@ -3,7 +3,7 @@
     a run: HostLost --faults.py--> all its devices in quarantine --> generation without them
     it is there again --readmit--> out of quarantine --> the next run of each graph plans anew
 
-Examples: tests/cluster/test_readmit.py.
+Examples: tests/cluster/test_schedulers.py.
 """
 
 from __future__ import annotations

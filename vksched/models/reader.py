@@ -46,6 +46,15 @@ def sizes_of(length: int) -> list[int]:
     return [size for size in SIZES if size <= length]
 
 
+class CompilesRewritten(Protocol):
+    """What is used of a scheduler's graphs."""
+
+    @property
+    def rewriting(self) -> str | None: ...
+
+    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run: ...
+
+
 class Compiles(Places, Protocol):
     """What is used of a scheduler."""
 
@@ -62,10 +71,8 @@ class Compiles(Places, Protocol):
         observe: Observe | None = None,
     ) -> Run: ...
 
-    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run: ...
-
     @property
-    def rewriting(self) -> str | None: ...
+    def graphs(self) -> CompilesRewritten: ...
 
     @property
     def quarantined(self) -> Mapping[str, str]: ...
@@ -187,13 +194,13 @@ class Reader:
 
     def _compiled(self, size: int, parts: int) -> Run:
         """Returns a run of a step: of a graph that is kept, or that is written now."""
-        rewriting = self._scheduler.rewriting if parts == 1 and self._is_alone() else None
+        rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
         kept = KeptStep(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
             graph = kept.read()
             step = self._model.step(self._cache, size, parts) if graph is None else None
         if graph is not None:
-            return self._scheduler.compile_rewritten(graph, self._progress)
+            return self._scheduler.graphs.compile_rewritten(graph, self._progress)
         assert step is not None
         how = self.placement, self._progress
         run = self._scheduler.compile(step.logits, *how, updates=step.updates)

@@ -34,8 +34,17 @@ class Noting:
     def compile(self, *args: Any, **more: Any) -> Any:
         return self._noted(self._scheduler.compile(*args, **more))
 
+    @property
+    def graphs(self) -> Noting:
+        return self
+
+    @property
+    def rewriting(self) -> str | None:
+        told: str | None = self._scheduler.graphs.rewriting
+        return told
+
     def compile_rewritten(self, *args: Any) -> Any:
-        return self._noted(self._scheduler.compile_rewritten(*args))
+        return self._noted(self._scheduler.graphs.compile_rewritten(*args))
 
     def _noted(self, run: Any) -> Any:
         self.runs.append(run)
