@@ -3,7 +3,7 @@
     missing, weight --> weights    prepare --> Served: parts    start, commit, abort --> its runs
     add, read, write, remove --> states of devices               ready, done, failed --> caller
 
-Examples: tests/runtime/remote/test_server.py.
+Examples: tests/runtime/remote/test_node_server.py.
 """
 
 from __future__ import annotations
