@@ -80,6 +80,10 @@ ONE: Mapping[str, tuple[str, Built]] = {
         lambda x: 0.5 * x * (1.0 + vs.tanh(RATE * (x + 0.044715 * (x * x * x)))),
     ),
     "silu": ("silu", lambda x: x * vs.sigmoid(x)),
+    "hard swish": ("hard_swish", lambda x: x * vs.clip(x + 3.0, 0, 6) / 6.0),
+    "hard swish by a product": ("hard_swish", lambda x: x * (vs.clip(3.0 + x, 0, 6) * (1 / 6))),
+    "hard swish, gate divided": ("hard_swish", lambda x: vs.clip(x + 3.0, 0, 6) / 6.0 * x),
+    "hard swish by hard sigmoid": ("hard_swish", lambda x: x * vs.hard_sigmoid(x, 1 / 6, 0.5)),
     "layer norm": ("layer_norm", layer_norm),
     "layer norm by a product": ("layer_norm", layer_norm_by_product),
     "layer norm, scaled and shifted": ("layer_norm", lambda x: layer_norm(x) * ROW + ROW),
@@ -104,6 +108,9 @@ MANY: Mapping[str, Built] = {
     "gelu of something else": lambda x: (x + 1.0) * (vs.erf(x / ROOT) + 1.0) * 0.5,
     "tanh with another cube": lambda x: 0.5 * x * (1.0 + vs.tanh(RATE * (x + 0.05 * x**3.0))),
     "silu of something else": lambda x: (x + 1.0) * vs.sigmoid(x),
+    "hard swish of something else": lambda x: (x + 1.0) * vs.clip(x + 3.0, 0, 6) / 6.0,
+    "hard swish of another width": lambda x: x * vs.clip(x + 3.0, 0, 5) / 6.0,
+    "hard swish not divided": lambda x: x * vs.clip(x + 3.0, 0, 6) / 5.0,
     "norm over another axis": lambda x: x / vs.sqrt(vs.reduce_mean(x * x, 1, keepdims=True) + 1e-6),
     "norm of something else": lambda x: (x + 1.0) / vs.sqrt(variance(x) + 1e-6),
     "variance of something else": lambda x: centred(x) / vs.sqrt(variance(x) + 1e-5),
@@ -119,7 +126,7 @@ def test_what_only_looks_like_it_stays(name: str) -> None:
     x = vs.input("x", ROWS)
     before, _ = vs.build_graph(MANY[name](x))
     after = both(MANY[name](x), {"x": values(*ROWS)})
-    assert not {"gelu", "gelu_tanh", "silu"} & set(ops_of(after))
+    assert not {"gelu", "gelu_tanh", "silu", "hard_swish"} & set(ops_of(after))
     norms = {"layer_norm", "rms_norm", "matmul", "add", "mul", "div"}
     found, were = (sorted(set(ops_of(g)) & norms) for g in (after, before))
     assert found == were

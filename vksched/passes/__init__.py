@@ -1,7 +1,8 @@
 """Passes: each takes a graph, and returns one of the same results that takes less work.
 
     simplify: folds constants, makes equal calls one, drops nodes without effect or readers
-    recognise: makes one op of small ones: attention, norms, activations, a bias
+    recognise: makes one op of small ones: attention, norms, activations, a bias; convolutions take
+        scale and shift of their channels into weights and bias
     hold_halves: holds weights as float16 for products of few rows whose precision allows it
     read_packed: lets products and look-ups read weights of few bits as they are
     convolve: gives convolutions with known weights the form that takes fewest products
@@ -27,12 +28,13 @@ from contextlib import suppress
 
 from ..graph import Graph
 from ..ops.core.op import THEN, all_ops
-from .activations import to_gelu, to_silu
+from .activations import to_gelu, to_hard_swish, to_silu
 from .attend import read_by_length, to_attention, write_by_length
 from .chains import fuse_chains
 from .convolve import convolve
 from .epilogues import fuse_epilogues
 from .fold import fold_constants
+from .folded import fold_scale, fold_shift
 from .halves import hold_halves
 from .layers import LookedInside, shorten
 from .norms import add_bias, scale_norm, shift_norm, to_norm
@@ -58,9 +60,9 @@ __all__ = [
 Pass = Callable[[Graph, Wishes], Graph]
 
 PATTERNS: Rules = {
-    "mul": (to_gelu, to_silu, to_norm, scale_norm),
-    "div": (to_norm,),
-    "add": (shift_norm, add_bias),
+    "mul": (fold_scale, to_gelu, to_silu, to_hard_swish, to_norm, scale_norm),
+    "div": (to_hard_swish, to_norm),
+    "add": (fold_shift, shift_norm, add_bias),
     "matmul": (to_attention,),
     "attention": (read_by_length,),
     "cached_attention": (read_by_length,),

@@ -1,4 +1,4 @@
-"""Activations that a file writes out in small ops: GELU, by erf and by tanh, and SiLU.
+"""Activations that a file writes out in small ops: GELU, by erf and by tanh, SiLU, hard swish.
 
     x -> mul 0.7071 -> erf -> add 1 -> mul x -> mul 0.5      is      x -> gelu
 
@@ -12,7 +12,7 @@ import math
 
 from ..graph import Node
 from ..types import FLOAT32
-from .match import factors, is_near, power_of, sole
+from .match import factors, is_near, power_of, scaled, sole
 from .rewrite import Rewriter
 
 TANH_CUBE = 0.044715
@@ -74,3 +74,38 @@ def to_silu(r: Rewriter, node: Node) -> int | None:
         if curve is not None and curve.inputs[0] == x and r[x].type == node.type:
             return r.emit("silu", (x,))
     return None
+
+
+def to_hard_swish(r: Rewriter, node: Node) -> int | None:
+    """x clip(x + 3, 0, 6) / 6, and x hard_sigmoid(x) of that slope."""
+    if node.type.dtype != FLOAT32:
+        return None
+    product, number = node, 1.0
+    if node.op == "div":
+        divisor, found = r.scalar(node.inputs[1]), sole(r, node.inputs[0], "mul")
+        if not divisor or found is None:
+            return None
+        product, number = found, 1.0 / divisor
+    more, others = factors(r, product)
+    if len(others) != 2:
+        return None
+    for x, gate in (others, reversed(others)):
+        if r[x].type != node.type:
+            continue
+        gate, scale = scaled(r, gate)
+        if is_near(6 * number * more * scale * _slope(r, gate, x), 1.0):
+            return r.emit("hard_swish", (x,))
+    return None
+
+
+def _slope(r: Rewriter, gate: int, x: int) -> float:
+    """Returns c / 6 where a value is c clip(x + 3, 0, 6) / 6, and 0 of all else."""
+    if (bent := sole(r, gate, "hard_sigmoid")) is not None:
+        slope, half = bent.attrs.as_float("alpha"), bent.attrs.as_float("beta")
+        return 1 / 6 if bent.inputs[0] == x and is_near(6 * slope, 1.0) and half == 0.5 else 0.0
+    cut = sole(r, gate, "clip")
+    inner = None if cut is None else sole(r, cut.inputs[0], "add")
+    if cut is None or inner is None or (cut.attrs["low"], cut.attrs["high"]) != (0.0, 6.0):
+        return 0.0
+    number, others = factors(r, inner, "add")
+    return 1.0 if number == 3.0 and others == [x] else 0.0
