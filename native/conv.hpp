@@ -2,6 +2,7 @@
 #pragma once
 
 #include "packed.hpp" // which vectors there are
+#include "steps.hpp"
 
 #include <algorithm>
 #include <array>
@@ -62,22 +63,6 @@ struct Area {
     const float* x;
     size_t channel, pitch, count; // floats from channel to channel; results up to the last one
     std::vector<size_t> shifts;
-};
-
-// One step behind a convolution: of registers a and b, with parameters.
-enum Function { ADD, MUL, RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH };
-
-struct Step {
-    Function function;
-    size_t a, b;
-    float p, q;
-};
-
-// Registers: the convolution, a residual where there is one, constants, results of the steps.
-struct Steps {
-    size_t operands = 1;
-    std::vector<float> constants;
-    std::vector<Step> steps;
 };
 
 // A convolution of one image. residual: null, or laid out as the result.

@@ -339,38 +339,6 @@ Pooled pooled_of(size_t vectors, std::index_sequence<V...>)
 
 // -- results --------------------------------------------------------------------------------------
 
-INLINED float within(float x, float low, float high)
-{
-    x = x < low ? low : x; // of NaN neither holds
-    return x > high ? high : x;
-}
-
-template <class F>
-INLINED void each_value(float* to, size_t count, F of)
-{
-#pragma GCC ivdep
-    for (size_t at = 0; at < count; ++at)
-        to[at] = of(at);
-}
-
-INLINED void take(const Step& step, const float* a, const float* b, float* to, size_t count)
-{
-    const float p = step.p, q = step.q;
-    switch (step.function) {
-    case ADD: return each_value(to, count, [=](size_t i) { return a[i] + b[i]; });
-    case MUL: return each_value(to, count, [=](size_t i) { return a[i] * b[i]; });
-    case RELU: return each_value(to, count, [=](size_t i) { return a[i] < 0 ? 0.0f : a[i]; });
-    case CLIP: return each_value(to, count, [=](size_t i) { return within(a[i], p, q); });
-    case LEAKY_RELU:
-        return each_value(to, count, [=](size_t i) { return a[i] < 0 ? a[i] * p : a[i]; });
-    case HARD_SIGMOID:
-        return each_value(to, count, [=](size_t i) { return within(p * a[i] + q, 0, 1); });
-    case HARD_SWISH:
-        return each_value(to, count,
-                          [=](size_t i) { return a[i] * within((a[i] + 3) / 6, 0, 1); });
-    }
-}
-
 // The registers of a convolution's steps: WIDEST values each, the first ones a residual's.
 struct Ending {
     const Conv& conv;
@@ -406,7 +374,7 @@ INLINED void take_all(Ending& ending, const float* beside, float* made, size_t c
         ending.at[1] = beside;
     ending.to.back() = made;
     for (size_t number = 0; number < told.steps.size(); ++number) {
-        const Step& step = told.steps[number];
+        const ChainStep& step = told.steps[number];
         take(step, ending.at[step.a], ending.at[step.b], ending.to[number], count);
     }
 }

@@ -239,7 +239,8 @@ const std::map<std::string, Ways> functions{{"exp", {over<Exp>, over_wide<Exp>}}
                                             {"gelu_tanh_slope",
                                              {over<GeluTanhSlope>, over_wide<GeluTanhSlope>}},
                                             {"sigmoid", {over<Sigmoid>, over_wide<Sigmoid>}},
-                                            {"silu", {over<Silu>, over_wide<Silu>}}};
+                                            {"silu", {over<Silu>, over_wide<Silu>}},
+                                            {"tanh", {over<Tanh>, over_wide<Tanh>}}};
 
 void run(const std::string& name, const py::buffer& x, const py::buffer& out, bool wide)
 {

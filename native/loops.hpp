@@ -2,7 +2,9 @@
 //
 //   loops.cpp           the module; functions of one value and norms
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
+//   loops_chain.cpp     elementwise steps in one pass, by steps.hpp
 //   loops_conv.cpp      convolutions and pools, by conv_ways.hpp
+//   loops_moves.cpp     copies, and sums along an axis
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
 //   loops_program.cpp   many of them in one call
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
@@ -18,7 +20,9 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace py = pybind11;
 
@@ -72,6 +76,40 @@ using ValueLoop = void (*)(const float*, float*, size_t);
 using NormLoop = void (*)(const Norm&, const float*, float*);
 ValueLoop value_loop(const std::string& name, bool wide);
 NormLoop norm_loop(bool wide);
+
+// Where the operands of a loop of a program lie, and behind them its result.
+struct Operands {
+    char* const* at;
+    const uint32_t* slots;
+
+    template <class T>
+    T* get(size_t operand) const
+    {
+        return reinterpret_cast<T*>(at[slots[operand]]);
+    }
+};
+
+// A loop as it is told: how many slots it has, its result's too.
+struct Told {
+    const std::vector<int64_t>& numbers;
+    const std::vector<float>& reals;
+    size_t slots, pieces;
+    bool wide;
+};
+
+// A loop of a program that was made ready; run is called by several threads.
+struct Loop {
+    virtual ~Loop() = default;
+    virtual void run(const Operands& given, size_t piece) const = 0;
+};
+
+std::unique_ptr<Loop> chain_loop(const Told& told);
+std::unique_ptr<Loop> concat_loop(const Told& told);
+std::unique_ptr<Loop> conv_loop(const Told& told);
+std::unique_ptr<Loop> copy_loop(const Told& told);
+std::unique_ptr<Loop> gather_loop(const Told& told);
+std::unique_ptr<Loop> pool_loop(const Told& told);
+std::unique_ptr<Loop> reduce_loop(const Told& told);
 
 void add_conv(py::module_& m);
 void add_integer(py::module_& m);

@@ -12,7 +12,6 @@
 
 #include <pybind11/stl.h>
 
-#include <map>
 #include <tuple>
 
 #ifdef HAS_VECTORS
@@ -88,20 +87,10 @@ Sliding sliding(std::vector<ptrdiff_t> stride, std::vector<ptrdiff_t> dilation,
     return {std::move(stride), std::move(dilation), std::move(begin)};
 }
 
-const std::map<std::string, Function> functions{
-    {"add", ADD},
-    {"mul", MUL},
-    {"relu", RELU},
-    {"clip", CLIP},
-    {"leaky_relu", LEAKY_RELU},
-    {"hard_sigmoid", HARD_SIGMOID},
-    {"hard_swish", HARD_SWISH},
-};
-
 py::list function_names()
 {
     py::list made;
-    for (const auto& [name, function] : functions)
+    for (const std::string& name : step_names())
         made.append(name);
     return made;
 }
@@ -115,11 +104,13 @@ Steps steps_of(size_t operands, std::vector<float> constants, const std::vector<
     Steps made{operands, std::move(constants), {}};
     size_t there = operands + made.constants.size();
     for (const auto& [name, a, b, p, q] : given) {
-        const auto found = functions.find(name);
-        if (found == functions.end())
-            throw py::key_error(name);
+        ChainStep step = step_named(name, true);
         require(a < there && b < there, "expected registers that are there");
-        made.steps.push_back({found->second, a, b, p, q});
+        step.a = a;
+        step.b = b;
+        step.p = p;
+        step.q = q;
+        made.steps.push_back(step);
         ++there;
     }
     return made;
@@ -216,7 +207,122 @@ void pool(const std::string& kind, const py::buffer& x, const py::buffer& out,
         combine(told, wide);
 }
 
+// -- steps of programs ----------------------------------------------------------------------------
+
+constexpr size_t WINDOW = 6 * AXES; // numbers of a window
+
+// Sizes, kernel, results, stride, dilation and begin of three axes each.
+Window told_window(const Told& told, size_t at)
+{
+    require(told.numbers.size() >= at + WINDOW, "expected a window");
+    Window made{};
+    const auto three = [&](auto& to) {
+        for (auto& each : to)
+            each = told.numbers[at++];
+    };
+    three(made.sizes);
+    three(made.kernel);
+    three(made.out);
+    three(made.stride);
+    three(made.dilation);
+    three(made.begin);
+    return made;
+}
+
+// A piece: of one image some channels of results, whole groups where there are several.
+struct ConvLoop : Loop {
+    Conv conv{};
+    Steps steps;
+    size_t images, each; // channels of a piece
+    bool has_bias, wide;
+
+    void run(const Operands& given, size_t piece) const override
+    {
+        const size_t all = conv.groups * conv.results, parts = (all + each - 1) / each;
+        const size_t image = piece / parts, first = piece % parts * each;
+        const size_t many = std::min(each, all - first), plane = conv.window.results();
+        const size_t x_image = conv.groups * conv.channels * conv.window.planes();
+        Conv own = conv;
+        own.steps = &steps;
+        own.x = given.get<float>(0) + image * x_image;
+        if (conv.groups == 1) {
+            own.results = many;
+        } else {
+            own.groups = many / conv.results;
+            own.x += first / conv.results * conv.channels * conv.window.planes();
+        }
+        const size_t start = (image * all + first) * plane;
+        own.w = given.get<Anywhere>(1) + first * conv.channels * conv.window.taps();
+        own.bias = has_bias ? given.get<float>(2) + first : nullptr;
+        own.residual = steps.operands > 1 ? given.get<float>(2 + has_bias) + start : nullptr;
+        own.out = given.get<float>(1 + has_bias + steps.operands) + start;
+        convolve(own, wide ? 2 : 0);
+    }
+};
+
+// A piece: some planes.
+struct PoolLoop : Loop {
+    Pool pool{};
+    size_t pieces;
+    bool wide;
+
+    void run(const Operands& given, size_t piece) const override
+    {
+        const size_t first = pool.planes * piece / pieces;
+        Pool own = pool;
+        own.planes = pool.planes * (piece + 1) / pieces - first;
+        own.x = given.get<float>(0) + first * pool.window.planes();
+        own.out = given.get<float>(1) + first * pool.window.results();
+        if (own.planes)
+            combine(own, wide ? 2 : 0);
+    }
+};
+
 } // namespace
+
+// numbers: images, channels and results of a group, groups, channels of results of a piece, has a
+// bias, window, steps.
+std::unique_ptr<Loop> conv_loop(const Told& told)
+{
+    constexpr size_t own = 6;
+    auto made = std::make_unique<ConvLoop>();
+    made->conv.window = told_window(told, own);
+    made->steps = told_steps(told, own + WINDOW, 0);
+    made->images = told.numbers[0];
+    made->conv.channels = told.numbers[1];
+    made->conv.results = told.numbers[2];
+    made->conv.groups = told.numbers[3];
+    made->each = told.numbers[4];
+    made->has_bias = told.numbers[5] != 0;
+    made->wide = told.wide;
+    const size_t all = made->conv.groups * made->conv.results;
+    require(made->each > 0 && all > 0 && (made->conv.groups == 1 || made->each % made->conv.results == 0)
+                && told.pieces == made->images * ((all + made->each - 1) / made->each)
+                && told.slots == 2 + made->has_bias + made->steps.operands,
+            "expected pieces of whole groups, and a slot for each operand and the result");
+    return made;
+}
+
+// numbers: planes, whether it is a mean, window. reals: of a mean the places that each window
+// counts, axis after axis.
+std::unique_ptr<Loop> pool_loop(const Told& told)
+{
+    auto made = std::make_unique<PoolLoop>();
+    Pool& pool = made->pool;
+    pool.window = told_window(told, 2);
+    pool.planes = told.numbers[0];
+    pool.kind = told.numbers[1] ? MEAN : LARGEST;
+    made->pieces = told.pieces;
+    made->wide = told.wide;
+    size_t at = 0;
+    for (size_t axis = 0; axis < AXES; ++axis) {
+        pool.counts[axis].assign(pool.window.out[axis], 1.0f);
+        for (size_t place = 0; pool.kind == MEAN && place < pool.window.out[axis]; ++place)
+            pool.counts[axis][place] = told.reals.at(at++);
+    }
+    require(told.slots == 2 && told.reals.size() == at, "expected counts of a mean, and two slots");
+    return made;
+}
 
 void add_conv(py::module_& m)
 {
@@ -229,5 +335,7 @@ void add_conv(py::module_& m)
           py::arg("sliding"), py::arg("counts"), py::arg("wide") = 2);
 }
 #else
+std::unique_ptr<Loop> conv_loop(const Told&) { throw py::key_error("conv"); }
+std::unique_ptr<Loop> pool_loop(const Told&) { throw py::key_error("pool"); }
 void add_conv(py::module_&) {}
 #endif

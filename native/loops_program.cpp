@@ -6,9 +6,11 @@
 //   p.help()                  takes pieces of loops until the run ends; on any thread
 //
 // vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
-// where one value lies, without gaps. A run never waits for who has not taken a piece.
+// where one value lies, without gaps. A run never waits for who has not taken a piece. An index
+// outside its axis raises IndexError with the number of the loop, and what was expected.
 // Examples: tests/ops/test_recipes.py.
 #include "packed.hpp"
+#include "steps.hpp"
 
 #include <pybind11/stl.h>
 
@@ -19,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,8 +36,10 @@ namespace {
 struct Step;
 using Way = void (*)(const Step&, char* const*, size_t);
 
-// One loop. at: where slots lie. value, norm, packed: the loop of others that it calls.
+// One loop: `own`, or a way. at: where slots lie. value, norm, packed: the loop of others that it
+// calls.
 struct Step {
+    std::unique_ptr<Loop> own;
     Way way = nullptr;
     std::vector<uint32_t> slots;
     std::vector<int64_t> numbers;
@@ -52,99 +57,16 @@ struct Step {
         return reinterpret_cast<T*>(at[slots[operand]]);
     }
     float* result(char* const* at) const { return slot<float>(at, slots.size() - 1); }
+    void run(char* const* at, size_t piece) const
+    {
+        if (own)
+            own->run({at, slots.data()}, piece);
+        else
+            way(*this, at, piece);
+    }
 };
-
-// -- one value at a time -------------------------------------------------------------------------
-
-struct Negative {
-    INLINED float of(float x) { return -x; }
-};
-struct Absolute {
-    INLINED float of(float x) { return std::fabs(x); }
-};
-struct Relu {
-    INLINED float of(float x) { return x < 0 ? 0.0f : x; } // NaN stays
-};
-struct Square {
-    INLINED float of(float x) { return x * x; }
-};
-struct Root {
-    INLINED float of(float x) { return std::sqrt(x); }
-};
-struct InverseRoot {
-    INLINED float of(float x) { return 1.0f / std::sqrt(x); }
-};
-struct Reciprocal {
-    INLINED float of(float x) { return 1.0f / x; }
-};
-struct Add {
-    INLINED float of(float a, float b) { return a + b; }
-};
-struct Subtract {
-    INLINED float of(float a, float b) { return a - b; }
-};
-struct Multiply {
-    INLINED float of(float a, float b) { return a * b; }
-};
-struct Divide {
-    INLINED float of(float a, float b) { return a / b; }
-};
-struct Maximum {
-    INLINED float of(float a, float b) { return a > b || a != a ? a : b; }
-};
-struct Minimum {
-    INLINED float of(float a, float b) { return a < b || a != a ? a : b; }
-};
-
-template <class F>
-INLINED void unary_body(const Step& step, char* const* at, size_t)
-{
-    const float* x = step.slot<float>(at, 0);
-    float* out = step.result(at);
-    const int64_t count = step.numbers[0];
-#pragma GCC ivdep
-    for (int64_t i = 0; i < count; ++i)
-        out[i] = F::of(x[i]);
-}
-
-// numbers: four sizes, innermost first, and the strides of a and b, of which the first are 0 or 1.
-template <class F>
-INLINED void binary_body(const Step& step, char* const* at, size_t)
-{
-    const int64_t *sizes = step.numbers.data(), *a_steps = sizes + 4, *b_steps = sizes + 8;
-    const int64_t count = sizes[0];
-    float* out = step.result(at);
-    for (int64_t i = 0; i < sizes[3]; ++i)
-        for (int64_t j = 0; j < sizes[2]; ++j)
-            for (int64_t k = 0; k < sizes[1]; ++k, out += count) {
-                const float* a = step.slot<float>(at, 0) + i * a_steps[3] + j * a_steps[2]
-                    + k * a_steps[1];
-                const float* b = step.slot<float>(at, 1) + i * b_steps[3] + j * b_steps[2]
-                    + k * b_steps[1];
-                if (a_steps[0] && b_steps[0]) {
-#pragma GCC ivdep
-                    for (int64_t n = 0; n < count; ++n)
-                        out[n] = F::of(a[n], b[n]);
-                } else if (a_steps[0]) {
-#pragma GCC ivdep
-                    for (int64_t n = 0; n < count; ++n)
-                        out[n] = F::of(a[n], *b);
-                } else if (b_steps[0]) {
-#pragma GCC ivdep
-                    for (int64_t n = 0; n < count; ++n)
-                        out[n] = F::of(*a, b[n]);
-                } else {
-                    std::fill_n(out, count, F::of(*a, *b));
-                }
-            }
-}
 
 // -- rows ----------------------------------------------------------------------------------------
-
-void values(const Step& step, char* const* at, size_t)
-{
-    step.value(step.slot<float>(at, 0), step.result(at), step.numbers[0]);
-}
 
 // numbers: rows, columns, centered, scaled, shifted. reals: eps.
 void norms(const Step& step, char* const* at, size_t)
@@ -191,7 +113,7 @@ INLINED void softmax_body(const Step& step, char* const* at, size_t)
     for (int64_t row = 0; row < rows; ++row, x += columns, out += columns) {
         float largest = x[0], sums[lanes] = {};
         for (int64_t i = 1; i < columns; ++i)
-            largest = Maximum::of(largest, x[i]);
+            largest = largest > x[i] || largest != largest ? largest : x[i]; // NaN wins
 #pragma GCC ivdep
         for (int64_t i = 0; i < columns; ++i)
             out[i] = x[i] - largest;
@@ -474,18 +396,6 @@ INLINED void attention_body(const Step& step, char* const* at, size_t piece)
 
 // -- the table -----------------------------------------------------------------------------------
 
-template <class F>
-void unary(const Step& step, char* const* at, size_t piece)
-{
-    unary_body<F>(step, at, piece);
-}
-
-template <class F>
-void binary(const Step& step, char* const* at, size_t piece)
-{
-    binary_body<F>(step, at, piece);
-}
-
 void softmax(const Step& step, char* const* at, size_t piece) { softmax_body(step, at, piece); }
 
 void matmul(const Step& step, char* const* at, size_t piece) { matmul_body(step, at, piece); }
@@ -498,18 +408,6 @@ void attention(const Step& step, char* const* at, size_t piece)
 }
 
 #ifdef WIDE
-template <class F>
-WIDE void unary_wide(const Step& step, char* const* at, size_t piece)
-{
-    unary_body<F>(step, at, piece);
-}
-
-template <class F>
-WIDE void binary_wide(const Step& step, char* const* at, size_t piece)
-{
-    binary_body<F>(step, at, piece);
-}
-
 WIDE void softmax_wide(const Step& step, char* const* at, size_t piece)
 {
     softmax_body(step, at, piece);
@@ -532,10 +430,6 @@ WIDE void attention_wide(const Step& step, char* const* at, size_t piece)
 
 const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
-template <class F>
-constexpr Way unary_wide = unary<F>;
-template <class F>
-constexpr Way binary_wide = binary<F>;
 constexpr Way softmax_wide = softmax, matmul_wide = matmul;
 constexpr Way rotary_wide = rotary, attention_wide = attention;
 const bool has_wide = false;
@@ -550,19 +444,6 @@ struct Kind {
 constexpr size_t ATTENTION = sizeof(Attention) / sizeof(int64_t);
 
 const std::map<std::string, Kind> kinds{
-    {"neg", {unary<Negative>, unary_wide<Negative>, 1, 1, 0}},
-    {"abs", {unary<Absolute>, unary_wide<Absolute>, 1, 1, 0}},
-    {"relu", {unary<Relu>, unary_wide<Relu>, 1, 1, 0}},
-    {"square", {unary<Square>, unary_wide<Square>, 1, 1, 0}},
-    {"sqrt", {unary<Root>, unary_wide<Root>, 1, 1, 0}},
-    {"rsqrt", {unary<InverseRoot>, unary_wide<InverseRoot>, 1, 1, 0}},
-    {"reciprocal", {unary<Reciprocal>, unary_wide<Reciprocal>, 1, 1, 0}},
-    {"add", {binary<Add>, binary_wide<Add>, 2, 12, 0}},
-    {"sub", {binary<Subtract>, binary_wide<Subtract>, 2, 12, 0}},
-    {"mul", {binary<Multiply>, binary_wide<Multiply>, 2, 12, 0}},
-    {"div", {binary<Divide>, binary_wide<Divide>, 2, 12, 0}},
-    {"maximum", {binary<Maximum>, binary_wide<Maximum>, 2, 12, 0}},
-    {"minimum", {binary<Minimum>, binary_wide<Minimum>, 2, 12, 0}},
     {"norm", {norms, norms, 1, 5, 1}},
     {"softmax", {softmax, softmax_wide, 1, 2, 0}},
     {"matmul", {matmul, matmul_wide, 2, 11, 0}},
@@ -574,7 +455,12 @@ const std::map<std::string, Kind> kinds{
 #endif
 };
 
-const Kind values_kind{values, values, 1, 1, 0};
+using Maker = std::unique_ptr<Loop> (*)(const Told&);
+
+const std::map<std::string, Maker> makers{
+    {"chain", chain_loop}, {"concat", concat_loop}, {"conv", conv_loop}, {"copy", copy_loop},
+    {"gather", gather_loop}, {"pool", pool_loop}, {"reduce", reduce_loop},
+};
 
 // "linear_packed q4_K": the loop, and what it calls.
 std::pair<std::string, std::string> parted(const std::string& name)
@@ -587,22 +473,27 @@ Step step_of(const py::handle& given, size_t slots, bool wide)
 {
     const auto told = py::cast<py::tuple>(given);
     const auto [name, calls] = parted(py::cast<std::string>(told[0]));
-    const auto found = kinds.find(name);
-    const Kind& kind = found == kinds.end() ? values_kind : found->second;
     Step made;
-    made.way = wide && has_wide ? kind.wide : kind.plain;
     made.slots = py::cast<std::vector<uint32_t>>(told[1]);
     made.numbers = py::cast<std::vector<int64_t>>(told[2]);
     made.reals = py::cast<std::vector<float>>(told[3]);
     made.pieces = py::cast<uint32_t>(told[4]);
-    require(made.slots.size() > kind.operands && made.numbers.size() == kind.numbers
-                && made.reals.size() == kind.reals && made.pieces > 0,
-            "expected as many slots, numbers and reals as the loop has");
+    require(made.pieces > 0, "expected at least one piece");
     for (const uint32_t slot : made.slots)
         require(slot < slots, "expected slots that there are");
+    if (const auto maker = makers.find(name); maker != makers.end()) {
+        made.own = maker->second({made.numbers, made.reals, made.slots.size(), made.pieces, wide});
+        return made;
+    }
+    const auto found = kinds.find(name);
     if (found == kinds.end())
-        made.value = value_loop(name, wide); // or it is no loop
-    else if (name == "cached_attention" || name == "softmax")
+        throw py::key_error(name);
+    const Kind& kind = found->second;
+    made.way = wide && has_wide ? kind.wide : kind.plain;
+    require(made.slots.size() > kind.operands && made.numbers.size() == kind.numbers
+                && made.reals.size() == kind.reals,
+            "expected as many slots, numbers and reals as the loop has");
+    if (name == "cached_attention" || name == "softmax")
         made.value = value_loop("exp", wide);
     else if (name == "norm")
         made.norm = norm_loop(wide);
@@ -674,9 +565,14 @@ public:
             ticket_.store(WAITING);
             begin();
         }
-        py::gil_scoped_release unlocked;
-        for (size_t number = 0; number < steps_.size(); ++number)
-            perform(number, alone);
+        size_t number = 0;
+        try {
+            py::gil_scoped_release unlocked;
+            for (; number < steps_.size(); ++number)
+                perform(number, alone);
+        } catch (const std::out_of_range& error) {
+            throw py::index_error(std::to_string(number) + " " + error.what());
+        }
     }
 
     void help()
@@ -724,7 +620,7 @@ private:
         const Step& step = steps_[number];
         if (alone || step.pieces == 1) {
             for (size_t piece = 0; piece < step.pieces; ++piece)
-                step.way(step, at_.data(), piece);
+                step.run(at_.data(), piece);
             return;
         }
         done_.store(0, std::memory_order_relaxed);
@@ -755,7 +651,7 @@ private:
         if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
             return true; // another one was first: look again
         try {
-            step.way(step, at_.data(), piece);
+            step.run(at_.data(), piece);
         } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
             no_memory_.store(true, std::memory_order_relaxed);
         }
@@ -776,6 +672,10 @@ private:
 
 void add_program(py::module_& m)
 {
+    py::list steps;
+    for (const std::string& name : step_names())
+        steps.append(name);
+    m.attr("program_steps") = steps; // of chains, by number
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)

@@ -29,18 +29,6 @@ struct Sigmoid {
     INLINED float of(float x) { return 1.0f / (1.0f + exponential(-x)); }
 };
 
-// x + x**3 p(x**2) near 0, to a relative error of 3e-9 by iterated weighted least squares.
-struct Tanh {
-    INLINED float of(float x)
-    {
-        constexpr float p[] = {-0.333332986f, 0.133319244f, -0.0537838303f, 0.0207959674f,
-                               -0.00589515269f};
-        const float q = x * x, near = x + x * q * polynomial(p, q);
-        const float far = 1.0f - 2.0f / (1.0f + exponential(2.0f * x));
-        return std::fabs(x) < 0.6f ? near : far;
-    }
-};
-
 struct Relu {
     INLINED float of(float x) { return x < 0 ? 0.0f : x; }
 };

@@ -6,6 +6,7 @@ pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -123,6 +124,13 @@ def test_drawn_convolutions(seed: int, wide: int) -> None:
     assert np.abs(out - wanted).max() <= bound
 
 
+CALLED = ("erf", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope", "sigmoid", "silu")
+
+
+def referred(op: str, x: NDArray) -> NDArray:
+    return all_ops()[op].reference((x.astype(np.float64),), Attrs({}))
+
+
 STEPS: list[tuple[str, tuple[float, float], Callable[[NDArray], NDArray]]] = [
     ("relu", (0, 0), lambda x: np.maximum(x, 0)),
     ("clip", (-0.5, 0.75), lambda x: np.clip(x, -0.5, 0.75)),
@@ -130,7 +138,19 @@ STEPS: list[tuple[str, tuple[float, float], Callable[[NDArray], NDArray]]] = [
     ("hard_sigmoid", (0.2, 0.5), lambda x: np.clip(np.float32(0.2) * x + np.float32(0.5), 0, 1)),
     ("hard_swish", (0, 0), lambda x: x * np.clip((x + 3) / 6, 0, 1)),
     ("add", (0, 0), lambda x: x + x),
+    ("sub", (0, 0), lambda x: x - x),
     ("mul", (0, 0), lambda x: x * x),
+    ("div", (0, 0), lambda x: x / x),
+    ("maximum", (0, 0), lambda x: np.maximum(x, x)),
+    ("minimum", (0, 0), lambda x: np.minimum(x, x)),
+    ("neg", (0, 0), np.negative),
+    ("abs", (0, 0), np.abs),
+    ("square", (0, 0), np.square),
+    ("sqrt", (0, 0), np.sqrt),
+    ("rsqrt", (0, 0), lambda x: 1 / np.sqrt(x)),
+    ("reciprocal", (0, 0), np.reciprocal),
+    ("tanh", (0, 0), lambda x: np.tanh(x.astype(np.float64))),
+    *((name, (0.0, 0.0), partial(referred, name)) for name in CALLED),
 ]
 
 
@@ -155,7 +175,7 @@ def test_each_step_is_its_function(
     native.conv(x, w, None, None, out, sliding, native.Steps(1, [], [(name, 0, 0, *given)]), wide)
     with np.errstate(all="ignore"):
         expected = wanted(sums)
-    assert np.allclose(out, expected, rtol=1e-6, atol=0, equal_nan=True)
+    assert np.allclose(out, expected, rtol=2e-6, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

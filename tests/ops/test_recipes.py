@@ -35,8 +35,9 @@ def run(
     case: Case, recipe: Recipe, wide: bool = True, begin: Callable[[Any], None] | None = None
 ) -> NDArray:
     """Runs a recipe. begin: is given the program when it begins."""
-    given = [*map(np.ascontiguousarray, case.inputs), *recipe.constants]
-    out = case.inputs[0].copy() if case.op == "write_rows" else np.empty_like(case.expected())
+    given = list(map(np.ascontiguousarray, case.inputs))
+    wanted = case.expected()
+    out = case.inputs[0].copy() if case.op == "write_rows" else np.empty(wanted.shape, wanted.dtype)
     if case.op != "write_rows":
         out.view(np.uint8 if out.ndim else out.dtype)[...] = 77
     made = [np.full(loop.elements, np.nan, np.float32) for loop in recipe.loops[:-1]]
@@ -70,6 +71,8 @@ def test_what_matters_has_a_recipe() -> None:
     ops = {case.op for case, _ in RECIPES}
     assert ops >= {"add", "mul", "silu", "relu", "layer_norm", "rms_norm", "chain", "write_rows"}
     assert ops >= {"linear_packed", "rotary_embedding", "cached_attention"}
+    assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
+    assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
 
 @pytest.mark.parametrize("op", ["linear_packed", "cached_attention"])
@@ -102,7 +105,7 @@ def test_a_run_that_nobody_helps_ends() -> None:
 
 def test_who_cannot_call_helpers_leaves_the_program_as_it_was() -> None:
     x, out = np.ones(4, np.float32), np.empty(4, np.float32)
-    program = native.Program([("neg", [0, 1], (4,), (), 1)], [16, 16], [0, 1])
+    program = native.Program([("concat", [0, 1], (1, 4), (), 1)], [16, 16], [0, 1])
 
     def fail() -> None:
         raise RuntimeError("no more threads")
@@ -111,18 +114,27 @@ def test_who_cannot_call_helpers_leaves_the_program_as_it_was() -> None:
         program.run([x, out], fail)
     program.help()  # ends at once
     program.run([x, out])
-    np.testing.assert_array_equal(out, -x)
+    np.testing.assert_array_equal(out, x)
 
 
 def test_what_does_not_fit_is_refused() -> None:
     x, out = np.ones(4, np.float32), np.empty(4, np.float32)
-    step: tuple[object, ...] = ("neg", [0, 1], (4,), (), 1)
+    step: tuple[object, ...] = ("concat", [0, 1], (1, 4), (), 1)
     with pytest.raises(KeyError):
-        native.Program([("nag", [0, 1], (4,), (), 1)], [16, 16], [0, 1])
+        native.Program([("konkat", [0, 1], (1, 4), (), 1)], [16, 16], [0, 1])
     for wrong in (
-        ("neg", [0, 2], (4,), (), 1),
-        ("neg", [0, 1], (), (), 1),
-        ("neg", [0], (4,), (), 1),
+        ("concat", [0, 2], (1, 4), (), 1),
+        ("concat", [0, 1], (1,), (), 1),
+        ("concat", [0, 1], (1, 4), (), 0),
+        ("softmax", [0, 1], (1,), (), 1),
+        ("softmax", [0], (1, 4), (), 1),
+        ("gather", [0, 1], (1, 4, 1, 1, 0), (), 1),
+        ("copy", [0, 1], (1, 4), (), 1),
+        ("reduce", [0, 1], (0, 1, 4), (), 1),
+        ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 1, 0), (0.0, 0.0), 1),
+        ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
+        ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 0), (), 1),
+        ("pool", [0, 1], (1, 0), (), 1),
     ):
         with pytest.raises(ValueError):
             native.Program([wrong], [16, 16], [0, 1])
@@ -154,7 +166,11 @@ def test_weights_that_count_for_nothing_hide_what_they_weigh() -> None:
 
 
 def test_a_loop_says_how_large_it_is() -> None:
-    """A call that numpy takes in pieces has no recipe."""
-    op, big = all_ops()["add"], vs.input("x", (1 << 10, 1 << 10)).type
-    assert op.recipe is not None and op.recipe((big, big), big, Attrs({})) is None
+    """A large call is several pieces, or has no recipe: numpy takes it in pieces."""
+    big = vs.input("x", (1 << 10, 1 << 10)).type
+    add, softmax = (all_ops()[name].recipe for name in ("add", "softmax"))
+    assert add is not None and softmax is not None
+    made = add((big, big), big, Attrs({}))
+    assert made is not None and made.loops[0].pieces > 1 and made.loops[0].work == big.size
+    assert softmax((big,), big, Attrs({"axis": 1})) is None
     assert Loop("neg", (0,), 1, (1,)).pieces == 1

@@ -1,7 +1,6 @@
 """Recipes: calls as loops of native/loops_program.cpp, many of which run in one call from Python.
 
-    registers   operands of the call | constants | results of the loops, of which the last one is
-                the call's
+    registers   operands of the call | results of the loops, of which the last one is the call's
 
 A loop reads and writes values that lie without gaps, of float32 but where its op says otherwise.
 An op gives a recipe where its loops compute what its host kernel does; without the native module
@@ -14,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...types import FLOAT32, NDArray, TensorType
+from ...types import FLOAT32, TensorType
 from . import loops
 from .host import BLOCK
 
@@ -40,10 +39,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The loops of a call, in order. constants: float32."""
+    """The loops of a call, in order."""
 
     loops: tuple[Loop, ...]
-    constants: tuple[NDArray, ...] = ()
 
 
 Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
@@ -70,26 +68,11 @@ def one_loop(
     return Recipe((Loop(name, tuple(range(len(inputs))), output.size, numbers, reals),))
 
 
-def joined(
-    parts: Sequence[tuple[Recipe, tuple[int, ...]]], count: int, constants: tuple[NDArray, ...] = ()
-) -> Recipe:
-    """Returns several recipes as one.
-
-    parts: recipes, and for each of its operands the register it is: of the `count` operands of the
-    call and the constants, then of the results of the parts.
-    """
-    outside = count + len(constants)
-    constants += tuple(value for recipe, _ in parts for value in recipe.constants)
-    at, free = outside, count + len(constants)
-    results: list[int] = []
-    made: list[Loop] = []
-    for recipe, given in parts:
-        known = [r if r < outside else results[r - outside] for r in given]
-        known += range(at, at + len(recipe.constants))
-        at += len(recipe.constants)
-        for loop in recipe.loops:
-            made.append(replace(loop, operands=tuple(known[r] for r in loop.operands)))
-            known.append(free)
-            free += 1
-        results.append(free - 1)
-    return Recipe(tuple(made), constants)
+def followed(first: Recipe, then: Recipe, own: int, count: int) -> Recipe:
+    """Returns a recipe of `own` operands and one of its result and the rest of `count` as one."""
+    result = count + len(first.loops) - 1
+    of_first = [*range(own), *range(count, result)]
+    of_then = [result, *range(own, count), *range(result + 1, result + len(then.loops))]
+    made = [replace(e, operands=tuple(of_first[r] for r in e.operands)) for e in first.loops]
+    made += [replace(e, operands=tuple(of_then[r] for r in e.operands)) for e in then.loops]
+    return Recipe(tuple(made))

@@ -25,6 +25,7 @@ import numpy as np
 from ...errors import ShapeError, UnsupportedOp
 from ...types import BOOL, FLOAT32, FLOATS, NDArray, Shape, TensorType, numpy_dtype
 from ..core.attrs import Attrs, AttrValue
+from ..core.chain_loop import LoopStep, chain_recipe, has_steps
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
@@ -42,10 +43,10 @@ from ..core.op import (
     register,
 )
 from ..core.quads import both_readings, launch_run, reading
-from ..core.recipe import Recipe, joined
+from ..core.recipe import Recipe
 from ..core.sharding import no_sharding
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
-from .pointwise import PARAMETERS, function_name
+from .pointwise import PARAMETERS, function_name, parameters_of
 
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
 """What the shaders hold."""
@@ -222,19 +223,27 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def recipe_of(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
-    """Returns the loops of all steps, where each has one."""
-    program, types = program_of(attrs), _types(inputs, attrs)
-    count, constants = len(inputs), len(program.constants)
-    if any(t.dtype != FLOAT32 for t in (*inputs, output)):
+    """Returns the one loop of all steps, where it has each of them."""
+    if output.dtype != FLOAT32:
         return None
-    parts: list[tuple[Recipe, tuple[int, ...]]] = []
-    for number, (op, registers, own) in enumerate(program.steps):
-        seen = tuple(types[r] for r in registers)
-        recipe = op.recipe and op.recipe(seen, types[count + constants + number], own)
-        if not recipe:
-            return None
-        parts.append((recipe, registers))
-    return joined(parts, count, program.values)
+    told = loop_steps(attrs)
+    return told and chain_recipe(inputs, output.shape, *told)
+
+
+def loop_steps(attrs: Attrs) -> tuple[tuple[float, ...], tuple[LoopStep, ...]] | None:
+    """Returns the constants and steps of a chain as native loops take them; None where they take
+    no such.
+    """
+    program = program_of(attrs)
+    fit = all(len(at) <= 2 for _, at, _ in program.steps) and has_steps(
+        [op.name for op, _, _ in program.steps]
+    )
+    if not fit or any(dtype != FLOAT32 for dtype, _ in program.constants):
+        return None
+    steps = tuple(
+        (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
+    )
+    return tuple(map(float, program.values)), steps
 
 
 def cost_of(op: str) -> int:

@@ -36,7 +36,7 @@ from ..core.op import (
     halves_of,
     no_variants,
 )
-from ..core.recipe import Recipe, joined
+from ..core.recipe import Recipe, followed
 from .chain import HOST, Step, program_attrs
 from .chain import recipe_of as recipe_of_chain
 from .chain import steps_of as steps_of_chain
@@ -205,9 +205,7 @@ def _recipe(
     then = recipe_of_chain((output, *rest), output, program[1])
     if first is None or then is None:
         return None
-    count = len(inputs)
-    operands = tuple(range(len(own)))
-    return joined(((first, operands), (then, (count, *range(len(own), count)))), count)
+    return followed(first, then, len(own), len(inputs))
 
 
 def _host(host: HostKernel) -> HostKernel:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 
 import numpy as np
 
@@ -25,10 +24,11 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.chain_loop import chain_recipe
 from ..core.host import HostKernel, cut_elements
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
-from ..core.recipe import Recipe, one_loop
+from ..core.recipe import Recipe
 from ..core.strides import broadcast_strides, collapse, pad
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 
@@ -79,29 +79,23 @@ def function_name(op: str, dtype: str) -> str:
     return _SHARED.get(name, name)
 
 
-UNARY_LOOPS = frozenset(
-    "neg abs relu square sqrt rsqrt reciprocal erf gelu gelu_tanh gelu_slope gelu_tanh_slope "
-    "sigmoid silu".split()
-)
-BINARY_LOOPS = frozenset("add sub mul div maximum minimum".split())
-"""Ops that native programs have a loop for."""
+def parameters_of(op: str, attrs: Attrs) -> tuple[float, float]:
+    """Returns the parameters of a function of one operand of float32, 0 where it has none."""
+    if op not in PARAMETERS:
+        return 0.0, 0.0
+    one = TensorType((1,), FLOAT32)
+    words = (*PARAMETERS[op](Call((one,), one, attrs)), 0, 0)
+    first, second = struct.unpack("<2f", struct.pack("<2I", *words[:2]))
+    return first, second
 
 
-def _unary_recipe(
+def _recipe(
     op: str, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> Recipe | None:
-    return one_loop(op, inputs, output, (output.size,))
-
-
-def _binary_recipe(
-    op: str, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
-    given = [broadcast_strides(t.shape, output.shape) for t in inputs]
-    sizes, strides = collapse(output.shape, given)
-    if len(sizes) > 4:
+    if output.dtype != FLOAT32:
         return None
-    told = pad(sizes, 4, 1), *(pad(s, 4) for s in strides)
-    return one_loop(op, inputs, output, tuple(chain.from_iterable(told)))
+    step = (op, 0, len(inputs) - 1, *parameters_of(op, attrs))
+    return chain_recipe(inputs, output.shape, (), (step,))
 
 
 def _host(compute: Callable[..., NDArray], parameters: tuple[str, ...] = ()) -> HostKernel:
@@ -202,7 +196,7 @@ def declare_unary(
         PARAMETERS[op] = values_of
     host = HostKernel(run, cut_elements)
     seen = view if same else None
-    recipe = partial(_unary_recipe, op) if op in UNARY_LOOPS else None
+    recipe = partial(_recipe, op) if FLOAT32 in allowed and result is None else None
     register(
         Op(op, infer, reference, kernel, view=seen, host=host, recipe=recipe, in_place=InPlace())
     )
@@ -293,7 +287,7 @@ def declare_binary(
             kernel,
             any_dtype=any_dtype,
             host=_host(compute),
-            recipe=partial(_binary_recipe, op) if op in BINARY_LOOPS else None,
+            recipe=partial(_recipe, op) if FLOAT32 in allowed and result is None else None,
             in_place=InPlace(),
         )
     )

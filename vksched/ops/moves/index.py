@@ -27,6 +27,7 @@ from ..core.quads import both_readings, launch_lines, launch_run, reading
 from ..core.strides import as_words, collapse, pad, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from .layout import expand
+from .recipes import gather_recipe
 
 
 def check_index_type(op: str, indices: TensorType) -> None:
@@ -145,6 +146,7 @@ register(
         _gather_reference,
         Kernel(GATHER_SHADERS, _gather_lower, as_words=_gather_words),
         work=_gather_work,
+        recipe=lambda inputs, output, attrs: gather_recipe(inputs, output, attrs.as_int("axis")),
         indices=(1,),
         host=HostKernel(_gather_host),
         any_dtype=True,

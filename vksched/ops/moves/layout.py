@@ -24,10 +24,12 @@ from ...types import (
 )
 from ..core.attrs import Attrs
 from ..core.op import Call, Dispatch, Kernel, Op, Work, register
+from ..core.recipe import Recipe
 from ..core.strides import as_words, broadcast_strides
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from . import turn
 from .copies import COPIES, copy_strided
+from .recipes import Lie, concat_recipe, copy_recipe, dense
 
 
 def _no_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -100,6 +102,14 @@ def _transpose_lower(call: Call) -> tuple[Dispatch, ...]:
     return copy_strided(call, shape, 0, (0, moved), (0, contiguous_strides(shape)))
 
 
+def _transpose_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    strides = contiguous_strides(inputs[0].shape)
+    moved = 0, tuple(strides[a] for a in attrs.as_ints("axes"))
+    return copy_recipe(inputs[0], output, output.shape, moved, dense(output.shape))
+
+
 def _transpose_words(call: Call) -> Call | None:
     return as_words(call, call.attrs.as_ints("axes")[-1:] == (call.output.rank - 1,))
 
@@ -117,6 +127,7 @@ register(
         ),
         view=_transpose_view,
         work=_copy_work,
+        recipe=_transpose_recipe,
         any_dtype=True,
     )
 )
@@ -172,13 +183,23 @@ def _slice_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
     return offset
 
 
-def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
-    ranges = slice_ranges(call.inputs[0].shape, call.attrs)
-    strides = contiguous_strides(call.inputs[0].shape)
+def _sliced(x: TensorType, attrs: Attrs) -> Lie:
+    """Returns how what is taken lies in x."""
+    ranges, strides = slice_ranges(x.shape, attrs), contiguous_strides(x.shape)
     start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
-    steps = tuple(r.step * s for r, s in zip(ranges, strides, strict=True))
+    return start, tuple(r.step * s for r, s in zip(ranges, strides, strict=True))
+
+
+def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
     shape = call.output.shape
-    return copy_strided(call, shape, 0, (start, steps), (0, contiguous_strides(shape)))
+    return copy_strided(call, shape, 0, _sliced(call.inputs[0], call.attrs), dense(shape))
+
+
+def _slice_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    shape = output.shape
+    return copy_recipe(inputs[0], output, shape, _sliced(inputs[0], attrs), dense(shape))
 
 
 def _slice_words(call: Call) -> Call | None:
@@ -194,6 +215,7 @@ register(
         Kernel(COPIES, _slice_lower, as_words=_slice_words),
         view=_slice_view,
         work=_copy_work,
+        recipe=_slice_recipe,
         any_dtype=True,
     )
 )
@@ -244,6 +266,7 @@ register(
         _concat_reference,
         Kernel(COPIES, _concat_lower, as_words=_concat_words),
         work=_copy_work,
+        recipe=lambda inputs, output, attrs: concat_recipe(inputs, output, attrs.as_int("axis")),
         any_dtype=True,
     )
 )
@@ -273,6 +296,14 @@ def _expand_lower(call: Call) -> tuple[Dispatch, ...]:
     return copy_strided(call, shape, 0, (0, strides), (0, contiguous_strides(shape)))
 
 
+def _expand_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    shape = output.shape
+    spread = 0, broadcast_strides(inputs[0].shape, shape)
+    return copy_recipe(inputs[0], output, shape, spread, dense(shape))
+
+
 def _expand_words(call: Call) -> Call | None:
     return as_words(call, call.inputs[0].shape[-1:] == call.output.shape[-1:])
 
@@ -285,6 +316,7 @@ register(
         Kernel(COPIES, _expand_lower, as_words=_expand_words),
         view=_expand_view,
         work=_copy_work,
+        recipe=_expand_recipe,
         any_dtype=True,
     )
 )

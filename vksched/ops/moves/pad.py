@@ -12,10 +12,12 @@ from ...errors import ShapeError, UnsupportedOp, VkschedError
 from ...types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ..core.recipe import Recipe
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import gather
 from .layout import slice_
+from .recipes import Lie, copy_recipe, moves_words
 
 MODES = ("constant", "edge", "reflect", "wrap")
 
@@ -84,14 +86,27 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if copied < count:
         out.append(fill_words(OUTPUT, count, word_of(call.attrs["value"]), call.limits))
     if copied:
-        strides = contiguous_strides(call.inputs[0].shape)
-        result_strides = contiguous_strides(call.output.shape)
-        first = sum(k.start * s for k, s in zip(kept, strides, strict=True))
-        to = sum(k.at * s for k, s in zip(kept, result_strides, strict=True))
-        shape = tuple(k.count for k in kept)
-        (copy,) = copy_strided(call, shape, 0, (first, strides), (to, result_strides))
+        (copy,) = copy_strided(call, *_copied(call.inputs[0], call.output, kept))
         out.append(replace(copy, barrier=bool(out)))
     return tuple(out)
+
+
+def _copied(
+    x: TensorType, output: TensorType, kept: Sequence[_Inside]
+) -> tuple[tuple[int, ...], int, Lie, Lie]:
+    """Returns the shape of what is kept, its operand, and how it lies in x and in the result."""
+    strides, result_strides = contiguous_strides(x.shape), contiguous_strides(output.shape)
+    first = sum(k.start * s for k, s in zip(kept, strides, strict=True))
+    to = sum(k.at * s for k, s in zip(kept, result_strides, strict=True))
+    return tuple(k.count for k in kept), 0, (first, strides), (to, result_strides)
+
+
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    kept, value = _all_inside(inputs[0].shape, attrs), attrs["value"]
+    if not moves_words(inputs) or not all(k.count for k in kept):
+        return None
+    shape, _, x, result = _copied(inputs[0], output, kept)
+    return copy_recipe(inputs[0], output, shape, x, result, word_of(value))
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -105,6 +120,7 @@ register(
         _reference,
         Kernel((*FILLS, *COPIES), _lower),
         work=_work,
+        recipe=_recipe,
         any_dtype=True,
     )
 )

@@ -78,8 +78,10 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         out += inputs[2]
 
 
-RECIPE_WORK = 1 << 17
-"""Multiply-adds up to which a native loop is faster than what Python takes to call numpy's."""
+RECIPE_WORK, VECTOR_WORK = 1 << 17, 1 << 20
+"""Multiply-adds up to which a native loop is faster than what Python takes to call numpy's; of one
+row both read the matrix once.
+"""
 
 
 def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
@@ -88,7 +90,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
     m, k, _, n = matrices(inputs, attrs)
     batches, of_b = output.size // (m * n), b.size // (k * n)
     same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
-    if output.size * k > RECIPE_WORK or not same:
+    if output.size * k > (VECTOR_WORK if batches * m == 1 else RECIPE_WORK) or not same:
         return None
     turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
     if turned_a and turned_b:

@@ -12,10 +12,12 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
+from ..core import loops
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import Pull, Pulled, gradient
-from ..core.host import HostKernel, Piece, rows_of_piece
+from ..core.host import SHARES, HostKernel, Piece, rows_of_piece
 from ..core.op import Call, Op, Work, register
+from ..core.recipe import Loop, Recipe, Recipes
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import log, sqrt
 from ..elementwise.half import computed_wide
@@ -221,6 +223,32 @@ def _host(op: str) -> HostKernel:
     return HostKernel(compute, cut)
 
 
+_LOOPS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
+"""By number what native/loops_moves.cpp takes."""
+_PIECE = 1 << 15
+"""Values that one piece of such a loop reads, some 10 us."""
+
+
+def _recipe(op: str) -> Recipes | None:
+    if op not in _LOOPS:
+        return None
+
+    def recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+        (x,), axes = inputs, attrs.as_ints("axes")
+        varied = [a for a in axes if x.shape[a] != 1]
+        first, end = (min(varied), max(varied) + 1) if varied else (0, 0)
+        whole = all(a in varied or x.shape[a] == 1 for a in range(first, end))
+        if x.dtype != FLOAT32 or not whole or not hasattr(loops.native, "program_steps"):
+            return None
+        sizes = (x.shape[:first], x.shape[first:end], x.shape[end:])
+        outer, count, inner = map(math.prod, sizes)
+        pieces = max(1, min(x.size // _PIECE, outer, 2 * SHARES))
+        numbers = (_LOOPS.index(op), outer, count, inner)
+        return Recipe((Loop("reduce", (0,), output.size, numbers, (), pieces, x.size),))
+
+    return recipe
+
+
 # -- devices -----------------------------------------------------------------------------------
 
 
@@ -237,7 +265,17 @@ def _register(op: str) -> None:
     kernel = reduction(
         shaders, STATE_WORDS.get(kind, 1), divisor=_divisor, rounds=kind in ROUNDED_KINDS
     )
-    register(Op(op, _infer(op), _reference(op), kernel, work=reduce_work, host=_host(op)))
+    register(
+        Op(
+            op,
+            _infer(op),
+            _reference(op),
+            kernel,
+            work=reduce_work,
+            host=_host(op),
+            recipe=_recipe(op),
+        )
+    )
 
 
 for _name in REDUCE_DTYPES:

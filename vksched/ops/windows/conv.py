@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -28,6 +29,7 @@ from .conv_kernels import (
     conv_variants,
     lower_conv,
 )
+from .conv_recipe import conv_recipe
 from .transpose_kernels import (
     TRANSPOSE_SHADERS,
     lower_transpose,
@@ -153,19 +155,16 @@ def _chunks(shape: Shape, steps: int) -> Iterator[tuple[int, slice]]:
             yield image, slice(first, first + lines)
 
 
-register(
-    with_epilogue(
-        Op(
-            "conv",
-            _conv_infer,
-            _conv_reference,
-            Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
-            work=_conv_work,
-            factors=(0, 1),
-            host=conv_host(_conv_reference),
-        )
-    )
+_CONV = Op(
+    "conv",
+    _conv_infer,
+    _conv_reference,
+    Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
+    work=_conv_work,
+    factors=(0, 1),
+    host=conv_host(_conv_reference),
 )
+register(replace(with_epilogue(_CONV), recipe=conv_recipe))  # its loop takes the epilogue too
 
 
 # -- transposed convolution --------------------------------------------------------------------

@@ -10,7 +10,6 @@ and activation then take. Examples: tests/ops/test_conv_loops.py.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import product
@@ -18,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ...types import FLOAT32, NDArray, Shape, TensorType
+from ...types import NDArray, Shape
 from ..core import host, loops
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import Call
 from ..elementwise.chain import program_of as program_of_chain
 from ..elementwise.epilogue import bare_attrs, program_of
-from ..elementwise.pointwise import PARAMETERS
+from ..elementwise.pointwise import parameters_of
 from .pool_reference import pool_window, window_counts
 from .window import Window
 
@@ -77,21 +75,11 @@ def _steps(attrs: Attrs) -> Any:
         return loops.native.Steps(1, [], [])
     operands, program = found[0], program_of_chain(found[1])
     steps = [
-        (op.name, at[0], at[-1], *_parameters(op.name, given)) for op, at, given in program.steps
+        (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
     ]
     if any(name not in loops.conv_functions() for name, *_ in steps):
         return None
     return loops.native.Steps(operands, [float(value) for value in program.values], steps)
-
-
-def _parameters(op: str, attrs: Attrs) -> tuple[float, float]:
-    """Returns the parameters of a function of one operand, 0 where it has none."""
-    if op not in PARAMETERS:
-        return 0.0, 0.0
-    one = TensorType((1,), FLOAT32)
-    words = (*PARAMETERS[op](Call((one,), one, attrs)), 0, 0)
-    first, second = struct.unpack("<2f", struct.pack("<2I", *words[:2]))
-    return first, second
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
@@ -175,7 +163,7 @@ def pool_host(kind: str, reference: Reference) -> HostKernel:
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         x = inputs[0]
-        counts = _counts(kind, x.shape[2:], attrs)
+        counts = counts_of(kind, x.shape[2:], attrs)
         kernel = attrs.as_ints("kernel")
         if not loops.pool(kind, x, out, kernel, lambda: _sliding(attrs), counts):
             out[...] = reference(inputs, attrs)
@@ -184,7 +172,7 @@ def pool_host(kind: str, reference: Reference) -> HostKernel:
 
 
 @lru_cache(maxsize=1024)
-def _counts(kind: str, sizes: Shape, attrs: Attrs) -> tuple[tuple[float, ...], ...]:
+def counts_of(kind: str, sizes: Shape, attrs: Attrs) -> tuple[tuple[float, ...], ...]:
     """Returns for each axis how many places its windows count; nothing for largest values."""
     if kind != "mean":
         return ()

@@ -20,6 +20,7 @@ from ..elementwise.pointwise import LEAST_NORMAL, number
 from ..moves.layout import concat, reshape, slice_
 from ..rows.reduce import reduce_l1, reduce_l2, reduce_max, reduce_mean, reduce_sum
 from .conv_host import pool_host
+from .conv_recipe import pool_recipe
 from .pool_reference import (
     adaptive_reference,
     average_reference,
@@ -153,6 +154,7 @@ register(
         Kernel(_MAX, partial(_lower_largest, "max_pool", "pool_max")),
         work=_work,
         host=pool_host("max", max_reference),
+        recipe=pool_recipe("max"),
     )
 )
 register(
@@ -172,6 +174,7 @@ register(
         Kernel(_AVERAGE, _lower_average),
         work=_work,
         host=pool_host("mean", average_reference),
+        recipe=pool_recipe("mean"),
     )
 )
 register(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 
@@ -24,7 +25,7 @@ from ...fork import Owner
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...plan.cost import call_of, call_work, family_of
-from ...plan.value import CopyIn, PlanValue, Split
+from ...plan.value import CopyIn, PlanValue
 from ...types import NDArray, Progress
 from ..device import Gauge, Times
 from ..states import HostStates
@@ -92,13 +93,13 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
 
 
-def _is_threaded(plan: PlanValue, split: Split) -> bool:
-    """Whether a split has products for which numpy's libraries may take several threads."""
-    graph, spec = plan.graph, plan.machine.devices[split.device]
+def _is_threaded(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
+    """Whether nodes are products for which numpy's libraries may take several threads."""
+    graph, spec = plan.graph, plan.machine.devices[index]
     return any(
         family_of(node.declaration) in PRODUCTS
         and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS
-        for node in map(graph.nodes.__getitem__, split.nodes)
+        for node in map(graph.nodes.__getitem__, nodes)
     )
 
 
@@ -120,7 +121,6 @@ class CpuSession:
         self._worker = worker
         self._turn = turn
         self._alone = len(plan.splits) == 1 and not plan.any_order and not plan.graph.states
-        self._threaded = {s.id for s in plan.splits if s.device == index and _is_threaded(plan, s)}
         self._usual_s = math.inf
         """What the only split takes; an outlier, as when others have the core, counts little."""
         self._buffers = Buffers()
@@ -128,6 +128,11 @@ class CpuSession:
         weights = HostWeights(plan.graph)
         workers.each(weights.make, [(leaf,) for leaf in sorted(_weights_read(plan, index))])
         self._programs = make_programs(plan, index, weights, workers, self._buffers)
+        self._threaded = {
+            split_id
+            for split_id, program in self._programs.items()
+            if _is_threaded(plan, index, program.by_numpy)
+        }
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._tasks: dict[tuple[int, int], Task] = {}
 

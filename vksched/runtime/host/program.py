@@ -34,7 +34,7 @@ Step = Callable[[Values, HostValues], None]
 
 class Program:
     """The steps of one split. read: the states that it reads, with their keys. shown: fixed values
-    of which a run makes views.
+    of which a run makes views. by_numpy: the nodes that numpy computes, not native loops.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class Program:
         steps: list[Step],
         read: Mapping[int, object],
         shown: Mapping[int, NDArray],
+        by_numpy: tuple[int, ...] = (),
     ) -> None:
+        self.by_numpy = by_numpy
         self._steps = steps
         self._read = tuple(read.items())
         self._shown = tuple(shown.items())
@@ -51,13 +53,19 @@ class Program:
         """Computes the nodes of the split: `values` has what it reads, and then what leaves it. One
         of a session's programs runs at a time, as they share memory.
         """
+        for node_id, array in self._shown:
+            values[node_id] = array
+        for node_id, key in self._read:
+            values[node_id] = states.view(key)
+        if not self.by_numpy:
+            self._take_steps(values, states)
+            return
         with np.errstate(all="ignore"):
-            for node_id, array in self._shown:
-                values[node_id] = array
-            for node_id, key in self._read:
-                values[node_id] = states.view(key)
-            for step in self._steps:
-                step(values, states)
+            self._take_steps(values, states)
+
+    def _take_steps(self, values: Values, states: HostValues) -> None:
+        for step in self._steps:
+            step(values, states)
 
 
 def make_programs(
@@ -86,7 +94,8 @@ def make_programs(
         arrays = _Arrays(plan, {**known, **memory.arrays(graph, layout)})
         steps = _Maker(plan, split, arrays, native, layout, workers, buffers).steps(dead)
         states = {n: graph.keys[n] for n in split.nodes if graph.nodes[n].op == "state"}
-        made[split.id] = Program(steps, states, arrays.shown)
+        others = tuple(n for n in split.nodes if n not in native and graph.nodes[n].op != "state")
+        made[split.id] = Program(steps, states, arrays.shown, others)
     return made
 
 

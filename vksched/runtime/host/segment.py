@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 
+from ...errors import IndexOutOfRange
 from ...graph import Graph, Node
 from ...ops.core import loops
 from ...ops.core.precision import SINGLE, precision_of
@@ -23,7 +24,7 @@ from ...ops.core.recipe import Recipe, has_programs
 from ...plan.value import PlanValue, Split
 from ...types import BOOL, WORD_BYTES, NDArray
 from ..states import HostValues
-from .evaluate import Values
+from .evaluate import Values, named
 from .workers import Workers
 
 HELP_WORK = 1 << 20
@@ -102,9 +103,11 @@ class Segment:
         self._kept: list[NDArray] = []  # what slots are bound to
         slots = _Slots(graph)
         steps = []
+        self._made_by: list[Node] = []  # of each loop
         for node_id, recipe in recipes.items():
             steps += slots.steps(graph.nodes[node_id], recipe, beside.get(node_id, ()))
-        own = dict(slots.constants)
+            self._made_by += [graph.nodes[node_id]] * len(recipe.loops)
+        own: dict[int, NDArray] = {}
         for value, slot in slots.by_value.items():
             if (array := fixed(value)) is not None:
                 own[slot] = array
@@ -131,10 +134,17 @@ class Segment:
 
     def _run(self, arrays: list[NDArray]) -> None:
         try:
-            self._native.run(arrays, self._begin)
+            self._attempt(arrays)
         except (BufferError, ValueError):  # one does not lie as loops read it
             plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
-            self._native.run(plain, self._begin)
+            self._attempt(plain)
+
+    def _attempt(self, arrays: list[NDArray]) -> None:
+        try:
+            self._native.run(arrays, self._begin)
+        except IndexError as error:
+            number, _, text = str(error).partition(" ")
+            raise named(IndexOutOfRange(text), self._made_by[int(number)]) from None
 
 
 class _Slots:
@@ -144,16 +154,12 @@ class _Slots:
         self._graph = graph
         self.by_value: dict[int, int] = {}
         self.sizes: list[int] = []
-        self.constants: list[tuple[int, NDArray]] = []
 
     def steps(
         self, node: Node, recipe: Recipe, beside: Sequence[int]
     ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
         """Returns the loops of a node as the native program takes them."""
         registers = [self._of_node(value) for value in node.inputs]
-        for constant in recipe.constants:
-            registers.append(self._new(constant.nbytes))
-            self.constants.append((registers[-1], constant))
         made = []
         for number, loop in enumerate(recipe.loops):
             if number < len(beside):

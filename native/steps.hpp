@@ -1,0 +1,89 @@
+// Elementwise steps on registers, which loops take on what they have just made, or on their
+// operands: a chain's, as vksched/ops/elementwise/chain_loops.py tells them.
+//
+//   registers   operands | constants | results of the steps; the last step's is the result
+#pragma once
+
+#include "loops.hpp"
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+// By number; CALLED: a loop of one value at a time, of loops.cpp.
+enum Function {
+    ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, NEG, ABS, SQUARE, SQRT, RSQRT, RECIPROCAL,
+    RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, CALLED
+};
+
+// Of registers a and b, with parameters.
+struct ChainStep {
+    Function function;
+    size_t a, b;
+    float p, q;
+    ValueLoop loop;
+};
+
+struct Steps {
+    size_t operands = 1;
+    std::vector<float> constants;
+    std::vector<ChainStep> steps;
+};
+
+// What an op's name stands for; throws KeyError where there is no such step.
+ChainStep step_named(const std::string& name, bool wide);
+
+// Names of all steps, by number.
+const std::vector<std::string>& step_names();
+
+// Steps as numbers tell them from `at` on: operands, constants, steps, and of each its number in
+// step_names, a and b; in reals from `real` on the constants, and of each step p and q.
+Steps told_steps(const Told& told, size_t at, size_t real);
+
+INLINED float within(float x, float low, float high)
+{
+    x = x < low ? low : x; // of NaN neither holds
+    return x > high ? high : x;
+}
+
+template <class F>
+INLINED void each_value(float* to, size_t count, F of)
+{
+#pragma GCC ivdep
+    for (size_t at = 0; at < count; ++at)
+        to[at] = of(at);
+}
+
+INLINED void take(const ChainStep& step, const float* a, const float* b, float* to, size_t count)
+{
+    const float p = step.p, q = step.q;
+    switch (step.function) {
+    case ADD: return each_value(to, count, [=](size_t i) { return a[i] + b[i]; });
+    case SUB: return each_value(to, count, [=](size_t i) { return a[i] - b[i]; });
+    case MUL: return each_value(to, count, [=](size_t i) { return a[i] * b[i]; });
+    case DIV: return each_value(to, count, [=](size_t i) { return a[i] / b[i]; });
+    case MAXIMUM: // NaN wins
+        return each_value(to, count,
+                          [=](size_t i) { return a[i] > b[i] || a[i] != a[i] ? a[i] : b[i]; });
+    case MINIMUM:
+        return each_value(to, count,
+                          [=](size_t i) { return a[i] < b[i] || a[i] != a[i] ? a[i] : b[i]; });
+    case NEG: return each_value(to, count, [=](size_t i) { return -a[i]; });
+    case ABS: return each_value(to, count, [=](size_t i) { return std::fabs(a[i]); });
+    case SQUARE: return each_value(to, count, [=](size_t i) { return a[i] * a[i]; });
+    case SQRT: return each_value(to, count, [=](size_t i) { return std::sqrt(a[i]); });
+    case RSQRT: return each_value(to, count, [=](size_t i) { return 1.0f / std::sqrt(a[i]); });
+    case RECIPROCAL: return each_value(to, count, [=](size_t i) { return 1.0f / a[i]; });
+    case RELU: return each_value(to, count, [=](size_t i) { return a[i] < 0 ? 0.0f : a[i]; });
+    case CLIP: return each_value(to, count, [=](size_t i) { return within(a[i], p, q); });
+    case LEAKY_RELU:
+        return each_value(to, count, [=](size_t i) { return a[i] < 0 ? a[i] * p : a[i]; });
+    case HARD_SIGMOID:
+        return each_value(to, count, [=](size_t i) { return within(p * a[i] + q, 0, 1); });
+    case HARD_SWISH:
+        return each_value(to, count,
+                          [=](size_t i) { return a[i] * within((a[i] + 3) / 6, 0, 1); });
+    case CALLED: return step.loop(a, to, count);
+    }
+}

@@ -1,0 +1,124 @@
+"""Loops of native programs that several threads share: in any number of pieces they make what the
+references make; what is large, and special values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.errors import IndexOutOfRange
+from vksched.ops.core import chain_loop, loops
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.op import all_ops
+from vksched.ops.core.recipe import Recipe, has_programs
+from vksched.ops.windows import conv_recipe
+from vksched.types import NDArray
+
+pytestmark = pytest.mark.skipif(not has_programs(), reason="native programs are not built")
+native: Any = loops.native
+
+
+def node(made: vs.Tensor) -> Recipe:
+    """The recipe of what a builder makes."""
+    make = all_ops()[made.op].recipe
+    found = make and make(tuple(t.type for t in made.inputs), made.type, made.attrs)
+    assert found
+    return found
+
+
+def ran(made: vs.Tensor, recipe: Recipe, *given: NDArray) -> NDArray:
+    """Runs a recipe of one loop."""
+    (loop,) = recipe.loops
+    out = np.full(made.shape, 77, np.float32)
+    arrays = [*given, out]
+    slots = list(range(len(arrays)))
+    told = (loop.name, slots, loop.numbers, loop.reals, loop.pieces)
+    native.Program([told], [array.nbytes for array in arrays], slots).run(arrays)
+    return out
+
+
+def cases() -> Iterator[tuple[vs.Tensor, tuple[NDArray, ...]]]:
+    rng = np.random.default_rng(0)
+
+    def values(*shape: int) -> NDArray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    x, row, column = values(3, 7, 300), values(300), values(7, 1)
+    x[0, 0, :4] = np.nan, np.inf, -np.inf, -0.0
+    a, b, c = (vs.input(n, v.shape) for n, v in zip("abc", (x, row, column), strict=True))
+    for made in (a + b, a * c, c - b, vs.maximum(b, a), vs.hard_swish(a), vs.clip(a, -1, 0.5)):
+        by_name = {"a": x, "b": row, "c": column}
+        yield made, tuple(by_name[str(t.name)] for t in made.inputs)
+    for moved in (
+        vs.transpose(a, (2, 0, 1)),
+        a[:, ::-2, 5:205:3],
+        vs.expand(vs.reshape(c, (7, 1)), (2, 7, 300)),
+        vs.reduce_mean(a, (1,)),
+        vs.reduce_sum(a, (0, 1)),
+        vs.reduce_max(a, 2),
+        vs.reduce_min(a, 1),
+    ):
+        yield moved, (column if moved.op == "expand" else x,)
+    image = values(2, 5, 40, 30)
+    i = vs.input("i", image.shape)
+    yield vs.max_pool(i, 3, stride=2, padding=1), (image,)
+    yield vs.average_pool(i, 2, stride=1, padding=1), (image,)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 64])
+def test_pieces_make_what_the_references_make(pieces: int) -> None:
+    for made, given in cases():
+        recipe = node(made)
+        cut = Recipe((replace(recipe.loops[0], pieces=pieces),))
+        with np.errstate(all="ignore"):
+            wanted = all_ops()[made.op].reference(given, made.attrs)
+        np.testing.assert_allclose(ran(made, cut, *given), wanted, 1e-6, 1e-6, err_msg=made.op)
+
+
+@pytest.mark.parametrize("groups", [1, 3, 12])
+def test_pieces_of_convolutions(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2, 12, 20, 9)).astype(np.float32)
+    w = rng.standard_normal((36, 12 // groups, 3, 3)).astype(np.float32)
+    bias = rng.standard_normal(36).astype(np.float32)
+    leaves = [vs.input(n, v.shape) for n, v in zip("xwb", (x, w, bias), strict=True)]
+    made = vs.conv(*leaves, stride=2, padding=1, groups=groups)
+    whole = ran(made, node(made), x, w, bias)
+    np.testing.assert_allclose(
+        whole, all_ops()["conv"].reference((x, w, bias), made.attrs), 1e-4, 1e-4
+    )
+    for shares in (2, 5, 100):
+        monkeypatch.setattr(conv_recipe, "PIECE", 1)
+        monkeypatch.setattr(conv_recipe, "SHARES", shares)
+        recipe = node(made)
+        assert recipe.loops[0].pieces > 2
+        assert ran(made, recipe, x, w, bias).tobytes() == whole.tobytes()
+
+
+def test_a_chain_of_few_values_a_line_is_numpys() -> None:
+    many = chain_loop.MANY_LINES + 1
+    x, column = vs.input("x", (many, 2)), vs.input("c", (many, 1))
+    make, made = all_ops()["add"].recipe, x + column
+    assert make is not None
+    assert make((x.type, column.type), made.type, Attrs({})) is None
+    assert make((x.type, x.type), made.type, Attrs({})) is not None  # one line
+
+
+def test_an_index_outside_its_axis_names_its_node() -> None:
+    x, at = vs.input("x", (3, 4)), vs.input("at", (2,), "int32")
+    picked = vs.gather(vs.relu(x), at, 0, name="picked")
+    values = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.neg(picked))
+        got = run(x=values, at=np.array([-1, 0], np.int32))
+        np.testing.assert_array_equal(got, -np.maximum(values, 0)[[2, 0]])
+        with pytest.raises(IndexOutOfRange, match=r"-3\.\.2, got 3.*picked"):
+            run(x=values, at=np.array([1, 3], np.int32))
+        got = run(x=values, at=np.array([1, 1], np.int32))  # and goes on
+        np.testing.assert_array_equal(got, -np.maximum(values, 0)[[1, 1]])

@@ -1,0 +1,69 @@
+"""Elementwise ops as one native loop: steps on registers in one pass over the operands, some values
+at a time (native/loops_chain.cpp). Examples: tests/ops/test_recipes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
+
+from ...types import FLOAT32, Shape, TensorType
+from . import loops
+from .host import SHARES
+from .recipe import Loop, Recipe
+from .strides import broadcast_strides, collapse, pad
+
+AXES = 4
+"""Of a loop, behind those that may be merged."""
+PIECE = 1 << 15
+"""Values that the steps of one piece make together, some 10 us."""
+SHORT_LINE, MANY_LINES = 16, 1 << 12
+"""Numpy is as fast where there are many lines of fewer values."""
+
+LoopStep = tuple[str, int, int, float, float]
+"""A step's op, its registers (of one operand twice the same) and its parameters."""
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> dict[str, int]:
+    """Returns the steps that loops take; none where there are no such loops."""
+    return {name: at for at, name in enumerate(getattr(loops.native, "program_steps", ()))}
+
+
+def has_steps(names: Sequence[str]) -> bool:
+    """Whether loops take all of some steps."""
+    return _numbers().keys() >= set(names)
+
+
+def tell_steps(
+    operands: int, constants: Sequence[float], steps: Sequence[LoopStep]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Returns numbers and reals that tell a native loop of steps."""
+    own = _numbers()
+    told = chain.from_iterable((own[name], a, b) for name, a, b, _, _ in steps)
+    numbers = (operands, len(constants), len(steps), *told)
+    return numbers, (*constants, *chain.from_iterable((p, q) for *_, p, q in steps))
+
+
+def chain_recipe(
+    inputs: Sequence[TensorType],
+    shape: Shape,
+    constants: Sequence[float],
+    steps: Sequence[LoopStep],
+) -> Recipe | None:
+    """Returns the recipe of steps on operands of float32 that broadcast to a shape."""
+    if not has_steps([name for name, *_ in steps]) or any(t.dtype != FLOAT32 for t in inputs):
+        return None
+    result = broadcast_strides(shape, shape)
+    given = [*(broadcast_strides(t.shape, shape) for t in inputs), result]
+    sizes, strides = collapse(shape, given)
+    size = TensorType(shape).size
+    if len(sizes) > AXES or (sizes[0] < SHORT_LINE and size // sizes[0] > MANY_LINES):
+        return None
+    told, reals = tell_steps(len(inputs), constants, steps)
+    lie = chain.from_iterable(pad(s, AXES) for s in strides[:-1])
+    numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *told)
+    work = size * len(steps)
+    pieces = max(1, min(work // PIECE, 2 * SHARES))
+    return Recipe((Loop("chain", tuple(range(len(inputs))), size, numbers, reals, pieces, work),))

@@ -1,0 +1,81 @@
+"""Convolutions and pools as steps of native programs (native/loops_conv.cpp): pieces by images and
+channels, with all that follows a convolution. Examples: tests/ops/test_recipes.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...types import FLOAT32, TensorType
+from ..core import loops
+from ..core.attrs import Attrs
+from ..core.chain_loop import tell_steps
+from ..core.host import SHARES
+from ..core.recipe import Loop, Recipe, Recipes
+from ..elementwise.chain import loop_steps
+from ..elementwise.epilogue import program_of
+from .conv_host import CHANNELS, counts_of
+from .conv_kernels import conv_window
+from .pool_reference import pool_window
+from .window import Window, three
+
+PIECE = 1 << 19
+"""Products of a piece at least, some 20 us."""
+PLANES = 1 << 15
+"""Values of x that a piece of a pool reads at least."""
+
+
+def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Returns the loop of a convolution with its epilogue."""
+    x, w = inputs[:2]
+    if not loops.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
+        return None
+    found = program_of(attrs)
+    told = ((), ()) if found is None else loop_steps(found[1])
+    if told is None:
+        return None
+    groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
+    operands = 1 if found is None else found[0]
+    work = output.size * math.prod(w.shape[1:])
+    each = _channels(channels, groups, work // images)
+    has_bias = len(inputs) - operands - 1
+    window = _told(conv_window(inputs[:2], attrs), output)
+    steps, reals = tell_steps(operands, *told)
+    numbers = (images, w.shape[1], channels // groups, groups, each, has_bias, *window, *steps)
+    pieces = images * -(-channels // each)
+    loop = Loop("conv", tuple(range(len(inputs))), output.size, numbers, reals, pieces, work)
+    return Recipe((loop,))
+
+
+def _channels(channels: int, groups: int, work: int) -> int:
+    """Returns the channels of a piece of an image: whole groups where there are several; of one
+    group few pieces, as each reads all of x.
+    """
+    unit = channels // groups if groups > 1 else CHANNELS
+    pieces = max(1, min(work // PIECE, SHARES))
+    units = math.ceil(channels / unit)
+    return math.ceil(units / pieces) * unit
+
+
+def _told(window: Window, output: TensorType) -> tuple[int, ...]:
+    """Returns a window over three axes as the loops are told it."""
+    axes = (window.sizes, window.kernel, output.shape[2:], window.stride, window.dilation)
+    return tuple(n for values in axes for n in three(values, 1)) + three(window.begin, 0)
+
+
+def pool_recipe(kind: str) -> Recipes:
+    """Returns what makes the recipes of a pool. kind: "max" or "mean"."""
+
+    def recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+        (x,) = inputs
+        if not loops.conv_functions() or x.dtype != FLOAT32:
+            return None
+        planes, work = x.shape[0] * x.shape[1], max(x.size, output.size)
+        counts = counts_of(kind, x.shape[2:], attrs)
+        missing = 3 - len(counts) if counts else 0
+        reals = (1.0,) * missing + tuple(n for along in counts for n in along)
+        numbers = (planes, int(kind == "mean"), *_told(pool_window(x.shape, attrs), output))
+        pieces = max(1, min(work // PLANES, planes, SHARES))
+        return Recipe((Loop("pool", (0,), output.size, numbers, reals, pieces, work),))
+
+    return recipe
