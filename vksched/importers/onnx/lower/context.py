@@ -174,6 +174,7 @@ class ModelContext:
             array = value.array
             if array is not None and array.size <= DATA_ELEMENTS:
                 data[name] = from_array(array, name)
+        node = _in_full(node)
         try:
             found = infer_node_outputs(schema, node, types, data, opset_imports=self._opset_ids)
         except Exception:  # of the C++ library, of several types: what it cannot tell is not known
@@ -224,6 +225,18 @@ def type_proto(value: Value) -> TypeProto:
         return make_tensor_type_proto(value.elem_type, value.shape)
     item = type_proto(value.items[0]) if value.items else make_tensor_type_proto(1, None)
     return make_sequence_type_proto(item)
+
+
+def _in_full(node: NodeProto) -> NodeProto:
+    """Returns a node with the attributes named that onnx's inference takes for something else where
+    they are not (onnx 1.23).
+    """
+    if node.op_type != "STFT" or any(a.name == "onesided" for a in node.attribute):
+        return node
+    named = NodeProto()
+    named.CopyFrom(node)
+    named.attribute.append(make_attribute("onesided", 1))
+    return named
 
 
 def _inferred(found: TypeProto | None) -> Inferred | None:

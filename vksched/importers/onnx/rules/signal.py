@@ -94,8 +94,12 @@ def dft(n: NodeContext) -> Tensor:
 
 @rule("STFT", rounds=True)
 def stft(n: NodeContext) -> Tensor:
-    """Operands: a signal (batch, length, parts), the step, a window, the length of a frame."""
+    """Operands: a signal (batch, length, parts), the step, a window, the length of a frame. A real
+    signal may come without its axis of parts, as onnxruntime takes it.
+    """
     x, step = n.tensor(0), int(n.number(1))
+    if x.rank == 2:
+        x = reshape(x, (*x.shape, 1))
     window = n.optional(2)
     length = window.shape[0] if window is not None else int(n.number(3, x.shape[1]))
     frames = (x.shape[1] - length) // step + 1
