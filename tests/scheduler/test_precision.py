@@ -7,7 +7,8 @@ import pytest
 from test_executor import null_devices
 
 import vksched as vs
-from vksched.ops.core.precision import precision_of
+from vksched.ops.core.precision import as_half, precision_of
+from vksched.runtime.host import program
 from vksched.types import NDArray
 
 RNG = np.random.default_rng(3)
@@ -137,3 +138,27 @@ def test_what_is_no_word_is_told() -> None:
         ):
             with pytest.raises(vs.PlanError, match=match):
                 sched.compile(out, precision=given)  # type: ignore[arg-type]
+
+
+def test_numpy_rounds_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def count(array: NDArray) -> NDArray:
+        seen.append(array.shape)
+        return as_half(array)
+
+    monkeypatch.setattr(program, "as_half", count)
+    rng = np.random.default_rng(0)
+    w, given = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 7), (3, 40)))
+    x = vs.input("x", given.shape)
+    shared = vs.weight(w)
+    outs = [vs.matmul(x, shared), vs.matmul(vs.relu(x), shared)]
+    with vs.Scheduler(["cpu"], precision="mixed") as sched:
+        run = sched.compile(outs)
+        assert seen == [w.shape]
+        first, second = run(x=given), run(x=given)
+    assert seen == [w.shape, *[given.shape] * 4]
+    for got, again, left in zip(first, second, (given, np.maximum(given, 0)), strict=True):
+        wanted = as_half(left).astype(np.float64) @ as_half(w)
+        np.testing.assert_allclose(got, wanted, 1e-5, 1e-5)
+        np.testing.assert_array_equal(got, again)

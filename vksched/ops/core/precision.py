@@ -64,9 +64,15 @@ def as_half(array: NDArray) -> NDArray:
 
 def round_factors(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
     """Returns the operands of a call as its precision has them."""
-    if precision_of(attrs) == SINGLE:
-        return inputs
-    return tuple(as_half(x) if i in op.factors else x for i, x in enumerate(inputs))
+    rounds = rounded_operands(op, attrs)
+    return (
+        tuple(as_half(x) if i in rounds else x for i, x in enumerate(inputs)) if rounds else inputs
+    )
+
+
+def rounded_operands(op: Op, attrs: Attrs) -> tuple[int, ...]:
+    """Returns which operands numpy rounds, as a node's precision says."""
+    return op.factors if precision_of(attrs) != SINGLE else ()
 
 
 def round_result(op: Op, result: NDArray, attrs: Attrs) -> NDArray:

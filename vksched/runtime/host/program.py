@@ -10,8 +10,9 @@ in each run, in `Values`. Examples: tests/runtime/test_host_program.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -19,7 +20,13 @@ from ...errors import VkschedError
 from ...graph import Node
 from ...ops.core import host
 from ...ops.core.lower import compute_into
-from ...ops.core.precision import SINGLE, precision_of, round_factors, round_result
+from ...ops.core.precision import (
+    SINGLE,
+    as_half,
+    precision_of,
+    round_result,
+    rounded_operands,
+)
 from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ...types import FLOAT16, NDArray, numpy_dtype
@@ -112,6 +119,7 @@ class _Arrays:
     def __init__(self, plan: PlanValue, fixed: dict[int, NDArray]) -> None:
         self._graph = plan.graph
         self._found: dict[int, NDArray | None] = {**fixed}
+        self._rounded: dict[int, NDArray] = {}
         self.shown: dict[int, NDArray] = {}
 
     def __call__(self, value: int) -> NDArray | None:
@@ -121,6 +129,12 @@ class _Arrays:
             if whole is not None and self._found[value] is None:
                 self.shown[self._graph.roots[value]] = whole
         return self._found[value]
+
+    def rounded(self, weight: int, array: NDArray) -> NDArray:
+        """Returns a weight rounded to float16, made once."""
+        if weight not in self._rounded:
+            self._rounded[weight] = as_half(array)
+        return self._rounded[weight]
 
     def is_part(self, value: int) -> bool:
         """Whether a view is the memory of the value that it is of, as soon as that is there."""
@@ -199,7 +213,9 @@ class _Maker:
         plan, node = self._plan, self._graph.nodes[node_id]
         if node.op == "assign":
             return self._assigning(node)
-        operands, evaluate = self._operands(node), self._evaluation(node)
+        weights = self._rounded_weights(node)
+        operands = self._operands(node, weights)
+        evaluate = self._evaluation(node, weights)
 
         def change(values: Values, states: HostValues) -> None:
             values[node_id] = next_value(plan, node, operands(values), states, evaluate)
@@ -222,15 +238,34 @@ class _Maker:
 
         return assign
 
-    def _operands(self, node: Node) -> Callable[[Values], tuple[NDArray, ...]]:
-        found = [(self._arrays(value), value) for value in node.inputs]
+    def _rounded_weights(self, node: Node) -> dict[int, NDArray]:
+        """Returns, by their numbers, the operands that numpy would round alike in each run."""
+        graph, found = self._graph, dict[int, NDArray]()
+        for number in rounded_operands(node.declaration, node.attrs):
+            value = node.inputs[number] if number < len(node.inputs) else -1
+            if value in graph.data and (array := self._arrays(value)) is not None:
+                found[number] = self._arrays.rounded(value, array)
+        return found
+
+    def _operands(
+        self, node: Node, instead: Mapping[int, NDArray] = MappingProxyType({})
+    ) -> Callable[[Values], tuple[NDArray, ...]]:
+        """Returns what finds the operands. instead: arrays for some of them, by their numbers."""
+        found = [
+            (instead[number] if number in instead else self._arrays(value), value)
+            for number, value in enumerate(node.inputs)
+        ]
         fixed = tuple([array for array, _ in found if array is not None])
         if len(fixed) == len(found):
             return lambda values: fixed
         return lambda values: tuple([values[v] if a is None else a for a, v in found])
 
-    def _evaluation(self, node: Node) -> Callable[[tuple[NDArray, ...]], NDArray]:
-        """Returns what computes a node: by its host kernel, else by its reference."""
+    def _evaluation(
+        self, node: Node, rounded: Collection[int]
+    ) -> Callable[[tuple[NDArray, ...]], NDArray]:
+        """Returns what computes a node: by its host kernel, else by its reference. rounded: numbers
+        of the operands that are rounded already, as the node's precision has them.
+        """
         op, attrs, types = node.declaration, node.attrs, self._graph.input_types(node)
         kernel = op.host
         if kernel is None or not node.type.size:
@@ -242,6 +277,7 @@ class _Maker:
         cut = kernel.cut if large or long else None
         out, take, each = self._arrays(node.id), self._take(node), self._workers.each
         rounds = precision_of(attrs) != SINGLE
+        left = [i for i in rounded_operands(op, attrs) if i not in rounded]
 
         def in_piece(inputs: tuple[NDArray, ...], part: NDArray) -> None:
             compute(inputs, attrs, part)
@@ -249,7 +285,7 @@ class _Maker:
         def evaluate(operands: tuple[NDArray, ...]) -> NDArray:
             made = take() if out is None else out
             if rounds:
-                operands = round_factors(op, operands, attrs)
+                operands = tuple([as_half(x) if i in left else x for i, x in enumerate(operands)])
             try:
                 if cut is None:
                     compute(operands, attrs, made)
