@@ -159,7 +159,7 @@ def test_so_many_runs_are_kept_and_of_large_plans_fewer(run: vs.Run) -> None:
 
 def test_runs_that_compile_count_only_when_alone(run: vs.Run) -> None:
     history, one = ModelHistory(), model_run(run.plan, 5.0)
-    history.add(dataclasses.replace(one, first=True))
+    history.add(one._replace(first=True))
     assert len(history.last()) == 1
     history.add(one)
     assert history.last() == (one,)

@@ -365,7 +365,8 @@ def _works(executor: Carrier | None, quarantine: Quarantine) -> TypeGuard[Carrie
     """Whether there is a generation that takes runs, on devices that are in use."""
     if executor is None or executor.retired:
         return False
-    return quarantine.reasons.keys().isdisjoint(executor.device_names)
+    reasons = quarantine.reasons
+    return not reasons or reasons.keys().isdisjoint(executor.device_names)
 
 
 def _cause(last: Carrier | None, again: Again | None, stale: str) -> str:

@@ -267,7 +267,9 @@ class Preparing:
 
     def look(self, request: Request, drift: Drift, faults: Faults) -> Again | None:
         """Returns why another plan is to be carried out from now on; None where that one stays."""
-        if not drift.left or not self._by_cost:
+        if not self._by_cost:
+            drift.left = None  # or each run would ask again
+        if not drift.left:
             return None
         try:
             with self.lock:

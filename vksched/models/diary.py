@@ -10,19 +10,41 @@ Complexity: O(1) for each entry. Examples: tests/importers/test_model_report.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from ..engine.report.runs import GraphRun, HostStep, ModelHistory, WholeRun
 from ..trace import Tape, Trace, find_tape
 
 
-@dataclass(slots=True)
 class _Page:
-    graphs: list[GraphRun] = field(default_factory=list)
-    steps: list[HostStep] = field(default_factory=list)
-    first: bool = False
+    __slots__ = ("first", "graphs", "steps")
+
+    def __init__(self) -> None:
+        self.graphs: list[GraphRun] = []
+        self.steps: list[HostStep] = []
+        self.first = False
+
+
+class _OneRun:
+    """Is entered for each run, so it takes no generator."""
+
+    __slots__ = ("_before", "_history", "_page", "_start_s", "_thread", "_trace")
+
+    def __init__(self, thread: threading.local, trace: Trace, history: ModelHistory) -> None:
+        self._thread, self._trace, self._history = thread, trace, history
+
+    def __enter__(self) -> None:
+        self._before: _Page | None = getattr(self._thread, "page", None)
+        self._page = self._thread.page = _Page()
+        self._start_s = self._trace.clock.now()
+
+    def __exit__(self, error: object, *_: object) -> None:
+        self._thread.page = self._before
+        if error is not None:
+            return
+        page, end_s = self._page, self._trace.clock.now()
+        graphs, steps = tuple(page.graphs), tuple(page.steps)
+        self._history.add(WholeRun(self._start_s, end_s, graphs, steps, page.first))
 
 
 class Diary:
@@ -35,19 +57,9 @@ class Diary:
         self._trace = trace
         self._thread = threading.local()
 
-    @contextmanager
-    def one_run(self) -> Iterator[None]:
+    def one_run(self) -> _OneRun:
         """Keeps what is added inside as one run."""
-        before, page = self._page, _Page()
-        self._thread.page = page
-        start_s = self._trace.clock.now()
-        try:
-            yield
-        finally:
-            self._thread.page = before
-        end_s = self._trace.clock.now()
-        graphs, steps = tuple(page.graphs), tuple(page.steps)
-        self.history.add(WholeRun(start_s, end_s, graphs, steps, page.first))
+        return _OneRun(self._thread, self._trace, self.history)
 
     def add_graph(self, run: GraphRun | None) -> None:
         """Adds a graph that has run; None: nothing is known of it."""

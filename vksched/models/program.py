@@ -135,36 +135,38 @@ class Program:
             NeedsInputs: it depends on the elements of an input, too.
         """
         with self.cache.one_run():
-            stage = self._find_or_make(self.start, types, None)
+            key = tuple(types[slot] for slot in self.start.frame.slots)
+            stage = self._find_or_make(self.start, key, None)
             self.cache.give_back(stage)
         return stage
 
     def _take(self, junction: Junction, held: Mapping[str, HostValue]) -> Stage:
-        types = {slot: type_of(held[slot]) for slot in junction.frame.slots}
-        return self._find_or_make(junction, types, held)
+        key = tuple([type_of(held[slot]) for slot in junction.frame.slots])
+        return self._find_or_make(junction, key, held)
 
     def _find_or_make(
         self,
         junction: Junction,
-        types: Mapping[str, TypeKey],
+        key: tuple[TypeKey, ...],
         held: Mapping[str, HostValue] | None,
     ) -> Stage:
-        """Returns a stage, in use until it is given back. Others that are kept run meanwhile."""
-        key = tuple(types[slot] for slot in junction.frame.slots)
+        """Returns a stage, in use until it is given back. Others that are kept run meanwhile. key:
+        the types of the frame's slots.
+        """
         found = self.cache.find(junction, key, held or {})
         if found is not None:
             return found
         with self.cache.making:
             found = self.cache.find(junction, key, held or {})  # made by another thread by now
-            return found or self._make(junction, key, types, held)
+            return found or self._make(junction, key, held)
 
     def _make(
         self,
         junction: Junction,
-        key: object,
-        types: Mapping[str, TypeKey],
+        key: tuple[TypeKey, ...],
         held: Mapping[str, HostValue] | None,
     ) -> Stage:
+        types = dict(zip(junction.frame.slots, key, strict=True))
         self.compiler.diary.add_compiled()
         doubted = len(self.context.not_inferable)
         lowered = FrameLowering(self.context, junction.frame, types, held).run()

@@ -232,11 +232,16 @@ def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
         return [_owned(item, given) for item in value]
     if value is None:
         return None
-    shared = any(np.may_share_memory(value, other) for other in given)
-    if shared or not value.flags.writeable:
+    if not value.flags.writeable or any(_shares(value, other) for other in given):
         value = value.copy()
     given.append(value)
     return value
+
+
+def _shares(a: NDArray, b: NDArray) -> bool:
+    if a.base is None and b.base is None:  # each owns what it shows
+        return a is b
+    return np.may_share_memory(a, b)
 
 
 def _copied(value: Any) -> Any:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -70,7 +69,8 @@ class Stage:
 
     def fits(self, arrays: Mapping[str, HostValue]) -> bool:
         """Returns whether the guards hold; where nothing is known of a slot they do not."""
-        return all(_same(arrays.get(slot), array) for slot, array in self.lowered.guards.items())
+        guards = self.lowered.guards
+        return not guards or all(_same(arrays.get(slot), array) for slot, array in guards.items())
 
 
 @dataclass(eq=False)
@@ -85,6 +85,22 @@ LIGHTER = 16
 """How much less a stage without a compiled graph weighs."""
 MOST = 64
 """So many compiled graphs that a single run uses are kept for each set of shapes."""
+
+
+class _OneRun:
+    """Is entered for each run, so it takes no generator."""
+
+    __slots__ = ("_cache", "_inner")
+
+    def __init__(self, cache: StageCache) -> None:
+        self._cache = cache
+
+    def __enter__(self) -> None:
+        self._inner = self._cache.begin()
+
+    def __exit__(self, *_: object) -> None:
+        if not self._inner:
+            self._cache.end()
 
 
 class StageCache:
@@ -109,23 +125,26 @@ class StageCache:
         self._closing = False
         self._most_used = 1
 
-    @contextmanager
-    def one_run(self) -> Iterator[None]:
+    def one_run(self) -> _OneRun:
         """Counts what is used inside as used by one run; runs inside one are a part of it."""
+        return _OneRun(self)
+
+    def begin(self) -> bool:
+        """Notes that a run begins; returns whether it is part of another one."""
         if self._is_inside:
-            yield
-            return
+            return True
         with self.lock:
             self._active += 1
         self._runs.used = set()
-        try:
-            yield
-        finally:
-            self._runs.used = None
-            with self.lock:
-                self._active -= 1
-                if self._closing:
-                    self._ended.notify_all()
+        return False
+
+    def end(self) -> None:
+        """Notes that a run ends that is part of no other."""
+        self._runs.used = None
+        with self.lock:
+            self._active -= 1
+            if self._closing:
+                self._ended.notify_all()
 
     @property
     def _is_inside(self) -> bool:

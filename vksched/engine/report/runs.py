@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...plan.predict import Prediction
 from ...plan.value import PlanValue
@@ -40,8 +41,7 @@ class Asked:
 ANYTHING = Asked()
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRun:
+class GraphRun(NamedTuple):
     """A run of one compiled graph. expected: of its plan, where that is known already."""
 
     plan: PlanValue
@@ -50,8 +50,7 @@ class GraphRun:
     expected: Prediction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HostStep:
+class HostStep(NamedTuple):
     """What the host ran between two graphs of a model, in seconds of the scheduler's clock."""
 
     op: str
@@ -59,8 +58,7 @@ class HostStep:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class WholeRun:
+class WholeRun(NamedTuple):
     """A run as its caller saw it, in seconds of the scheduler's clock.
 
     graphs: in the order of their ends. first: something was planned or compiled in it.
@@ -138,13 +136,13 @@ class ModelHistory:
     def add(self, run: WholeRun) -> None:
         """Keeps a run that is done."""
         splits = sum([len(graph.stats.splits) for graph in run.graphs])
-        most = max(1, min(RUNS, SPLITS // max(1, splits)))
+        most, runs = max(1, min(RUNS, SPLITS // max(1, splits))), self._runs
         with self._lock:
-            if self._runs and not _same_plans(run, self._runs[-1]):
-                self._runs.clear()
-            self._runs.append(run)
-            while len(self._runs) > most:
-                self._runs.popleft()
+            if runs and not _same_plans(run, runs[-1]):
+                runs.clear()
+            runs.append(run)
+            while len(runs) > most:
+                runs.popleft()
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
         """Returns the last runs, all that are kept or `count` of them; none before the first. Runs
@@ -157,6 +155,5 @@ class ModelHistory:
 
 
 def _same_plans(one: WholeRun, other: WholeRun) -> bool:
-    return len(one.graphs) == len(other.graphs) and all(
-        a.plan is b.plan for a, b in zip(one.graphs, other.graphs, strict=True)
-    )
+    # a plan is equal to no other one
+    return [graph.plan for graph in one.graphs] == [graph.plan for graph in other.graphs]

@@ -14,7 +14,8 @@ Weights of narrow integers are held in 8 or 16 bits each, and widened to int32 i
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -113,16 +114,22 @@ def element_of(array: NDArray) -> int:
     Raises:
         ModelFormatError: ONNX has no such type.
     """
-    found = _ELEMENTS.get(array.dtype)
+    return element_of_dtype(array.dtype)
+
+
+@lru_cache(maxsize=256)  # texts of each length have a type of their own
+def element_of_dtype(dtype: np.dtype[Any]) -> int:
+    """The same, of arrays of a numpy dtype."""
+    found = _ELEMENTS.get(dtype)
     if found is not None:
         return found
-    if array.dtype.kind in "OUS":
+    if dtype.kind in "OUS":
         return int(T.STRING)
-    if array.dtype == np.complex64:
+    if dtype == np.complex64:
         return int(T.COMPLEX64)
-    if array.dtype == np.complex128:
+    if dtype == np.complex128:
         return int(T.COMPLEX128)
-    raise ModelFormatError(f"[onnx] expected an array of an ONNX element type, got {array.dtype}")
+    raise ModelFormatError(f"[onnx] expected an array of an ONNX element type, got {dtype}")
 
 
 def to_storage(array: NDArray) -> NDArray:
@@ -131,11 +138,15 @@ def to_storage(array: NDArray) -> NDArray:
     Raises:
         UnsupportedOp: only the host can hold it.
     """
-    elem_type = element_of(array)
-    wanted = numpy_dtype(storage(elem_type))
+    wanted = _storage_dtype(array.dtype)
     if array.dtype == wanted:
         return array
-    return array.view(wanted) if elem_type == T.UINT64 else array.astype(wanted)
+    return array.view(wanted) if array.dtype == np.uint64 else array.astype(wanted)
+
+
+@cache
+def _storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return numpy_dtype(storage(element_of_dtype(dtype)))
 
 
 def as_narrow(array: NDArray) -> NDArray | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from ....errors import UnsupportedOp
 from ....ops.core.tensor import Tensor
 from ....types import NDArray, Shape
-from .elements import element_of
+from .elements import element_of, element_of_dtype
 
 HostValue = Any
 """What the host holds: an array, a list of these (a sequence), or None (an empty optional)."""
@@ -53,11 +53,16 @@ def type_of(value: HostValue | HostType) -> TypeKey:
     if isinstance(value, (list, tuple)):
         return tuple(type_of(item) for item in value)
     array: NDArray = value
-    elem_type, bound = element_of(array), 0
-    if elem_type == TensorProto.INT64:
+    bound = 0
+    if array.dtype == np.int64:
         low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         bound = next((b for b in BUCKETS if -b <= low and high < b), 0)
-    return HostType(elem_type, array.shape, bound)
+    return _type_of_array(array.dtype, array.shape, bound)
+
+
+@lru_cache(maxsize=1024)
+def _type_of_array(dtype: np.dtype[np.generic], shape: Shape, bound: int) -> HostType:
+    return HostType(element_of_dtype(dtype), shape, bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
