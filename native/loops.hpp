@@ -110,6 +110,7 @@ std::unique_ptr<Loop> copy_loop(const Told& told);
 std::unique_ptr<Loop> gather_loop(const Told& told);
 std::unique_ptr<Loop> pool_loop(const Told& told);
 std::unique_ptr<Loop> reduce_loop(const Told& told);
+std::unique_ptr<Loop> transpose_loop(const Told& told);
 
 void add_conv(py::module_& m);
 void add_integer(py::module_& m);

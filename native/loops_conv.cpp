@@ -260,6 +260,89 @@ struct ConvLoop : Loop {
     }
 };
 
+thread_local std::vector<float> turned, parts; // weights, and what values add to their windows
+
+// What every value of x adds to its window is a product, whose rows are channels and taps of the
+// result; then these are added up. A piece: of one image some channels of results.
+struct TransposeLoop : Loop {
+    Window window; // of x over the result
+    size_t images, channels, results, groups, each;
+    bool has_bias, wide;
+
+    void run(const Operands& given, size_t piece) const override
+    {
+        const size_t all = groups * results, pieces = (all + each - 1) / each;
+        const size_t image = piece / pieces, first = piece % pieces * each;
+        const size_t end = std::min(first + each, all), taps = window.taps();
+        const size_t most = std::max<size_t>(1, BAND / (taps * window.planes()));
+        for (size_t channel = first; channel < end;) {
+            const size_t group = channel / results;
+            const size_t many = std::min({most, end - channel, (group + 1) * results - channel});
+            multiply(given, image, group, channel % results, many);
+            for (size_t own = 0; own < many; ++own, ++channel) {
+                float* out = given.get<float>(2 + has_bias)
+                    + (image * all + channel) * window.results();
+                const float bias = has_bias ? given.get<float>(2)[channel] : 0.0f;
+                std::fill_n(out, window.results(), bias);
+                for (size_t tap = 0; tap < taps; ++tap)
+                    add(out, parts.data() + (own * taps + tap) * window.planes(), tap);
+            }
+        }
+    }
+
+    // Rows (channel, tap) of results, columns places of x.
+    void multiply(const Operands& given, size_t image, size_t group, size_t first,
+                  size_t many) const
+    {
+        const size_t taps = window.taps(), rows = many * taps, planes = window.planes();
+        const Anywhere* w = given.get<Anywhere>(1) + group * channels * results * taps + first * taps;
+        turned.resize(std::max(turned.size(), rows * channels));
+        parts.resize(std::max(parts.size(), rows * planes));
+        for (size_t channel = 0; channel < channels; ++channel)
+            for (size_t row = 0; row < rows; ++row)
+                turned[row * channels + channel] = w[channel * results * taps + row];
+        static const Steps none;
+        Conv told{};
+        told.window = {{1, 1, planes}, {1, 1, 1}, {1, 1, planes}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
+        told.channels = channels;
+        told.results = rows;
+        told.groups = 1;
+        told.x = given.get<float>(0) + (image * groups + group) * channels * planes;
+        told.w = reinterpret_cast<const Anywhere*>(turned.data());
+        told.out = parts.data();
+        told.steps = &none;
+        convolve(told, wide ? 2 : 0);
+    }
+
+    // Adds what one tap makes of all of x.
+    void add(float* out, const float* part, size_t tap) const
+    {
+        const Sizes at{tap / (window.kernel[1] * window.kernel[2]),
+                       tap / window.kernel[2] % window.kernel[1], tap % window.kernel[2]};
+        const auto place = [&](size_t axis, size_t of_x) {
+            return static_cast<ptrdiff_t>(of_x) * window.stride[axis] - window.begin[axis]
+                + static_cast<ptrdiff_t>(at[axis]) * window.dilation[axis];
+        };
+        const auto inside = [&](size_t axis, size_t of_x) {
+            return place(axis, of_x) >= 0 && place(axis, of_x) < static_cast<ptrdiff_t>(window.out[axis]);
+        };
+        size_t from = 0, end = window.sizes[2];
+        while (from < end && !inside(2, from))
+            ++from;
+        while (end > from && !inside(2, end - 1))
+            --end;
+        for (size_t depth = 0; depth < window.sizes[0]; ++depth)
+            for (size_t row = 0; row < window.sizes[1]; ++row, part += window.sizes[2]) {
+                if (!inside(0, depth) || !inside(1, row))
+                    continue;
+                float* line = out + (place(0, depth) * window.out[1] + place(1, row)) * window.out[2];
+                const ptrdiff_t step = window.stride[2], first = place(2, 0);
+                for (size_t column = from; column < end; ++column)
+                    line[first + static_cast<ptrdiff_t>(column) * step] += part[column];
+            }
+    }
+};
+
 // A piece: some planes.
 struct PoolLoop : Loop {
     Pool pool{};
@@ -303,6 +386,28 @@ std::unique_ptr<Loop> conv_loop(const Told& told)
     return made;
 }
 
+// numbers: images, channels and results of a group, groups, channels of results of a piece, has a
+// bias, window.
+std::unique_ptr<Loop> transpose_loop(const Told& told)
+{
+    constexpr size_t own = 6;
+    auto made = std::make_unique<TransposeLoop>();
+    made->window = told_window(told, own);
+    made->images = told.numbers[0];
+    made->channels = told.numbers[1];
+    made->results = told.numbers[2];
+    made->groups = told.numbers[3];
+    made->each = told.numbers[4];
+    made->has_bias = told.numbers[5] != 0;
+    made->wide = told.wide;
+    const size_t all = made->groups * made->results;
+    require(told.numbers.size() == own + WINDOW && made->each > 0 && all > 0
+                && told.pieces == made->images * ((all + made->each - 1) / made->each)
+                && told.slots == 3 + size_t{made->has_bias},
+            "expected pieces of channels, and a slot for each operand and the result");
+    return made;
+}
+
 // numbers: planes, whether it is a mean, window. reals: of a mean the places that each window
 // counts, axis after axis.
 std::unique_ptr<Loop> pool_loop(const Told& told)
@@ -337,5 +442,6 @@ void add_conv(py::module_& m)
 #else
 std::unique_ptr<Loop> conv_loop(const Told&) { throw py::key_error("conv"); }
 std::unique_ptr<Loop> pool_loop(const Told&) { throw py::key_error("pool"); }
+std::unique_ptr<Loop> transpose_loop(const Told&) { throw py::key_error("conv_transpose"); }
 void add_conv(py::module_&) {}
 #endif

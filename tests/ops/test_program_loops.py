@@ -101,6 +101,29 @@ def test_pieces_of_convolutions(groups: int, monkeypatch: pytest.MonkeyPatch) ->
         assert ran(made, recipe, x, w, bias).tobytes() == whole.tobytes()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_transposed_convolutions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn windows, in pieces of any size."""
+    rng = np.random.default_rng(seed)
+    axes, groups = seed % 3 + 1, seed % 2 + 1
+
+    def some(low: int, high: int) -> tuple[int, ...]:
+        return tuple(map(int, rng.integers(low, high, axes)))
+
+    x = rng.standard_normal((2, 3 * groups, *some(3, 9))).astype(np.float32)
+    w = rng.standard_normal((3 * groups, 5, *some(2, 4))).astype(np.float32)
+    bias = rng.standard_normal(5 * groups).astype(np.float32)
+    leaves = [vs.input(n, v.shape) for n, v in zip("xwb", (x, w, bias), strict=True)]
+    more = {"stride": some(1, 4), "dilation": some(1, 3), "padding": some(0, 2)}
+    made = vs.conv_transpose(*leaves[: 2 + seed % 2], groups=groups, **more)
+    given = (x, w, bias)[: 2 + seed % 2]
+    wanted = all_ops()["conv_transpose"].reference(given, made.attrs)
+    for shares in (1, 3, 100):
+        monkeypatch.setattr(conv_recipe, "PIECE", 1)
+        monkeypatch.setattr(conv_recipe, "SHARES", shares)
+        np.testing.assert_allclose(ran(made, node(made), *given), wanted, 1e-4, 1e-4)
+
+
 def test_a_chain_of_few_values_a_line_is_numpys() -> None:
     many = chain_loop.MANY_LINES + 1
     x, column = vs.input("x", (many, 2)), vs.input("c", (many, 1))

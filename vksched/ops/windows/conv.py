@@ -29,7 +29,7 @@ from .conv_kernels import (
     conv_variants,
     lower_conv,
 )
-from .conv_recipe import conv_recipe
+from .conv_recipe import conv_recipe, transpose_recipe
 from .transpose_kernels import (
     TRANSPOSE_SHADERS,
     lower_transpose,
@@ -225,6 +225,7 @@ register(
         Kernel(TRANSPOSE_SHADERS, lower_transpose, transpose_scratch),
         work=_transpose_work,
         factors=(0, 1),
+        recipe=transpose_recipe,
     )
 )
 

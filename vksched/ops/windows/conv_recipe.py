@@ -47,6 +47,24 @@ def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
     return Recipe((loop,))
 
 
+def transpose_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """Returns the loop of a transposed convolution."""
+    x, w, *bias = inputs
+    if not loops.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
+        return None
+    groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
+    work = x.size * math.prod(w.shape[1:])
+    each = math.ceil(channels / max(1, min(work // images // PIECE, SHARES)))
+    steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
+    window = _told(Window(x.shape[2:], w.shape[2:], *steps), output)
+    numbers = (images, w.shape[0] // groups, w.shape[1], groups, each, len(bias), *window)
+    pieces = images * math.ceil(channels / each)
+    operands = tuple(range(len(inputs)))
+    return Recipe((Loop("conv_transpose", operands, output.size, numbers, (), pieces, work),))
+
+
 def _channels(channels: int, groups: int, work: int) -> int:
     """Returns the channels of a piece of an image: whole groups where there are several; of one
     group few pieces, as each reads all of x.

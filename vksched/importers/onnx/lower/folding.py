@@ -20,7 +20,7 @@ from ..rules import find_rule
 from .constants import evaluate
 from .context import narrow_weight
 
-FOLD_ELEMENTS = 1 << 16
+FOLD_ELEMENTS = 1 << 18
 """Results up to this size are folded whatever they are made of, larger ones where their operands
 are about as large.
 """
