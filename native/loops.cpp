@@ -330,5 +330,6 @@ PYBIND11_MODULE(loops, m)
     add_recurrent(m);
     add_repack(m);
     add_resample(m);
+    add_rounded(m);
     add_texts(m);
 }

@@ -9,6 +9,7 @@
 //   loops_program.cpp   many of them in one call
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
+//   loops_rounded.cpp   the same with x rounded to 8 bits, by rounded_ways.hpp
 //   loops_resample.cpp  weighted sums of a few elements along an axis
 //   loops_texts.cpp     strings of files
 #pragma once
@@ -22,6 +23,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace py = pybind11;
@@ -61,6 +63,34 @@ inline py::buffer_info floats(const py::buffer& given, bool writable = false, bo
             "expected contiguous, aligned float32");
     return info;
 }
+
+// Whether a buffer of 32 bits holds values of a type.
+template <class T>
+bool holds(const py::buffer_info& info)
+{
+    if (std::is_floating_point_v<T>)
+        return is_float(info.format);
+    const auto is = [&](const char* name) { return info.format == name; };
+    return std::is_unsigned_v<T> ? is("I") || is("L") : is("i") || is("l");
+}
+
+// A matrix of 32 bits whose rows have no gaps; a const T is only read.
+template <class T>
+struct Matrix {
+    explicit Matrix(const py::buffer& given) : info(given.request(!std::is_const_v<T>))
+    {
+        require(holds<std::remove_const_t<T>>(info) && info.itemsize == 4 && info.ndim == 2
+                    && (info.shape[1] < 2 || info.strides[1] == 4)
+                    && (info.shape[0] < 2 || (info.strides[0] >= 0 && info.strides[0] % 4 == 0))
+                    && reinterpret_cast<uintptr_t>(info.ptr) % 4 == 0,
+                "expected a matrix of 32 bits, aligned, with rows without gaps");
+    }
+    size_t rows() const { return info.shape[0]; }
+    size_t columns() const { return info.shape[1]; }
+    size_t row() const { return rows() < 2 ? columns() : info.strides[0] / 4; }
+    T* data() const { return static_cast<T*>(info.ptr); }
+    py::buffer_info info;
+};
 
 // Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
 // length and for means far from 0. scale, shift: a value for each column, or null.
@@ -119,5 +149,6 @@ void add_program(py::module_& m);
 void add_recurrent(py::module_& m);
 void add_repack(py::module_& m);
 void add_resample(py::module_& m);
+void add_rounded(py::module_& m);
 void add_texts(py::module_& m);
 

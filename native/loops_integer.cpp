@@ -94,23 +94,6 @@ const Way& way_of(const std::string& name)
 
 // -- operands ------------------------------------------------------------------------------------
 
-// A matrix of 32 bits whose rows have no gaps.
-template <class T>
-struct Grid {
-    Grid(const py::buffer& given, bool writable = false) : info(given.request(writable))
-    {
-        require(info.itemsize == 4 && info.ndim == 2 && (info.shape[1] < 2 || info.strides[1] == 4)
-                    && (info.shape[0] < 2 || (info.strides[0] >= 0 && info.strides[0] % 4 == 0))
-                    && reinterpret_cast<uintptr_t>(info.ptr) % 4 == 0,
-                "expected a matrix of 32 bits, aligned, with rows without gaps");
-    }
-    size_t rows() const { return info.shape[0]; }
-    size_t columns() const { return info.shape[1]; }
-    size_t row() const { return rows() < 2 ? columns() : info.strides[0] / 4; }
-    T* data() const { return static_cast<T*>(info.ptr); }
-    py::buffer_info info;
-};
-
 // Values of 32 bits without gaps.
 template <class T>
 struct Line {
@@ -184,7 +167,7 @@ struct Packed {
 };
 
 // Rows of codes as words, and what is to be taken off for each row where columns have zero points.
-Packed pack_rows(const Grid<const int32_t>& a, size_t words, uint32_t flip, uint32_t zero, bool sums)
+Packed pack_rows(const Matrix<const int32_t>& a, size_t words, uint32_t flip, uint32_t zero, bool sums)
 {
     Packed made;
     made.words.resize(a.rows() * words);
@@ -212,8 +195,8 @@ void matmul_integer(const py::buffer& a, const py::buffer& words, int32_t a_zero
                     const py::buffer& b_zero, const py::buffer& out, bool is_signed,
                     const std::string& name)
 {
-    const Grid<const int32_t> from(a);
-    const Grid<int32_t> to(out, true);
+    const Matrix<const int32_t> from(a);
+    const Matrix<int32_t> to(out);
     require(to.rows() == from.rows(), "expected as many rows in the result as in a");
     const size_t depth = (from.columns() + 3) / 4, columns = to.columns();
     const Weights b(words, b_zero, depth, columns);
@@ -331,8 +314,8 @@ void conv_integer(const py::buffer& x, const py::buffer& words, int32_t x_zero,
                   const Three& kernel, const Three& stride, const Three& dilation,
                   const Signed& begin, const Three& counts, bool is_signed, const std::string& name)
 {
-    const Grid<const int32_t> from(x); // (channels, places)
-    const Grid<int32_t> to(out, true); // (channels, places)
+    const Matrix<const int32_t> from(x); // (channels, places)
+    const Matrix<int32_t> to(out); // (channels, places)
     const Window window{sizes, kernel, stride, dilation, counts, begin};
     const size_t channels = from.columns() ? from.rows() : 0, groups = (channels + 3) / 4;
     const size_t taps = product_of(kernel), depth = taps * groups;

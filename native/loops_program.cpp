@@ -36,8 +36,8 @@ namespace {
 struct Step;
 using Way = void (*)(const Step&, char* const*, size_t);
 
-// One loop: `own`, or a way. at: where slots lie. value, norm, packed: the loop of others that it
-// calls.
+// One loop: `own`, or a way. at: where slots lie. value, norm, packed ...: the loop of others that
+// it calls.
 struct Step {
     std::unique_ptr<Loop> own;
     Way way = nullptr;
@@ -49,6 +49,8 @@ struct Step {
     NormLoop norm = nullptr;
 #ifdef HAS_VECTORS
     PackedLoop packed = nullptr;
+    RoundingLoop rounding = nullptr;
+    RoundedLoop rounded = nullptr;
 #endif
 
     template <class T>
@@ -162,8 +164,9 @@ INLINED void matmul_body(const Step& step, char* const* at, size_t)
 }
 
 #ifdef HAS_VECTORS
-// numbers: rows of x, columns, rows of the weight, words of a row, has a bias, rows of a piece.
-void linear_packed(const Step& step, char* const* at, size_t piece)
+// Rows of a weight of few bits that a piece has. numbers: rows of x, columns, rows of the weight, words
+// of a row, has a bias, rows of a piece.
+Packed packed_part(const Step& step, char* const* at, size_t piece)
 {
     const int64_t* told = step.numbers.data();
     const int64_t start = static_cast<int64_t>(piece) * told[5];
@@ -174,7 +177,28 @@ void linear_packed(const Step& step, char* const* at, size_t piece)
     part.columns = told[1];
     part.bias = told[4] ? step.slot<float>(at, 2) + start : nullptr;
     part.out_row = told[2];
-    step.packed(part, step.slot<float>(at, 0), told[0], step.result(at) + start);
+    return part;
+}
+
+void linear_packed(const Step& step, char* const* at, size_t piece)
+{
+    float* out = step.result(at) + static_cast<int64_t>(piece) * step.numbers[5];
+    step.packed(packed_part(step, at, piece), step.slot<float>(at, 0), step.numbers[0], out);
+}
+
+void linear_rounded(const Step& step, char* const* at, size_t piece)
+{
+    float* out = step.result(at) + static_cast<int64_t>(piece) * step.numbers[5];
+    step.rounded(packed_part(step, at, piece), step.slot<Rounded>(at, 0), step.numbers[0], out);
+}
+
+// numbers: rows, columns, rows of a piece, words of a rounded row.
+void round_rows(const Step& step, char* const* at, size_t piece)
+{
+    const int64_t* told = step.numbers.data();
+    const int64_t start = static_cast<int64_t>(piece) * told[2];
+    step.rounding(step.slot<float>(at, 0) + start * told[1], std::min(told[2], told[0] - start),
+                  told[1], reinterpret_cast<Rounded*>(step.result(at) + start * told[3]));
 }
 #endif
 
@@ -452,6 +476,8 @@ const std::map<std::string, Kind> kinds{
     {"cached_attention", {attention, attention_wide, 4, ATTENTION, 2}},
 #ifdef HAS_VECTORS
     {"linear_packed", {linear_packed, linear_packed, 2, 6, 0}},
+    {"linear_rounded", {linear_rounded, linear_rounded, 2, 6, 0}},
+    {"round_rows", {round_rows, round_rows, 1, 4, 0}},
 #endif
 };
 
@@ -501,6 +527,10 @@ Step step_of(const py::handle& given, size_t slots, bool wide)
 #ifdef HAS_VECTORS
     else if (name == "linear_packed")
         made.packed = packed_loop(calls, wide);
+    else if (name == "linear_rounded")
+        made.rounded = rounded_loop(calls, wide);
+    else if (name == "round_rows")
+        made.rounding = rounding_loop(calls, wide);
 #endif
     return made;
 }

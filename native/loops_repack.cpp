@@ -85,7 +85,7 @@ const Repacking& way_of(const std::string& name, bool wide)
 }
 
 // Returns the columns of rows of so many bytes.
-size_t columns_of(const Repacking& way, size_t row_bytes, const Matrix& to)
+size_t columns_of(const Repacking& way, size_t row_bytes, const Matrix<uint32_t>& to)
 {
     require(row_bytes % way.block == 0, "expected rows of whole blocks, without gaps");
     const size_t columns = row_bytes / way.block * way.values;
@@ -98,7 +98,7 @@ void repack(const std::string& name, const py::buffer& blocks, const py::buffer&
 {
     const Repacking& way = way_of(name, wide);
     const py::buffer_info from = blocks.request();
-    const Matrix to(words, true, true);
+    const Matrix<uint32_t> to(words);
     require(from.itemsize == 1 && from.ndim == 2
                 && (from.shape[1] < 2 || from.strides[1] == 1)
                 && (from.shape[0] < 2 || from.strides[0] == from.shape[1]),
@@ -108,7 +108,7 @@ void repack(const std::string& name, const py::buffer& blocks, const py::buffer&
             "expected a row of words for each row of blocks");
     const Blocks told{static_cast<const uint8_t*>(from.ptr), to.rows(), columns, to.row()};
     py::gil_scoped_release unlocked;
-    way.repack(told, static_cast<uint32_t*>(to.info.ptr));
+    way.repack(told, to.data());
 }
 
 #ifndef _WIN32
@@ -119,7 +119,7 @@ struct Part {
     const Repacking* way;
     uint64_t start;
     size_t row_bytes, columns;
-    Matrix to;
+    Matrix<uint32_t> to;
 };
 
 // Returns whether all bytes were there.
@@ -140,7 +140,7 @@ bool repack_part(int file, const Part& part, std::vector<uint8_t>& piece)
 {
     const size_t step = std::max<size_t>(1, PIECE_BYTES / part.row_bytes);
     piece.resize(std::max(piece.size(), step * part.row_bytes));
-    auto* words = static_cast<uint32_t*>(part.to.info.ptr);
+    uint32_t* words = part.to.data();
     for (size_t row = 0; row < part.to.rows(); row += step) {
         const size_t rows = std::min(step, part.to.rows() - row);
         const size_t size = rows * part.row_bytes;
@@ -159,7 +159,7 @@ size_t repack_file(int file, const py::list& given, bool wide)
         const auto [start, name, row_bytes, words] =
             each.cast<std::tuple<uint64_t, std::string, size_t, py::buffer>>();
         const Repacking& way = way_of(name, wide);
-        Matrix to(words, true, true);
+        Matrix<uint32_t> to(words);
         require(row_bytes > 0, "expected rows of whole blocks, without gaps");
         const size_t columns = columns_of(way, row_bytes, to);
         parts.push_back({&way, start, row_bytes, columns, std::move(to)});

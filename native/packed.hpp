@@ -38,24 +38,6 @@ inline bool has_wider()
 #endif
 }
 
-// A matrix of 32 bits whose rows have no gaps.
-struct Matrix {
-    explicit Matrix(const py::buffer& given, bool whole, bool writable = false)
-      : info(given.request(writable))
-    {
-        const bool kind = whole ? info.format == "I" || info.format == "L" : is_float(info.format);
-        require(kind && info.itemsize == 4 && info.ndim == 2
-                    && (info.shape[1] < 2 || info.strides[1] == 4)
-                    && (info.shape[0] < 2 || (info.strides[0] >= 0 && info.strides[0] % 4 == 0))
-                    && reinterpret_cast<uintptr_t>(info.ptr) % 4 == 0,
-                "expected a matrix of 32 bits, aligned, with rows without gaps");
-    }
-    size_t rows() const { return info.shape[0]; }
-    size_t columns() const { return info.shape[1]; }
-    size_t row() const { return rows() < 2 ? columns() : info.strides[0] / 4; }
-    py::buffer_info info;
-};
-
 // Rows of a weight, and where their products go. bias: null without.
 struct Packed {
     const uint32_t* words;
@@ -68,4 +50,42 @@ using PackedLoop = void (*)(const Packed&, const float*, size_t, float*);
 
 // The product of a format with few rows of x.
 PackedLoop packed_loop(const std::string& name, bool wide);
+
+// A tile of a row that is rounded to 8 bits. scale: of each part, that is half of a run where the
+// weight has a scale for each, else a run. sums: of the codes of a part, times its scale.
+struct Rounded {
+    int8_t codes[TILE];
+    float scale[2 * RUNS], sums[2 * RUNS];
+};
+constexpr size_t ROUNDED_WORDS = sizeof(Rounded) / 4;
+
+using RoundingLoop = void (*)(const float*, size_t, size_t, Rounded*);
+using RoundedLoop = void (*)(const Packed&, const Rounded*, size_t, float*);
+
+// Rounds rows for weights of a format, and multiplies them.
+RoundingLoop rounding_loop(const std::string& name, bool wide);
+RoundedLoop rounded_loop(const std::string& name, bool wide);
+
+inline Packed packed(const Matrix<const uint32_t>& words, size_t columns)
+{
+    require(columns % RUN == 0, "expected whole runs");
+    Packed made{};
+    made.words = words.data();
+    made.rows = words.rows();
+    made.row_words = words.row();
+    made.columns = columns;
+    return made;
+}
+
+// Tells of a bias, None without; the caller keeps what is returned.
+inline py::buffer_info bias_of(const py::object& bias, Packed& told)
+{
+    py::buffer_info shift;
+    if (!bias.is_none()) {
+        shift = floats(py::cast<py::buffer>(bias));
+        require(static_cast<size_t>(shift.size) == told.rows, "expected a bias for each row");
+        told.bias = static_cast<const float*>(shift.ptr);
+    }
+    return shift;
+}
 #endif
