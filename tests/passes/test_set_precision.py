@@ -8,7 +8,7 @@ import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
-from vksched.ops.core.precision import MIXED, SINGLE, precision_of
+from vksched.ops.core.precision import BYTES, MIXED, SINGLE, precision_of
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
 
@@ -65,6 +65,24 @@ def test_weights_of_few_bits_keep_it() -> None:
     packed = vs.packed(blocks("q4_K", 12, 512), "q4_K", (12, 512))
     graph, _ = vs.build_graph(vs.linear(vs.input("x", (3, 512)), packed))
     assert words_of(graph) == {"linear_packed": MIXED}
+
+
+def test_codes_of_8_bits_are_for_weights_of_few_bits() -> None:
+    x = vs.input("x", (3, 512))
+    products = {
+        "codes": vs.linear(x, vs.packed(blocks("q4_K", 12, 512), "q4_K", (12, 512))),
+        "floats": vs.linear(x, vs.packed(blocks("f16", 12, 512), "f16", (12, 512))),
+        "plain": x @ weights(512, 12),
+    }
+    for name, product in products.items():
+        graph, _ = vs.build_graph(product)
+        bytes_of = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), BYTES))
+        (node,) = [node for node in optimize(bytes_of, None).ops if node.declaration.factors]
+        assert precision_of(node.attrs) == (BYTES if name == "codes" else SINGLE), name
+        assert node.op == ("matmul" if name == "plain" else "linear_packed")
+    mixed_before = mixed(vs.build_graph(products["plain"])[0])
+    none = set_precision(mixed_before, dict.fromkeys(range(len(mixed_before.nodes)), BYTES))
+    assert {precision_of(node.attrs) for node in none.nodes} == {SINGLE}
 
 
 def test_winograd_keeps_it() -> None:

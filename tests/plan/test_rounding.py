@@ -8,6 +8,7 @@ import numpy as np
 from graphs import make_machine
 
 import vksched as vs
+from vksched.cases.packed import blocks
 from vksched.machine.limits import Limits
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
@@ -56,6 +57,17 @@ def test_weights_that_are_rounded_are_told() -> None:
     made = optimize(mixed, Wishes(limits=limits, memory_bytes=1 << 30))
     (line,) = precision_lines(plan_graph(made, machine, policy="priority"))
     assert "computes 1 in float32: it has no float16, with the weights of 1 held as float16" in line
+
+
+def test_codes_of_8_bits_are_told() -> None:
+    x, w = vs.input("x", (3, 64)), vs.packed(blocks("q8_0", 8, 64), "q8_0", (8, 64))
+    with vs.Scheduler(["cpu"], precision="int8") as sched:
+        plan = sched.compile(vs.linear(x, w) @ vs.weight(np.ones((8, 8), np.float32))).plan
+    assert precision_lines(plan) == ["precision: 1 int8; numpy rounds 1"]
+    graph, _ = vs.build_graph(vs.linear(x, w))
+    made = optimize(set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "int8")))
+    (line,) = precision_lines(plan_graph(made, make_machine(1), policy="priority"))
+    assert "computes 1 in float32: it has no kernels for codes of 8 bits" in line
 
 
 def test_numpy_rounds() -> None:

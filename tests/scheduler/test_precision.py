@@ -123,9 +123,9 @@ def test_functions_take_a_word() -> None:
 
 
 def test_what_is_no_word_is_told() -> None:
-    with pytest.raises(vs.PlanError, match='"mixed", "float16", got \'half\''):
+    with pytest.raises(vs.PlanError, match='"float16", "int8", got \'half\''):
         vs.Scheduler(["cpu"], precision="half")
-    with pytest.raises(vs.PlanError, match="one of float32, mixed, float16 as one.precision"):
+    with pytest.raises(vs.PlanError, match="one of float32, mixed, float16, int8 as one.precision"):
         vs.Scheduler(["cpu"], config={"one": {"precision": "half"}})
     with vs.Scheduler(["cpu"]) as sched:
         _, out = network()

@@ -11,7 +11,9 @@ from conftest import vulkan_names
 from graphs import transformer
 
 import vksched as vs
+from vksched.cases.packed import blocks
 from vksched.machine.limits import Limits
+from vksched.ops.core import loops
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
@@ -96,3 +98,32 @@ def test_networks_are_near_float32(name: str, sched: vs.Scheduler) -> None:
         error = np.abs(got - exact).max() / np.abs(exact).max()
         assert error < most, f"{word}: {error:.2e}"
         assert error > LEAST or plan.machine.devices[0].kind != "cpu", f"{word}: {error:.2e}"
+
+
+def gated(rows: int) -> vs.Tensor:
+    """A gated layer by weights of few bits, as language models have them, and a head of float32."""
+    x = vs.input("x", (rows, 256))
+    held = {name: vs.packed(blocks(name, 512, 256), name, (512, 256)) for name in ("q4_K", "q8_0")}
+    h = vs.silu(vs.linear(x, held["q4_K"])) * vs.linear(x, held["q8_0"])
+    down = vs.packed(blocks("q6_K", 64, 512), "q6_K", (64, 512))
+    return vs.linear(vs.rms_norm(h, vs.weight(np.ones(512, np.float32))), down) @ weights(64, 24)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_codes_of_8_bits(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By native programs and by numpy alike, near float32 but not as near as float32 is."""
+    y, given = gated(rows), {"x": RNG.standard_normal((rows, 256)).astype(np.float32)}
+    names = ["cpu", *vulkan_names()]
+    with vs.Scheduler(names, tune=False) as sched:
+        expected = sched.compile(y, placement={"*": "cpu"})(**given)
+        for name in names:
+            run = sched.compile(y, placement={"*": name}, precision="int8")
+            error = np.abs(run(**given) - expected).max() / np.abs(expected).max()
+            assert error < 2e-2, name
+            if name == "cpu":
+                by_loops = run(**given)
+                assert "precision: 3 int8" in run.plan.explain() and error > LEAST
+    monkeypatch.setattr(loops, "native", None)
+    with vs.Scheduler(["cpu"], precision="int8") as sched:
+        by_numpy = sched.compile(y)(**given)
+    np.testing.assert_allclose(by_loops, by_numpy, atol=2e-3 * np.abs(expected).max())

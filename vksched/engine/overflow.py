@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..graph import Graph, Node
-from ..ops.core.precision import SINGLE, as_half, precision_of, with_word
+from ..ops.core.precision import SINGLE, allows_half, as_half, with_word
 from ..ops.core.tensor import Tensor
 from ..runtime.host.evaluate import evaluate_node
 from ..switches import is_on
@@ -46,7 +46,7 @@ class OverflowWatch:
     def __init__(self, graph: Graph, read: Callable[[Tensor], NDArray]) -> None:
         self._graph = graph
         self._read = read
-        self._rounds = any(precision_of(node.attrs) != SINGLE for node in graph.nodes)
+        self._rounds = any(allows_half(node.attrs) for node in graph.nodes)
         self._searches = self._rounds and is_on(SWITCH)
         self._told: set[str] = set()
 
@@ -105,7 +105,7 @@ def find_overflow(
             continue
         operands = tuple(values[i] for i in node.inputs)
         values[node.id] = evaluate_node(graph, node.id, operands)
-        if precision_of(node.attrs) != SINGLE:
+        if allows_half(node.attrs):
             what = _overflow_of(graph, node, operands, values[node.id])
             if what:
                 return Overflow(node.name, node.op, what)

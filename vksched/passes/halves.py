@@ -18,7 +18,7 @@ import numpy as np
 
 from ..graph import Graph, Node
 from ..ops.core.attrs import AttrValue
-from ..ops.core.precision import SINGLE, kept_precision, precision_of
+from ..ops.core.precision import allows_half, kept_precision
 from ..ops.products.blocks import format_of, held_words
 from ..types import FLOAT32, NDArray
 from .rewrite import Rewriter, rewrite
@@ -50,7 +50,7 @@ def hold_halves(graph: Graph, wishes: Wishes) -> Graph:
 
 def _product(r: Rewriter, node: Node) -> int | None:
     x, w, *bias = node.inputs
-    if precision_of(node.attrs) == SINGLE or node.type.dtype != FLOAT32:
+    if not allows_half(node.attrs) or node.type.dtype != FLOAT32:
         return None
     if math.prod(node.type.shape[:-1]) > MOST_ROWS or node.attrs.as_bool("transpose_a"):
         return None

@@ -4,7 +4,8 @@
 
 It comes before all other passes, which keep the attribute where they make one product of another.
 Only nodes with a float32 result and factors (`Op.factors`) have a precision; float16 operands are
-summed in float32 whatever the word. Complexity: O(nodes). Examples:
+summed in float32 whatever the word. "int8" means something for products by weights of few bits
+alone; others stay in float32. Complexity: O(nodes). Examples:
 tests/passes/test_set_precision.py.
 """
 
@@ -14,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..graph import Graph, Node
-from ..ops.core.precision import precision_of, with_word
+from ..ops.core.precision import BYTES, SINGLE, precision_of, with_word
+from ..ops.products.rounded import takes_codes
 from ..types import FLOAT32
 
 
@@ -24,7 +26,8 @@ def set_precision(graph: Graph, words: Mapping[int, str]) -> Graph:
     words: by node id; other nodes stay as they are, and so do those that have no precision.
     """
     nodes = tuple(
-        _with_word(node, words[node.id]) if node.id in words else node for node in graph.nodes
+        _with_word(graph, node, words[node.id]) if node.id in words else node
+        for node in graph.nodes
     )
     changed = any(one is not other for one, other in zip(nodes, graph.nodes, strict=True))
     return replace(graph, nodes=nodes) if changed else graph
@@ -35,7 +38,26 @@ def has_precision(node: Node) -> bool:
     return bool(node.declaration.factors) and node.type.dtype == FLOAT32
 
 
-def _with_word(node: Node, word: str) -> Node:
-    if not has_precision(node) or precision_of(node.attrs) == word:
+def _with_word(graph: Graph, node: Node, word: str) -> Node:
+    if not has_precision(node):
         return node
-    return replace(node, attrs=with_word(node.attrs, word))
+    if word == BYTES and not _reads_codes(graph, node):
+        word = SINGLE
+    return (
+        node
+        if precision_of(node.attrs) == word
+        else replace(node, attrs=with_word(node.attrs, word))
+    )
+
+
+def _reads_codes(graph: Graph, node: Node) -> bool:
+    """Whether a node is a product by a weight of few bits, or a pass makes it one."""
+    weight = graph.nodes[node.inputs[1]] if len(node.inputs) > 1 else node
+    by_rows = node.op == "grouped_linear" or (
+        node.op == "matmul"
+        and node.attrs.as_bool("transpose_b")
+        and not node.attrs.as_bool("transpose_a")
+        and weight.type.rank == 2
+    )
+    reader = weight if by_rows and weight.op == "unpack" else node
+    return takes_codes(reader.attrs.get("format"))

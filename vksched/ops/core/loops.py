@@ -85,6 +85,43 @@ def linear_packed(
     return True
 
 
+def has_rounded(format: str) -> bool:
+    """Whether there are native loops for products of rounded rows and weights of a format."""
+    return native is not None and format in getattr(native, "rounded_formats", ())
+
+
+def rounded_words(columns: int) -> int:
+    """Returns how many words a rounded row has."""
+    words: int = native.rounded_words(columns)
+    return words
+
+
+def round_rows(format: str, x: NDArray) -> NDArray | None:
+    """Returns rows, (m, k), rounded to 8 bits for weights of a format, as words of their own;
+    None where numpy has to.
+    """
+    if not has_rounded(format) or x.dtype != np.float32:
+        return None
+    made: NDArray = np.empty((len(x), rounded_words(x.shape[1])), np.uint32)
+    native.round_rows(format, _plain(x), made)
+    return made
+
+
+def linear_rounded(
+    format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
+) -> bool:
+    """Writes the product of rows that are rounded to 8 bits, as `linear_packed`; returns False
+    where numpy has to. x: (m, k), or words of `round_rows`.
+    """
+    if not (has_rounded(format) and _lie_plain(words) and out.dtype == np.float32):
+        return False
+    rows = x if x.dtype == np.uint32 else round_rows(format, x)
+    if rows is None:
+        return False
+    native.linear_rounded(format, rows, words, None if bias is None else _plain(bias), out)
+    return True
+
+
 Layer = tuple[str, tuple[bool, ...], tuple[tuple[str, ...], ...], float, bool, bool]
 """Of a recurrent layer its kind, for each direction whether it goes back and its activations; clip,
 coupled and linear as in `Cell` (vksched/ops/products/recurrent_cell.py).

@@ -3,13 +3,16 @@
     float32   operands, sums and results in float32
     mixed     operands may be rounded to float16; products and sums in float32
     float16   operands, sums and results may be rounded to float16
+    int8      as float32, but for products by weights of few bits: their other operand may be
+              rounded to 8 bits in runs of 32 (vksched/ops/products/rounded.py)
 
 It is an attribute of a node, set by a pass (vksched/passes/precision.py); a node without it is
 float32. `Op.factors` names the operands that count. A word is a permission: a device that has no
 float16 computes in float32, which is nearer to the real numbers. Types of values stay as they are.
 
 Numpy does what a word allows, and no more than that: it rounds the operands, sums their products in
-float32, and for "float16" rounds the result. Examples: tests/ops/test_factors.py.
+float32, and for "float16" rounds the result. What "int8" rounds the op itself does, as it knows the
+weight's format. Examples: tests/ops/test_factors.py.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from .op import Call, Op
 
 PRECISION = "precision"
 """The attribute."""
-SINGLE, MIXED, HALF = PRECISIONS = ("float32", "mixed", "float16")
+SINGLE, MIXED, HALF, BYTES = PRECISIONS = ("float32", "mixed", "float16", "int8")
 """The words, the most exact one first."""
 
 
@@ -46,11 +49,16 @@ def with_word(attrs: Mapping[str, AttrValue], word: str) -> Attrs:
     return Attrs(bare if word == SINGLE else {**bare, PRECISION: word})
 
 
+def allows_half(attrs: Attrs) -> bool:
+    """Whether a node's operands may be rounded to float16."""
+    return precision_of(attrs) in (MIXED, HALF)
+
+
 def may_round(call: Call) -> bool:
     """Whether a kernel may compute a call's products in float16: the call's precision and the
     device allow it. A variant that does so is named only where this holds.
     """
-    allowed = call.limits.float16 and precision_of(call.attrs) != SINGLE
+    allowed = call.limits.float16 and allows_half(call.attrs)
     return allowed and call.output.dtype == FLOAT32
 
 
@@ -71,8 +79,8 @@ def round_factors(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[ND
 
 
 def rounded_operands(op: Op, attrs: Attrs) -> tuple[int, ...]:
-    """Returns which operands numpy rounds, as a node's precision says."""
-    return op.factors if precision_of(attrs) != SINGLE else ()
+    """Returns which operands numpy rounds to float16, as a node's precision says."""
+    return op.factors if allows_half(attrs) else ()
 
 
 def round_result(op: Op, result: NDArray, attrs: Attrs) -> NDArray:

@@ -31,6 +31,7 @@ from .grouped_kernels import GROUPING, lower, packed_variants, scratch, variants
 from .matmul import matmul
 from .matmul_kernels import SHADERS
 from .packed import LINEAR_SHADERS, NATIVE_FEW, UNPACK_SHADERS, check_words, unpack
+from .rounded import rounded, rounds_codes
 
 MOST_PIECES, LEAST_COLUMNS = 16, 32
 """In how many pieces numpy cuts the columns of a result, and of how many at least."""
@@ -110,6 +111,8 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 def _packed_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, words, chosen = inputs
+    if rounds_codes(attrs):
+        x = rounded(x)
     values = unpacked(str(attrs["format"]), words, x.shape[-1]).astype(x.dtype)
     out: NDArray = np.empty((*chosen.shape, words.shape[1]), x.dtype)
     _write("grouped_packed", (x, values, chosen), out, _floats)
@@ -125,13 +128,16 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
 
 
 def _packed_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    name = str(attrs["format"])
+    name, codes = str(attrs["format"]), rounds_codes(attrs)
 
     def product(rows: NDArray, words: NDArray) -> NDArray:
-        if len(rows) <= NATIVE_FEW:
-            made: NDArray = np.empty((len(rows), len(words)), np.float32)
-            if loops.linear_packed(name, rows, words, None, made):
+        made: NDArray = np.empty((len(rows), len(words)), np.float32)
+        if codes:
+            if loops.linear_rounded(name, rows, words, None, made):
                 return made
+            rows = rounded(rows)
+        if len(rows) <= NATIVE_FEW and loops.linear_packed(name, rows, words, None, made):
+            return made
         values: NDArray = np.empty((len(words), rows.shape[1]), np.float32)
         if not loops.unpack(name, words, values):
             values = unpacked(name, words, rows.shape[1])

@@ -34,6 +34,7 @@ from .blocks import FORMATS, format_of, held_words, unpacked
 from .matmul import matmul
 from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
 from .operands import product_attrs
+from .rounded import rounded, rounds_codes
 
 # -- unpack --------------------------------------------------------------------------------------
 
@@ -163,6 +164,8 @@ def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     x, words, *bias = inputs
+    if rounds_codes(attrs):
+        x = rounded(x)
     values = unpacked(str(attrs["format"]), words, x.shape[-1])
     made = np.matmul(x, values.T.astype(x.dtype))
     return np.asarray(made + bias[0] if bias else made)
@@ -175,14 +178,18 @@ NATIVE_PIECE = 4
 
 
 def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """Some columns of the result at a time, of whose weights the values fit a cache."""
+    """Some columns of the result at a time, of whose weights the values fit a cache. Where x is
+    rounded to 8 bits, pieces have it so.
+    """
     (x, words, *bias), made = _flat(inputs, out)
-    n = words.shape[0]
-    few = len(x) <= NATIVE_FEW and loops.has_packed(str(attrs["format"]))
-    step = rows_of_piece(n, n * x.shape[-1] // (NATIVE_PIECE if few else 1))
+    name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
+    rows = loops.round_rows(name, x) if rounds_codes(attrs) else None
+    native = rows is not None or (len(x) <= NATIVE_FEW and loops.has_packed(name))
+    step = rows_of_piece(n, values // (NATIVE_PIECE if native else 1))
     for start in range(0, n, step):
         part = slice(start, start + step)
-        yield (x, words[part], *(b[part] for b in bias)), made[:, part]
+        own = x if rows is None else rows
+        yield (own, words[part], *(b[part] for b in bias)), made[:, part]
 
 
 def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...], NDArray]:
@@ -195,8 +202,12 @@ def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...
 def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     name = str(attrs["format"])
     (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
-    few = len(x) <= NATIVE_FEW
-    if few and loops.linear_packed(name, x, words, bias[0] if bias else None, made):
+    shift = bias[0] if bias else None
+    if rounds_codes(attrs):
+        if loops.linear_rounded(name, x, words, shift, made):
+            return
+        x = rounded(x)
+    if len(x) <= NATIVE_FEW and loops.linear_packed(name, x, words, shift, made):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
     values: NDArray = np.empty((step, x.shape[-1]), np.float32)
@@ -212,11 +223,15 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
 
 RECIPE_PIECE = 1 << 16
 """Values of a piece of a native loop: threads meet behind each product, so pieces are short."""
+PANEL = 16
+"""Rows of a weight that loops over many rounded rows of x take together."""
 
 
 def _linear_recipe(
     inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> Recipe | None:
+    if rounds_codes(attrs):
+        return _rounded_recipe(inputs, attrs)
     x, words, *bias = inputs
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
     if m > NATIVE_FEW or not loops.has_packed(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
@@ -227,6 +242,24 @@ def _linear_recipe(
     operands = tuple(range(len(inputs)))
     made = Loop(f"linear_packed {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
     return Recipe((made,))
+
+
+def _rounded_recipe(inputs: tuple[TensorType, ...], attrs: Attrs) -> Recipe | None:
+    """Rounds x once, then multiplies, few rows or many."""
+    x, words, *bias = inputs
+    name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
+    if not loops.has_rounded(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
+        return None
+    n, row_words = words.shape
+    row, some = loops.rounded_words(k), max(1, RECIPE_PIECE // k)
+    told: tuple[int, ...] = (m, k, some, row)
+    rounds = Loop(f"round_rows {name}", (0,), m * row, told, (), -(-m // some), m * k)
+    step = -(-RECIPE_PIECE // (m * k * PANEL)) * PANEL
+    told = (m, k, n, row_words, len(bias), step)
+    operands = (len(inputs), *range(1, len(inputs)))
+    name = f"linear_rounded {name}"
+    multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
+    return Recipe((rounds, multiplies))
 
 
 def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

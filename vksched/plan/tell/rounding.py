@@ -1,4 +1,4 @@
-"""Rounding: what of a plan may be rounded to float16, and which devices do so.
+"""Rounding: what of a plan may be rounded to float16 or 8 bits, and which devices do so.
 
     precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
 
@@ -11,14 +11,14 @@ from collections import Counter
 
 from ...graph import Node
 from ...machine.spec import DeviceSpec
-from ...ops.core.precision import PRECISIONS, SINGLE, precision_of
+from ...ops.core.precision import BYTES, PRECISIONS, SINGLE, precision_of
 from ..value import PlanValue
 
 
 def precision_lines(plan: PlanValue) -> list[str]:
     """Returns a line on nodes that have a precision; [] where all is float32."""
     words: Counter[str] = Counter()
-    devices: Counter[int] = Counter()
+    devices: Counter[tuple[int, bool]] = Counter()
     halved: Counter[int] = Counter()
     for split in plan.splits:
         for node_id in split.nodes:
@@ -26,21 +26,25 @@ def precision_lines(plan: PlanValue) -> list[str]:
             word = precision_of(node.attrs)
             if word != SINGLE:
                 words[word] += 1
-                devices[split.device] += 1
+                is_cpu = plan.machine.devices[split.device].kind == "cpu"
+                devices[split.device, word == BYTES and not is_cpu] += 1
                 halved[split.device] += _reads_halves(node)
     if not words:
         return []
     told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
-        _told(plan.machine.devices[device], devices[device]) + _weights_told(halved[device])
-        for device in sorted(devices)
+        _told(plan.machine.devices[device], devices[device, codes], codes)
+        + _weights_told(0 if codes else halved[device])
+        for device, codes in sorted(devices)
     ]
     return ["; ".join((f"precision: {', '.join(told)}", *done))]
 
 
-def _told(spec: DeviceSpec, count: int) -> str:
+def _told(spec: DeviceSpec, count: int, codes: bool) -> str:
     if spec.kind == "cpu":
         return f"numpy rounds {count}"
+    if codes:
+        return f"{spec.name} computes {count} in float32: it has no kernels for codes of 8 bits"
     if not spec.limits.float16:
         return f"{spec.name} computes {count} in float32: it has no float16"
     if spec.limits.software:

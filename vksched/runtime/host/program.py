@@ -20,13 +20,7 @@ from ...errors import VkschedError
 from ...graph import Node
 from ...ops.core import host
 from ...ops.core.lower import compute_into
-from ...ops.core.precision import (
-    SINGLE,
-    as_half,
-    precision_of,
-    round_result,
-    rounded_operands,
-)
+from ...ops.core.precision import allows_half, as_half, round_result, rounded_operands
 from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ...types import FLOAT16, NDArray, numpy_dtype
@@ -276,7 +270,7 @@ class _Maker:
         long = op.work(types, node.type, attrs).flops > host.LONG
         cut = kernel.cut if large or long else None
         out, take, each = self._arrays(node.id), self._take(node), self._workers.each
-        rounds = precision_of(attrs) != SINGLE
+        rounds = allows_half(attrs)
         left = [i for i in rounded_operands(op, attrs) if i not in rounded]
 
         def in_piece(inputs: tuple[NDArray, ...], part: NDArray) -> None:

@@ -1,0 +1,187 @@
+"""Products of weights of few bits and rows rounded to 8 bits: how rows are rounded, and native
+loops beside numpy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vksched.cases.packed import blocks
+from vksched.ops.core import loops
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.op import get_op
+from vksched.ops.core.precision import BYTES, PRECISION
+from vksched.ops.products.blocks import FORMATS, repack, unpacked
+from vksched.ops.products.rounded import codes_of, rounded, takes_codes
+from vksched.types import NDArray
+
+native: Any = loops.native
+NAMES = [name for name in FORMATS if takes_codes(name)]
+WAYS = getattr(native, "rounded_ways", [])
+needs_native = pytest.mark.skipif(not WAYS, reason="the native loops are not built")
+
+
+def held(name: str, rows: int, columns: int) -> tuple[NDArray, NDArray]:
+    """Returns the words of a weight, and its values."""
+    words = repack(name, blocks(name, rows, columns), (rows, columns))
+    return words, unpacked(name, words, columns)
+
+
+def check(got: NDArray, x: NDArray, values: NDArray, bias: NDArray | float = 0.0) -> None:
+    """Asserts that a product of x, rounded, is exact but for roundings of sums as large as the
+    largest value of each run would make them.
+    """
+    seen = rounded(x)
+    wanted = seen.astype(np.float64) @ values.T.astype(np.float64) + bias
+    runs = np.abs(values).reshape(len(values), -1, 32)
+    largest = np.broadcast_to(runs.max(-1, keepdims=True), runs.shape).reshape(values.shape)
+    most = np.abs(seen) @ largest.T + np.abs(bias)
+    assert (np.abs(got - wanted) <= 2e-6 * most + 1e-6).all()
+
+
+def rows_of(rows: int, columns: int) -> NDArray:
+    """Rows of which runs are of all sizes, some of zeros."""
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, columns)) * 2.0 ** rng.integers(-20, 20, (rows, columns))
+    x.reshape(-1, 32)[::7] = 0
+    x[:, 5] = -3e5
+    return x.astype(np.float32)
+
+
+def test_values_are_off_by_half_a_step() -> None:
+    x = np.random.default_rng(0).standard_normal((5, 96)).astype(np.float32)
+    codes, scale = codes_of(x)
+    assert codes.shape == (5, 3, 32) and codes.dtype == np.int8 and np.abs(codes).max() == 127
+    step = np.abs(x.reshape(5, 3, 32)).max(-1, keepdims=True) / 127
+    np.testing.assert_allclose(scale, step, 1e-6)
+    assert (np.abs(rounded(x).reshape(5, 3, 32) - x.reshape(5, 3, 32)) <= 0.5001 * step).all()
+    assert len(set(codes.reshape(-1).tolist())) > 100
+
+
+def test_runs_without_a_scale() -> None:
+    x = np.ones((6, 32), np.float32)
+    x[0, 3], x[1, 4], x[2] = np.inf, np.nan, 0
+    x[3], x[4, 9] = 1e-38, 3.4e38
+    made = rounded(x)
+    assert np.isnan(made[:2]).all() and not made[2:4].any()
+    assert made[4, 9] == pytest.approx(3.4e38) and not made[4, :9].any()
+    np.testing.assert_array_equal(made[5], x[5])
+
+
+@needs_native
+def test_there_are_loops_for_all_codes() -> None:
+    assert sorted(native.rounded_formats) == sorted(NAMES)
+
+
+@needs_native
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_loops_are_exact(name: str, way: str) -> None:
+    each = FORMATS[name].step
+    for columns in (each, each * (9 if each == 32 else 3), 2048):
+        words, values = held(name, 37, columns)
+        bias = np.random.default_rng(1).standard_normal(37, np.float32)
+        for rows in (1, 3, 4, 9, 19):
+            x = rows_of(rows, columns)
+            codes = np.empty((rows, native.rounded_words(columns)), np.uint32)
+            native.round_rows(name, x, codes, way)
+            room = np.full((rows, 41), np.nan, np.float32)  # of which a part is the result
+            native.linear_rounded(name, codes, words, bias, room[:, 2:39], way)
+            check(room[:, 2:39], x, values, bias)
+            assert np.isnan(room[:, :2]).all() and np.isnan(room[:, 39:]).all()
+
+
+@needs_native
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_largest_codes_do_not_overflow(name: str, way: str) -> None:
+    """All bits of a weight set, or none, and x of one size."""
+    each = FORMATS[name].step
+    for byte in (0xFF, 0x80, 0x00, 0x88, 0x77):
+        raw = blocks(name, 17, each)
+        raw[..., 4:-18] = byte
+        words = repack(name, raw, (17, each))
+        values = unpacked(name, words, each)
+        for rows, sign in ((1, 1), (5, -1)):
+            x = np.full((rows, each), sign, np.float32)
+            codes = np.empty((rows, native.rounded_words(each)), np.uint32)
+            native.round_rows(name, x, codes, way)
+            out = np.empty((rows, 17), np.float32)
+            native.linear_rounded(name, codes, words, None, out, way)
+            check(out, x, values)
+
+
+@needs_native
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_not_finite_is_not_hidden(way: str) -> None:
+    words, values = held("q4_K", 20, 512)
+    for rows in (1, 6):
+        x = rows_of(rows, 512)
+        x[-1, 300] = np.nan if rows == 1 else -np.inf
+        codes = np.empty((rows, native.rounded_words(512)), np.uint32)
+        native.round_rows("q4_K", x, codes, way)
+        out = np.empty((rows, 20), np.float32)
+        native.linear_rounded("q4_K", codes, words, None, out, way)
+        assert np.isnan(out[-1]).all() and np.isfinite(out[:-1]).all()
+        check(out[:-1], x[:-1], values)
+
+
+@needs_native
+def test_wrong_operands_are_refused() -> None:
+    words, _ = held("q4_0", 3, 64)
+    x, out = np.zeros((2, 64), np.float32), np.zeros((2, 3), np.float32)
+    codes = loops.round_rows("q4_0", x)
+    assert codes is not None
+    with pytest.raises(KeyError):
+        native.linear_rounded("f16", codes, words, None, out)
+    with pytest.raises(KeyError):
+        native.linear_rounded("q4_0", codes, words, None, out, "none")
+    for given in (
+        (codes[:, :32], words, None, out),
+        (codes.view(np.float32), words, None, out),
+        (codes, words[:, :-1], None, out),
+        (codes, np.zeros((3, 4), np.uint32), None, out),
+        (codes, words[:2], None, out),
+        (codes, words, np.zeros(2, np.float32), out),
+        (codes, words, None, out[:1]),
+        (codes, words, None, np.zeros((3, 2), np.float32).T),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            native.linear_rounded("q4_0", *given)
+    for other in (np.zeros((2, 33), np.float32), np.zeros((3, 64), np.float32), x.astype(int)):
+        with pytest.raises(ValueError, match="expected"):
+            native.round_rows("q4_0", other, codes)
+
+
+@pytest.mark.parametrize("way", ["native", "numpy"])
+@pytest.mark.parametrize("name", ["q8_0", "q4_0", "q5_1", "q4_K", "q6_K", "iq4_nl", "f16"])
+def test_calls_in_pieces_are_the_whole(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "numpy":
+        monkeypatch.setattr(loops, "native", None)
+    host = get_op("linear_packed").host
+    assert host is not None
+    rng = np.random.default_rng(0)
+    words, values = held(name, 2100, 512)
+    bias = rng.standard_normal(2100, np.float32)
+    for lead in ((1,), (2, 3), (3, 1, 5)):
+        x = rng.standard_normal((*lead, 512), np.float32)
+        out = np.empty((*lead, 2100), np.float32)
+        given, attrs = (x, words, bias), Attrs({"format": name, PRECISION: BYTES})
+        host.compute(given, attrs, out)
+        pieces = np.full_like(out, np.nan)
+        cut = list(host.cut(given, attrs, pieces))
+        assert len(cut) > 1
+        for inputs, part in cut:
+            host.compute(inputs, attrs, part)
+        for made in (out, pieces):
+            rows, got = x.reshape(-1, 512), made.reshape(-1, 2100)
+            if name == "f16":  # no codes: nothing is rounded
+                np.testing.assert_allclose(got, rows @ values.T + bias, 1e-4, 1e-4)
+            else:
+                check(got, rows, values, bias)
+                assert np.abs(got - rows @ values.T - bias).max() > 1e-3
