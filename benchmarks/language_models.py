@@ -22,6 +22,7 @@ from report import merge
 from vksched.bench.peers.specs import tokens_of, work_of
 from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Figure, Result, geometric_mean
+from vksched.ops.core.precision import SINGLE
 from vksched.units import format_bytes, format_number, format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "language-models.md"
@@ -41,6 +42,9 @@ your devices. `python benchmarks/language_models.py` writes this page.
 - Memory of vksched is what its plans take on the device, weights and a cache of 4,096 tokens
   included. That of {PEER} is what its log says.
 - On the CPU {PEER} has as many threads as vksched, or half as many where it is faster so.
+- vksched computes in float32, and in the cases named "int8" with activations that are rounded to
+  8 bits before products by weights of few bits ([precision](../precision.md)), as {PEER} does on
+  the CPU in all cases.
 - Every result was first compared with the logits that numpy computes in float32.
 """
 
@@ -134,7 +138,9 @@ def _summary(report: Report) -> str:
     for result in report.results:
         ratio = result.ratio(PEER)
         if ratio is not None:
-            of_type = found.setdefault((result.device, result.spec["type"]), {})
+            precision = result.spec.get("precision", SINGLE)
+            kind = result.spec["type"] + f", {precision}" * (precision != SINGLE)
+            of_type = found.setdefault((result.device, kind), {})
             of_type.setdefault(result.spec["phase"], []).append(ratio)
     rows = []
     for (device, kind), ratios in found.items():

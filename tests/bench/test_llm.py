@@ -108,6 +108,8 @@ def test_cases_are_of_random_models_or_of_files(small: Path) -> None:
         "random 27M Q6_K prompt 128",
         "random 27M Q6_K prompt 512",
     ]
+    codes = [spec.name for spec in specs_of("llm", "*q8_0*128", precision="int8")]
+    assert codes == ["random 27M Q8_0 int8 prompt 128", "random 27M Q8_0 int8 token at 128"]
     found = specs_of("llm", None, [small])
     # 512 tokens and 2,048 are more than the model's context
     assert [s.name.removeprefix("small-q4_k ") for s in found] == [
@@ -148,6 +150,19 @@ def test_every_case_is_right_on_every_device(device: str, quick: None) -> None:
         ours.close()
         made.close()
     assert not folder.exists()
+
+
+def test_codes_of_8_bits_are_near_enough(small: Path, quick: None) -> None:
+    specs = specs_of("llm", "*prompt*,*token*", [small], precision="int8")
+    made, ours = Cases(specs), Ours("cpu")
+    try:
+        for spec in specs:
+            figure = measure_case("cpu", made.ready(spec), [ours], 1e-3, rounds=1).ours
+            assert figure is not None and not figure.reason and figure.nmse is not None
+            assert 1e-7 < figure.nmse < 1e-2
+    finally:
+        ours.close()
+        made.close()
 
 
 def test_a_wrong_result_has_no_figure(quick: None) -> None:

@@ -35,6 +35,7 @@ from ..ops import (
     softmax,
     transpose,
 )
+from ..ops.core.precision import SINGLE
 from ..ops.core.tensor import Tensor, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
@@ -184,10 +185,12 @@ class Ours:
     def _reading(self, spec: Spec) -> dict[str, Any]:
         from .language.reading import LanguageRun, Model
 
-        def opened() -> Model:
-            return Model(self._device, spec["file"], spec["context"], spec["kv"])
+        precision = spec.get("precision", SINGLE)
 
-        if self._language is None or self._language.file != spec["file"]:
+        def opened() -> Model:
+            return Model(self._device, spec["file"], spec["context"], spec["kv"], precision)
+
+        if self._language is None or self._language.what != (spec["file"], precision):
             self._forget_language()
             self._language = opened()
         self._pair = run = LanguageRun(spec, self._language, opened)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import GraphError
 from ..importers import require_gguf
+from ..ops.core.precision import SINGLE
 from ..trace import warn_user
 from .peers.specs import Spec
 
@@ -103,11 +104,12 @@ def specs_of(
     models: Sequence[str | Path] = (),
     kv: str = "f32",
     packages: Sequence[Path] = (),
+    precision: str = SINGLE,
 ) -> list[Spec]:
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
     models: files of the suite "llm", instead of random models. kv: how it keeps keys and values.
-    packages: folders with packages, for the suite "clients".
+    precision: that of its products. packages: folders with packages, for the suite "clients".
 
     Raises:
         GraphError: there is no such suite or case. ModelFormatError: a file is no language model.
@@ -119,7 +121,7 @@ def specs_of(
         "planning": _none,
         "prediction": _models,
         "devices": _models,
-        "llm": lambda: _llm(models, kv),
+        "llm": lambda: _llm(models, kv, precision),
         "clients": lambda: _clients(packages),
     }
     if suite not in made:
@@ -134,11 +136,11 @@ def specs_of(
     return found
 
 
-def _llm(models: Sequence[str | Path], kv: str) -> Iterator[Spec]:
+def _llm(models: Sequence[str | Path], kv: str, precision: str) -> Iterator[Spec]:
     require_gguf()
     from .language.cases import language_specs
 
-    return language_specs(models, kv)
+    return language_specs(models, kv, precision)
 
 
 def _clients(packages: Sequence[Path]) -> Iterator[Spec]:

@@ -13,6 +13,7 @@ from ..errors import GraphError, VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
 from .bench_clients import client_table
+from .precision import SINGLE, WORDS
 
 if TYPE_CHECKING:
     from ..bench.report import DeviceReport, Report
@@ -57,6 +58,12 @@ if TYPE_CHECKING:
 )
 @feeds.kv_option("For --suite llm: how keys and values are kept.")
 @click.option(
+    "--precision",
+    type=click.Choice(tuple(WORDS)),
+    help=f"For --suite llm: that of vksched; int8 as llama.cpp has it on the CPU.  "
+    f"[default: {SINGLE}]",
+)
+@click.option(
     "--packages",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -83,6 +90,7 @@ def bench(
     pythons: tuple[str, ...],
     models: tuple[str, ...],
     kv: str | None,
+    precision: str | None,
     packages: tuple[Path, ...],
     pattern: str | None,
     budget_s: float,
@@ -108,6 +116,8 @@ def bench(
         raise click.UsageError("--model needs --suite llm.")
     if kv and suite != "llm":
         raise click.UsageError("--kv needs --suite llm.")
+    if precision and suite != "llm":
+        raise click.UsageError("--precision needs --suite llm.")
     if packages and suite != "clients":
         raise click.UsageError("--packages needs --suite clients.")
     from ..bench.report import find_devices, run_suite
@@ -119,7 +129,7 @@ def bench(
     wanted = _parse_peers(peers)
     named = feeds.parse_devices(devices)
     with feeds.collected_warnings() as notes:
-        specs = specs_of(suite, pattern, models, kv or "f32", packages)
+        specs = specs_of(suite, pattern, models, kv or "f32", packages, precision or SINGLE)
         asked = named is not None or not (list_only or suite == "planning")
         found = find_devices(named) if asked else []
     infos = [] if suite == "planning" else found

@@ -14,6 +14,7 @@ import click
 from ..errors import VkschedError
 from ..units import count_of, printable
 from . import feeds
+from .precision import SINGLE, WORDS
 
 if TYPE_CHECKING:
     from ..models.chat import Answer, Chat
@@ -40,6 +41,14 @@ def _model_options(command: Command) -> Command:
                 help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
             ),
             feeds.kv_option("How keys and values of earlier tokens are kept."),
+            click.option(
+                "--precision",
+                type=click.Choice(tuple(WORDS)),
+                default=SINGLE,
+                show_default=True,
+                help="int8: products by weights of few bits may round their other operand to 8 "
+                "bits; mixed, float16: products and attention may compute in float16.",
+            ),
             click.option(
                 "-n",
                 type=click.IntRange(1),
@@ -74,6 +83,7 @@ def generate(
     devices: str | None,
     ctx: int | None,
     kv: str | None,
+    precision: str,
     n: int,
     prompt: str,
     system: str | None,
@@ -88,7 +98,7 @@ def generate(
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, kv, as_json) as chat:
+    with _opened(model_file, devices, ctx, kv, precision, as_json) as chat:
         answer = chat.generate([*_told(system), _said(prompt)] if chats else prompt, n, sampling)
         start = time.perf_counter()
         text = "".join(answer) if as_json else _stream(answer)
@@ -115,6 +125,7 @@ def chat(
     devices: str | None,
     ctx: int | None,
     kv: str | None,
+    precision: str,
     n: int,
     system: str | None,
     **chosen: Any,
@@ -125,7 +136,7 @@ def chat(
     ends the program.
     """
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, kv, False) as talk:
+    with _opened(model_file, devices, ctx, kv, precision, False) as talk:
         talk.model.chat_template  # noqa: B018 - an error now, not after the first line
         messages = _told(system)
         while (line := _ask()) is not None:
@@ -153,7 +164,12 @@ def _sampling(seed: int | None, **chosen: Any) -> Sampling:
 
 @contextmanager
 def _opened(
-    model_file: str, devices: str | None, ctx: int | None, kv: str | None, quiet: bool
+    model_file: str,
+    devices: str | None,
+    ctx: int | None,
+    kv: str | None,
+    precision: str,
+    quiet: bool,
 ) -> Iterator[Chat]:
     """Gives a model on its devices, with all compiled; shows how far it is meanwhile."""
     from ..importers import load_gguf
@@ -161,7 +177,7 @@ def _opened(
     from ..scheduler import Scheduler
 
     model = load_gguf(model_file)
-    with Scheduler(feeds.parse_devices(devices)) as sched:
+    with Scheduler(feeds.parse_devices(devices), precision=precision) as sched:
         with feeds.progress_bars(quiet) as progress:
             made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress)
             made.prepare()

@@ -22,6 +22,7 @@ import numpy as np
 from ...importers import load_gguf
 from ...importers.gguf.model import LanguageModel
 from ...importers.gguf.read.tensors import GgufTensor
+from ...ops.core.precision import SINGLE
 from ...ops.core.tensor import input
 from ...scheduler import Scheduler
 from ...types import INT32, NDArray
@@ -36,20 +37,26 @@ EXPERT = re.compile(r"\.ffn_\w+(_exps|\.\d+)\.weight$")
 """Tokens for which keys and values have room, where the model has so many."""
 
 
-def language_specs(files: Sequence[str | Path] = (), kv: str = "f32") -> Iterator[Spec]:
+def language_specs(
+    files: Sequence[str | Path] = (), kv: str = "f32", precision: str = SINGLE
+) -> Iterator[Spec]:
     """Yields the cases of the user's files, or of random models of all element types. kv: how keys
-    and values are kept.
+    and values are kept. precision: that of vksched.
     """
+    how = {"kv": kv, "precision": precision}
     for file in files:
         model = load_gguf(file)
-        yield from _specs_of(Path(file).stem, main_type(model), context_of(model), kv, str(file))
+        yield from _specs_of(Path(file).stem, main_type(model), context_of(model), how, str(file))
     for kind in () if files else TYPES:
-        yield from _specs_of("random 27M", kind, CONTEXT, kv)
+        yield from _specs_of("random 27M", kind, CONTEXT, how)
 
 
-def _specs_of(model: str, kind: str, context: int, kv: str, file: str = "") -> Iterator[Spec]:
+def _specs_of(
+    model: str, kind: str, context: int, how: Mapping[str, str], file: str = ""
+) -> Iterator[Spec]:
     name = model if kind.lower() in model.lower() else f"{model} {kind}"
-    shared = {"model": model, "type": kind, "context": context, "kv": kv}
+    name += f" {how['precision']}" if how["precision"] != SINGLE else ""
+    shared = {"model": model, "type": kind, "context": context, **how}
     shared |= {"file": file} if file else {}
     yield Spec(f"{name} load", LANGUAGE, "load", {**shared, "phase": "load", "tokens": 1})
     for phase, counts in (("prompt", PROMPTS), ("token", FILLS)):

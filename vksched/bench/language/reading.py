@@ -16,6 +16,7 @@ import numpy as np
 
 from ...importers import load_gguf
 from ...models.reader import Reader
+from ...ops.core.precision import SINGLE
 from ...scheduler import Scheduler
 from ...types import NDArray
 from ..peers.specs import GENERATED, Spec, arrays_of
@@ -54,10 +55,12 @@ class Noting:
 class Model:
     """A language model on one device, with a reader. kv: how keys and values are kept."""
 
-    def __init__(self, device: str, file: str, context: int, kv: str = "f32") -> None:
-        self.file = file
+    def __init__(
+        self, device: str, file: str, context: int, kv: str = "f32", precision: str = SINGLE
+    ) -> None:
+        self.what = file, precision
         self._device = device
-        self._scheduler = Scheduler([device], on_fault="raise")
+        self._scheduler = Scheduler([device], on_fault="raise", precision=precision)
         try:
             self._noting: Any = Noting(self._scheduler)
             self.reader = Reader(self._noting, load_gguf(file), context, kv=kv)

@@ -45,8 +45,10 @@ LANGUAGE_NMSE = 1e-4
 """Of the logits of a language model."""
 FILE_NMSE = 1e-4
 """Of the outputs of a file. Some round to 8-bit integers in between, where the last bit counts."""
-ROUGH_NMSE = {"llama.cpp": 0.02}
-"""The same, by runner, of those that make 8-bit integers of what is multiplied by weights."""
+ROUGH_NMSE = {"llama.cpp": 0.02, "int8": 0.02}
+"""The same, by runner or precision, of those that make 8-bit integers of what is multiplied by
+weights.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def reported(spec: Spec) -> Spec:
 def most_error(spec: Spec, runner: str = "") -> float:
     """Returns the largest normalised squared error of a runner's right result."""
     if spec.kind == LANGUAGE:
-        return ROUGH_NMSE.get(runner, LANGUAGE_NMSE)
+        own = ROUGH_NMSE.get(spec.get("precision", ""), LANGUAGE_NMSE)
+        return ROUGH_NMSE.get(runner, own)
     if spec.kind == FILE:
         return FILE_NMSE
     return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", "float32")]
