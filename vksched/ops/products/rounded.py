@@ -51,5 +51,5 @@ def codes_of(x: NDArray) -> tuple[NDArray, NDArray]:
 def rounded(x: NDArray) -> NDArray:
     """Returns the values that products have in place of x, float32 (..., columns)."""
     codes, scale = codes_of(np.asarray(x, np.float32))
-    made: NDArray = np.multiply(codes, scale, dtype=np.float32)
-    return made.reshape(x.shape)
+    made: NDArray = np.multiply(codes, scale, dtype=np.float32).reshape(x.shape)
+    return made
