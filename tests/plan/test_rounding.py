@@ -67,7 +67,12 @@ def test_codes_of_8_bits_are_told() -> None:
     graph, _ = vs.build_graph(vs.linear(x, w))
     made = optimize(set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "int8")))
     (line,) = precision_lines(plan_graph(made, make_machine(1), policy="priority"))
-    assert "computes 1 in float32: it has no kernels for codes of 8 bits" in line
+    assert "computes 1 in float32: it has no integer dot products" in line
+    gpu, *rest = make_machine(1).devices
+    spec = replace(gpu, limits=replace(gpu.limits, integer_dot=True))
+    machine = replace(make_machine(1), devices=(spec, *rest))
+    (line,) = precision_lines(plan_graph(made, machine, policy="priority"))
+    assert "may round 1, as the variant of each says" in line
 
 
 def test_numpy_rounds() -> None:

@@ -13,7 +13,7 @@ from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
 from ..ops.core.lower import choice_of, key_of
 from ..ops.core.op import Call, Op, get_op
-from ..ops.core.precision import HALF, MIXED, PRECISION
+from ..ops.core.precision import BYTES, HALF, MIXED, PRECISION
 from ..ops.core.tensor import Tensor, apply, input
 from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
@@ -104,6 +104,10 @@ def typical_graph() -> Graph:
     for m, name in ((1, "q4_K"), (4, "q4_K"), (16, "q4_K"), (1, "q8_0")):
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         outputs.append(apply("linear_packed", (some(m, 2048), words), {"format": name}))
+    for m, name in ((1, "q4_K"), (1, "q8_0"), (4, "q4_K")):
+        words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
+        rounded = {"format": name, PRECISION: BYTES}
+        outputs.append(apply("linear_packed", (some(m, 2048), words), rounded))
     for m, k, n in ((1, 1024, 1024), (128, 768, 768), (512, 512, 512)):
         codes = some(m, k, dtype=INT32), some(*words_shape((k, n)), dtype=UINT32)
         outputs.append(matmul_integer(*codes, n))

@@ -15,7 +15,7 @@ from ..graph import Graph
 from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
 from ..ops.core.op import Call, get_op
-from ..ops.core.precision import HALF, precision_of
+from ..ops.core.precision import precision_of
 from ..plan.cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
@@ -27,7 +27,7 @@ from .calls import Tunable, calls_of, shader_hash
 from .device_files import Identity
 from .search import (
     LARGEST_ERROR,
-    LARGEST_ERROR_OF_HALF,
+    LARGEST_ERROR_OF,
     LONGEST_S,
     Bench,
     GivenUp,
@@ -313,7 +313,7 @@ def _measure(
 
 def _largest_error(call: Call) -> float:
     """Returns how far results of two variants of a call may differ, as `search` takes it."""
-    return LARGEST_ERROR_OF_HALF if precision_of(call.attrs) == HALF else LARGEST_ERROR
+    return LARGEST_ERROR_OF.get(precision_of(call.attrs), LARGEST_ERROR)
 
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:

@@ -300,11 +300,11 @@ def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
     """By the kernels for few rows of weights of few bits."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
-        made = few_rows(call, m, part.across, (0, part.height * k))
+        made = few_rows(call, m, part.across, (0, part.height * k), k)
     elif part.shared:
-        made = few_rows(call, m, part.each, (k, 0))
+        made = few_rows(call, m, part.each, (k, 0), k)
     else:
-        made = few_rows(call, m, part.each, (part.each * k, k))
+        made = few_rows(call, m, part.each, (part.each * k, k), k)
     return part.place(made, 1, sizes.n)
 
 

@@ -142,6 +142,12 @@ MOST_ROWS, USUAL_ROWS = 32, 16
 """Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
 rows do.
 """
+DOT = {f"{name} dot": rows for name, rows in FEW.items()}
+"""The same by integer dot products, where x may be rounded to 8 bits and the device has them."""
+WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
+"""Formats that have such kernels."""
+CODES_WORDS = 12
+"""Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
 WHOLE = "unpack"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many."""
 SCRATCH_BYTES = 16 << 20
@@ -274,6 +280,19 @@ def _rows(call: Call) -> int:
 def _variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
+    own = _float_variants(call)
+    if not (call.limits.integer_dot and _takes_dots(call)):
+        return own
+    dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
+    return (dot, *own) if call.limits.integer_dot_fast else (*own, dot)
+
+
+def _takes_dots(call: Call) -> bool:
+    """Whether there is a kernel by integer dot products for a call of few rows."""
+    return _rows(call) <= MOST_FEW and rounds_codes(call.attrs) and call.attrs["format"] in WITH_DOT
+
+
+def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
     if m > (MOST_ROWS if limits.software else MOST_FEW):
         return (WHOLE,)
@@ -300,6 +319,8 @@ def _step(call: Call) -> int:
 
 
 def _scratch(call: Call) -> tuple[int, ...]:
+    if call.variant in DOT:
+        return (_rows(call) * _codes_row(call),)
     if call.variant != WHOLE:
         return ()
     return (_step(call) * call.inputs[0].shape[-1],)
@@ -310,42 +331,57 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     if call.variant == WHOLE:
         return _unpack_first(call)
-    bias = len(call.inputs) > 2
-    made = few_rows(call, _rows(call), 1, (call.inputs[0].shape[-1], 0))
-    return (
-        replace(
-            made,
-            operands=(0, 1, 2 if bias else 0, OUTPUT),
-            push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
-        ),
+    bias, codes = len(call.inputs) > 2, call.variant in DOT
+    row = _codes_row(call) if codes else call.inputs[0].shape[-1]
+    made = few_rows(call, _rows(call), 1, (row, 0), row)
+    made = replace(
+        made,
+        operands=(SCRATCH if codes else 0, 1, 2 if bias else 0, OUTPUT),
+        push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
+        barrier=codes,
     )
+    return (_round_codes(call), made) if codes else (made,)
 
 
-def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int]) -> Dispatch:
+def _codes_row(call: Call) -> int:
+    """Returns the words of a row of x that is rounded for a device."""
+    return call.inputs[0].shape[-1] // RUN * CODES_WORDS
+
+
+def _round_codes(call: Call) -> Dispatch:
+    """Returns the dispatch that rounds x, in the order in which the weight's words hold codes."""
+    runs = call.inputs[0].size // RUN
+    groups, constants = launch_run(runs, call.limits)
+    push = ("runs", runs), ("by_entries", int(format_of(call.attrs["format"]).low == 8))
+    return Dispatch("round_codes", (0, SCRATCH), groups, push, constants)
+
+
+def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
     """Returns the dispatch of a product by the kernels for few rows, but for its operands and
     `has_bias`.
 
     m: rows of the result. batches: tile i of its rows is number i % batches of row i // batches of
     tiles. a_steps: what lies between the first rows of x of one row of tiles and the next, for each
-    row that a tile has, and of one tile and the next.
+    row that a tile has, and of one tile and the next. a_row: words of a row of x.
     """
     n, k = call.output.shape[-1], call.inputs[0].shape[-1]
     kind, limits = format_of(call.attrs["format"]), call.limits
-    rows = (FEW | ROWS)[call.variant]
+    rows = (FEW | DOT | ROWS)[call.variant]
     matrix_words = call.inputs[1].shape[-2] * kind.row_words(k)
     push = (
-        *(("batches", batches), ("n", n), ("a_row", k), ("a_column", 1)),
+        *(("batches", batches), ("n", n), ("a_row", a_row), ("a_column", 1)),
         *(("b_row", 1), ("b_column", kind.row_words(k)), ("batch_sizes", (1, 1, 1))),
         *(("a_batch", (rows * a_steps[0], a_steps[1], 0, 0)), ("b_batch", (matrix_words, 0, 0, 0))),
         *(("result_row", n), ("bias_rows", 0), ("m", m), ("k", k), ("adds", 0)),
     )
     tiles = -(-m // rows)
-    if call.variant in FEW:
+    if call.variant in FEW | DOT:
         x, y = FEW_LOCAL
         most = limits.max_groups
         groups = min(-(-n // (4 * y)), most[0]), min(tiles, most[1]), 1
         constants = ("LOCAL_X", x), ("LOCAL_Y", y), ("ROWS", rows)
-        return Dispatch(f"packed_few_{kind.name.lower()}", (), groups, push, constants)
+        how = "packed" if call.variant in FEW else "rounded"
+        return Dispatch(f"{how}_few_{kind.name.lower()}", (), groups, push, constants)
     lanes = limits.subgroup_size
     groups = tiles // batches, -(-n // (4 * lanes)), batches
     shader = reading(f"packed_rows_{rows}_{kind.name.lower()}", limits)
@@ -378,6 +414,7 @@ def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
+DOT_SHADERS = ("round_codes", *(f"rounded_few_{name.lower()}" for name in WITH_DOT))
 LINEAR_SHADERS = (
     *(f"packed_few_{name.lower()}" for name in FORMATS),
     *both_readings(f"packed_rows_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
@@ -390,7 +427,7 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (*LINEAR_SHADERS, *UNPACK_SHADERS, *SHADERS),
+                (*LINEAR_SHADERS, *DOT_SHADERS, *UNPACK_SHADERS, *SHADERS),
                 _linear_lower,
                 _scratch,
                 variants=_variants,

@@ -43,8 +43,10 @@ def precision_lines(plan: PlanValue) -> list[str]:
 def _told(spec: DeviceSpec, count: int, codes: bool) -> str:
     if spec.kind == "cpu":
         return f"numpy rounds {count}"
+    if codes and not spec.limits.integer_dot:
+        return f"{spec.name} computes {count} in float32: it has no integer dot products"
     if codes:
-        return f"{spec.name} computes {count} in float32: it has no kernels for codes of 8 bits"
+        return f"{spec.name} may round {count}, as the variant of each says"
     if not spec.limits.float16:
         return f"{spec.name} computes {count} in float32: it has no float16"
     if spec.limits.software:
