@@ -52,9 +52,9 @@ def precise(cases: Iterable[Case]) -> list[Case]:
     for group in able.values():
         some = group[:: max(1, len(group) // PER_OP)]
         out += [with_precision(case, word) for case in some for word in (MIXED, HALF)]
-        codes = [case for case in group if takes_codes(case.attrs.get("format"))]
-        some = codes[:: max(1, len(codes) // PER_OP)]
-        out += [with_precision(case, BYTES) for case in some]
+        by_format = {case.attrs.get("format"): case for case in reversed(group)}
+        codes = [case for name, case in by_format.items() if takes_codes(name)]
+        out += [with_precision(case, BYTES) for case in codes]
     return out
 
 
