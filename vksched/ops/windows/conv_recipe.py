@@ -14,8 +14,8 @@ from ..core.host import SHARES
 from ..core.recipe import Loop, Recipe, Recipes
 from ..elementwise.chain import loop_steps
 from ..elementwise.epilogue import program_of
+from .conv_direct import conv_window
 from .conv_host import CHANNELS, counts_of
-from .conv_kernels import conv_window
 from .pool_reference import pool_window
 from .window import Window, three
 
