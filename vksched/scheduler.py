@@ -43,6 +43,7 @@ from .types import NDArray, Progress
 
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
+    from .cluster.joined import Joined
     from .models.run import ModelRun
 
 DEFAULT_TIMEOUT_S = 300.0
@@ -90,8 +91,8 @@ class Scheduler:
     precision: of products, convolutions and attention. "mixed": their operands may be rounded to
         float16; "float16": sums and results, too; docs/precision.md.
     monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
-    cluster: other computers whose devices are used, too, a `vs.Cluster`; docs/cluster.md. Their
-        devices have the computer before their name: "node1/vulkan:0".
+    cluster: other computers whose devices are used, too: a `vs.Cluster`, or "auto" for the Ray
+        cluster of this computer; docs/cluster.md. Devices there have names like "node1/vulkan:0".
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Scheduler:
         config: str | PathLike[str] | Mapping[str, Any] | None = None,
         monitor: bool | None = None,
         precision: str = "float32",
-        cluster: Cluster | None = None,
+        cluster: Cluster | str | None = None,
     ) -> None:
         check_settings(copies, timeout_s, on_fault)
         goal = check_objective(objective, policy, "Scheduler")
@@ -125,7 +126,8 @@ class Scheduler:
         self._opened = DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
         try:
-            self._opened.open(devices, cluster.join(self.trace.clock) if cluster else None)
+            hosts = None if cluster is None else _join(cluster, self.trace)
+            self._opened.open(devices, hosts)
             self.with_cpu = self._opened.with_cpu  # the CPU competes: it is named, or nothing is
             settings = Settings(
                 policy=policy,
@@ -342,6 +344,12 @@ class Scheduler:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _join(cluster: Cluster | str, trace: Trace) -> Joined:
+    from .cluster.cluster import as_cluster  # without a cluster nothing of it is imported
+
+    return as_cluster(cluster).join(trace.clock)
 
 
 def _run_of_model(

@@ -15,11 +15,12 @@ from ..errors import VkschedError
 from ..units import printable
 from .bench import bench
 from .calibrate import calibrate
+from .cluster import cluster
 from .devices import devices
 from .embed import embed
 from .generate import chat, generate
 from .info import info
-from .node import cluster, node
+from .node import node
 from .ops import ops
 from .plan import plan
 from .replay import replay

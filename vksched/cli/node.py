@@ -1,4 +1,4 @@
-"""`vksched node` and `vksched cluster`: this computer's devices for callers elsewhere."""
+"""`vksched node`: this computer's devices for callers elsewhere."""
 
 from __future__ import annotations
 
@@ -88,18 +88,3 @@ def node(
             pass
     finally:
         made.close()
-
-
-@click.group()
-def cluster() -> None:
-    """Several computers in one plan."""
-
-
-@cluster.command()
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-def key(path: Path) -> None:
-    """Make the key of a new cluster: a file to copy to each of its computers."""
-    from ..runtime.remote.keys import Credentials
-
-    Credentials.make().save(path)
-    click.echo(f"{path}: copy it to each computer of the cluster; it must stay this user's alone")

@@ -10,7 +10,7 @@ Examples: tests/cluster/test_schedulers.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,8 @@ class Cluster:
     """Nodes by their addresses.
 
     nodes: HOST:PORT of each. credentials: the cluster's key, or the file that holds it. security:
-    "tls", or "plain" for a wire that nobody else reaches; as the nodes have it.
+    "tls", or "plain" for a wire that nobody else reaches; as the nodes have it. locate: returns
+    where a node is now that was lost, by its name; None: it is nowhere. Without it, where it was.
 
     Raises:
         DeviceError: there is no node. VkschedError: what is no address, key or security.
@@ -35,6 +36,7 @@ class Cluster:
     nodes: Sequence[str]
     credentials: Credentials | str | os.PathLike[str]
     security: str = SECURITY[0]
+    locate: Callable[[str], str | None] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.nodes, str) or not self.nodes:
@@ -53,4 +55,20 @@ class Cluster:
         """
         given = self.credentials
         key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
-        return Joined(self.nodes, Security(key, self.security), clock or SystemClock())
+        security = Security(key, self.security)
+        return Joined(self.nodes, security, clock or SystemClock(), self.locate)
+
+
+def as_cluster(given: Cluster | str) -> Cluster:
+    """Returns a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
+
+    Raises:
+        VkschedError: there is none.
+    """
+    if isinstance(given, Cluster):
+        return given
+    if not isinstance(given, str):
+        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {given!r}')
+    from .on_ray import find
+
+    return find(given)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from ..errors import DeviceTimeout, HostLost, VkschedError
+from ..errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..machine.hosts import CALLER, CPU, on
 from ..machine.links import Link
 from ..plan.documents.parts import PartDocuments
@@ -36,7 +36,14 @@ class Joined:
         DeviceError: one cannot be reached; there is no connection left then.
     """
 
-    def __init__(self, addresses: Sequence[str], security: Security, clock: Clock) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        security: Security,
+        clock: Clock,
+        locate: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self._locate = locate
         self._nodes = Nodes(security, PartDocuments(), clock)
         self._by_name: dict[str, Node] = {}
         self._links: dict[tuple[str, str], Link] = {}
@@ -72,7 +79,10 @@ class Joined:
         with self._turn:
             node = self._by_name[host]
             if node.error is not None:
-                node = self._nodes.connect(node.address, LOOK_TIMEOUT_S)
+                address = self._locate(host) if self._locate else node.address
+                if address is None:
+                    raise DeviceError(f"[cluster] expected {host} to run somewhere, it does not")
+                node = self._nodes.connect(address, LOOK_TIMEOUT_S)
                 self._by_name[host] = node
                 self._measure([host])
             return node.devices

@@ -1,0 +1,99 @@
+"""Nodes on a Ray cluster, by `ray.cluster_utils`. Skipped where ray is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import vksched as vs
+from vksched.cli import main
+from vksched.cluster import on_ray
+from vksched.errors import VkschedError
+
+ray = pytest.importorskip("ray", reason="ray is an extra")
+COMPUTERS = 3
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    """Three computers; the first is this process's own."""
+    clusters.made()
+    from ray.cluster_utils import Cluster
+
+    root = str(Path(vs.__file__).parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    os.environ["VKSCHED_NO_VULKAN"] = "1"
+    about = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=about)
+    try:
+        for _ in range(COMPUTERS - 1):
+            made.add_node(num_cpus=1, object_store_memory=80 << 20)
+        ray.init(address=made.address, namespace=on_ray.NAMESPACE, log_to_driver=False)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Generator) -> None:
+    x = vs.input("x", (8, 16))
+    w, v = (vs.weight(rng.standard_normal((16, 16), np.float32), name=n) for n in ("w", "v"))
+    out = vs.matmul(vs.relu(vs.matmul(x, w, name="a"), name="b"), v, name="c")
+    given = rng.standard_normal((8, 16), np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        want = sched.compile(out)(x=given)
+    nodes = on_ray.start()
+    here = ray.get_runtime_context().get_node_id()
+    one, two = (node.name for node in nodes if node.computer != here)
+    with vs.Scheduler(cluster="auto") as sched:
+        names = [device.name for device in sched.devices]
+        assert {f"{one}/cpu", f"{two}/cpu"} <= set(names)
+        run = sched.compile(out, {"a": f"{one}/cpu", "b": f"{one}/cpu", "c": f"{two}/cpu"})
+        assert np.array_equal(run(x=given), want)
+        ray.kill(ray.get_actor(two, on_ray.NAMESPACE))  # it comes back at another address
+        with pytest.warns(vs.VkschedWarning, match=f"{two} failed"):
+            while not sched.quarantined:
+                assert np.array_equal(run(x=given), want)
+        end_s = time.monotonic() + WAIT_S
+        while sched.quarantined:
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+        assert np.array_equal(run(x=given), want)
+        assert {run.plan.machine.devices[s.device].name for s in run.plan.splits} == {
+            f"{one}/cpu",
+            f"{two}/cpu",
+        }
+
+
+def test_the_commands_start_list_and_stop_nodes(ray_cluster: Any) -> None:
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(main, ["cluster", *words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    names = {each["name"] for each in json.loads(said("start", "--json"))}
+    assert len(names) == COMPUTERS
+    assert {each["name"] for each in json.loads(said("status", "--json"))} == names
+    assert all(name in said("status") for name in names)
+    found = json.loads(said("devices", "--json"))
+    assert len(found["devices"]) == COMPUTERS - 1 and found["links"]
+    assert "latency" in said("devices")
+    ended = said("stop")
+    assert all(name in ended for name in names)
+    assert "no node runs" in said("status")
+
+
+def test_what_is_no_ray_cluster_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(VkschedError, match="expected a Ray cluster at '127.0.0.1:1'"):
+        on_ray.nodes("127.0.0.1:1")

@@ -1,0 +1,179 @@
+"""Nodes on a Ray cluster: an actor on each computer opens its devices and serves them.
+
+    ray start --head | --address          Ray's own: the computers of the cluster
+    start --one actor per computer, with the key--> nodes     find --addresses, key--> Cluster
+
+Ray starts the processes, places them, hands out the key, and says which computers are alive. Values
+go from node to node, not through Ray. Whoever may use the Ray cluster may ask an actor for the key.
+Examples: tests/cluster/test_on_ray.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..errors import DeviceError, VkschedError
+from ..runtime.remote.keys import Credentials
+from ..runtime.remote.secure import SECURITY
+from .cluster import Cluster
+
+NAMESPACE = "vksched"
+"""Of the actors' names in Ray."""
+AUTO = "auto"
+"""The Ray cluster that this computer is in."""
+CLIENT = "ray://"
+"""Before the address of a Ray cluster that this computer is not in."""
+ANSWER_S = 120.0
+"""A process has to start, and may compile pipelines."""
+
+
+class RayNode(NamedTuple):
+    """A node that runs in an actor. computer: Ray's own id of where it is."""
+
+    name: str
+    computer: str
+    address: str
+    devices: tuple[str, ...]
+    callers: int
+
+
+class _Served:
+    """What an actor does. address: of its computer, as others of the cluster reach it."""
+
+    def __init__(self, name: str, key: str, security: str, address: str) -> None:
+        from .node import ClusterNode
+
+        self._key, self._security = key, security
+        self._node = ClusterNode(name, f"{address}:0", Credentials.of_text(key), security)
+
+    def about(self) -> tuple[str, str, str, tuple[str, ...], int]:
+        import ray
+
+        node, computer = self._node, ray.get_runtime_context().get_node_id()
+        return node.name, computer, node.address, node.devices, node.callers
+
+    def credentials(self) -> tuple[str, str]:
+        return self._key, self._security
+
+
+def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayNode]:
+    """Starts a node on each computer of a Ray cluster that has none; they stay until `stop`.
+
+    Raises:
+        VkschedError: Ray is missing, there is no such cluster, or a node cannot start.
+    """
+    with _ray(address) as ray:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        known = _actors(ray)
+        text, security = _credentials(ray, known) or (Credentials.make().text(), security)
+        found = _about(ray, known)
+        names, taken = {node.name for node in found}, {node.computer for node in found}
+        free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
+        begun: dict[str, Any] = {}
+        for computer in _computers(ray):
+            if computer["NodeID"] in taken:
+                continue
+            where = NodeAffinitySchedulingStrategy(computer["NodeID"], soft=False)
+            options = {"name": next(free), "namespace": NAMESPACE, "lifetime": "detached"}
+            made = ray.remote(_Served).options(
+                num_cpus=0, max_concurrency=4, scheduling_strategy=where, **options
+            )
+            about = options["name"], text, security, computer["NodeManagerAddress"]
+            begun[options["name"]] = made.remote(*about)
+        return sorted([*found, *_about(ray, begun)])
+
+
+def nodes(address: str = AUTO) -> list[RayNode]:
+    """Returns the nodes that run on a Ray cluster now."""
+    with _ray(address) as ray:
+        return sorted(_about(ray, _actors(ray)))
+
+
+def stop(address: str = AUTO) -> list[str]:
+    """Ends all nodes on a Ray cluster, and returns their names."""
+    with _ray(address) as ray:
+        known = _actors(ray)
+        for actor in known.values():
+            ray.kill(actor)
+        return sorted(known)
+
+
+def find(address: str = AUTO) -> Cluster:
+    """Returns the nodes of a Ray cluster, started where they do not run; but not the one of this
+    very computer, whose devices the caller has anyway.
+
+    Raises:
+        VkschedError: Ray is missing, there is no such cluster, or a node cannot start.
+    """
+    there = start(address)
+    with _ray(address) as ray:
+        here = "" if address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
+        given = _credentials(ray, _actors(ray))
+    wanted = [node for node in there if node.computer != here]
+    if not wanted or given is None:
+        raise DeviceError(
+            "[cluster] expected another computer in the Ray cluster, got this one alone; try "
+            "`ray start --address=...` there"
+        )
+    text, security = given
+
+    def locate(name: str) -> str | None:
+        return next((node.address for node in start(address) if node.name == name), None)
+
+    key = Credentials.of_text(text, "the Ray cluster")
+    return Cluster([node.address for node in wanted], key, security, locate)
+
+
+@contextmanager
+def _ray(address: str) -> Iterator[Any]:
+    """The package, connected. A connection that the caller has already is used, and stays."""
+    try:
+        import ray
+    except ImportError as error:
+        raise VkschedError(
+            f'[cluster] a Ray cluster needs ray: {error}; try pip install "vksched[ray]"'
+        ) from error
+    own = not ray.is_initialized()
+    try:
+        if own:
+            ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
+        yield ray
+    except (ConnectionError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
+        raise VkschedError(
+            f"[cluster] expected a Ray cluster at {address!r}, got: {error}; try `ray status`"
+        ) from error
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _computers(ray: Any) -> list[dict[str, Any]]:
+    return [each for each in ray.nodes() if each["Alive"]]
+
+
+def _actors(ray: Any) -> dict[str, Any]:
+    """Returns the actors of all nodes that live, by name."""
+    found: dict[str, Any] = {}
+    for each in ray.util.list_named_actors(all_namespaces=True):
+        if each["namespace"] == NAMESPACE:
+            try:
+                found[each["name"]] = ray.get_actor(each["name"], NAMESPACE)
+            except ValueError:  # it ended meanwhile
+                continue
+    return found
+
+
+def _about(ray: Any, actors: dict[str, Any]) -> list[RayNode]:
+    asked = [actor.about.remote() for actor in actors.values()]
+    return [RayNode(*each) for each in ray.get(asked, timeout=ANSWER_S)]
+
+
+def _credentials(ray: Any, actors: dict[str, Any]) -> tuple[str, str] | None:
+    """Returns the key of the nodes that run, and their security."""
+    for actor in actors.values():
+        text, security = ray.get(actor.credentials.remote(), timeout=ANSWER_S)
+        return text, security
+    return None
