@@ -249,6 +249,21 @@ def test_a_node_that_comes_back_is_connected_again(
     assert np.array_equal(out, expected(plan, x))
 
 
+def test_a_caller_that_connects_again_starts_anew(
+    cluster: Cluster, rng: np.random.Generator
+) -> None:
+    plan = plan_of_two()
+    x = fed(plan, rng)
+    for _ in range(3):
+        caller = cluster.prepare(plan)
+        run_once(cluster, caller, RunKey(1, 0, 0), x)
+        cluster.hosts["node1"].close()
+        cluster.hosts["node1"] = cluster.connect(cluster.nodes, "node1")
+        cluster.hosts["node2"].retire(1)
+        cluster.nodes.mail.forget(1)
+    assert cluster.servers["node1"].callers == 1
+
+
 def test_what_a_gone_caller_had_is_freed(cluster: Cluster) -> None:
     plan, key = plan_of_two(), object()
     cluster.prepare(plan)

@@ -73,7 +73,7 @@ class Nodes:
             the name of one that is connected.
         """
         self._owner.require("the nodes of a cluster")
-        mine = hello("caller", "", self.caller)
+        mine = hello("caller", "", self.caller, secrets.token_hex(16))
         stream = self.security.connect(place_of(address), timeout_s)
         try:
             theirs = exchange(stream, mine)
@@ -88,7 +88,9 @@ class Nodes:
                         f"[cluster] expected nodes with names of their own, got {name} at "
                         f"{known.address} and {address}; try `vksched node --name`"
                     )
-                node = self._nodes[name] = Node(self, name, place_text(place_of(address)))
+                node = self._nodes[name] = Node(
+                    self, name, place_text(place_of(address)), str(mine["life"])
+                )
         except Closed as error:
             stream.close()
             raise DeviceError(
@@ -102,10 +104,10 @@ class Nodes:
         return node
 
     @property
-    def addresses(self) -> dict[str, str]:
-        """Where the nodes are, by name."""
+    def hosts(self) -> dict[str, list[str]]:
+        """Where the nodes are, by name, and their lives; see `messages.HELLO`."""
         with self._lock:
-            return {name: node.address for name, node in self._nodes.items()}
+            return {name: [node.address, node.life] for name, node in self._nodes.items()}
 
     def close(self) -> None:
         """Ends all connections; what this caller had on the nodes is freed there."""
@@ -150,8 +152,8 @@ class _Prepared:
 class Node:
     """A node that is connected; made by `Nodes.connect`. It implements `ports.Host`."""
 
-    def __init__(self, nodes: Nodes, name: str, address: str) -> None:
-        self.name, self.address = name, address
+    def __init__(self, nodes: Nodes, name: str, address: str, life: str) -> None:
+        self.name, self.address, self.life = name, address, life
         self._nodes = nodes
         self._channel: Channel | None = None
         self._error: HostLost | None = None
@@ -205,7 +207,7 @@ class Node:
         Raises:
             HostLost: one of them does not answer.
         """
-        fields = {"host": host, "hosts": self._nodes.addresses}
+        fields = {"host": host, "hosts": self._nodes.hosts}
         found = self.channel.ask("measure", fields, (), PREPARE_S).fields
         return Link(found["bytes_per_s"], found["latency_s"])
 
@@ -226,7 +228,7 @@ class Node:
         )
         self._prepared[number] = _Prepared(part, progress, keys)
         try:
-            fields = {"plan": number, "hosts": nodes.addresses}
+            fields = {"plan": number, "hosts": nodes.hosts}
             self.channel.ask("prepare", fields, [text], PREPARE_S)
         except BaseException:
             self._prepared.pop(number, None)
@@ -342,13 +344,13 @@ class Node:
             found.failed(found.error)
 
     def lost(self, channel: Channel, error: HostLost) -> None:
+        self._nodes.mail.lose(self.name, error)  # before anybody may connect again
         with self._changed:
             self._error = error
             runs = [each for each in self._runs.values() if each.error is None and not each.stats]
             for each in runs:
                 each.error = again(error)
             self._changed.notify_all()
-        self._nodes.mail.lose(self.name, error)
         for each in runs:
             assert each.error is not None
             each.failed(each.error)

@@ -34,12 +34,13 @@ _COMPARED = {
 }
 
 
-def hello(role: str, name: str, caller: str) -> dict[str, object]:
+def hello(role: str, name: str, caller: str, life: str = "") -> dict[str, object]:
     """Returns what this process says of itself. role: caller or node."""
     return {
         "role": role,
         "name": name,
         "caller": caller,
+        "life": life,
         "protocol": PROTOCOL,
         "version": __version__,
         "shaders": shaders_hash(),

@@ -8,7 +8,7 @@ Examples: tests/runtime/remote/test_node_server.py.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -41,10 +41,16 @@ class Mail(Inbox):
 
 
 class PeerMail:
-    """Handles the channel of another node: takes its values, and answers what it measures by."""
+    """Handles the channel of another node: takes its values, and answers what it measures by.
 
-    def __init__(self, inbox: Inbox, host: str) -> None:
-        self._inbox, self._host = inbox, host
+    is_current: whether the node has not begun another life since; the end of an earlier one is no
+    news.
+    """
+
+    def __init__(self, inbox: Inbox, host: str, is_current: Callable[[], bool]) -> None:
+        self._inbox, self._host, self._is_current = inbox, host, is_current
+        if is_current():
+            inbox.regain(host)
 
     def place(self, message: Message, size: int) -> memoryview | None:
         if message.kind == "echo":
@@ -64,7 +70,8 @@ class PeerMail:
             raise Wrong(f"a node says {message.kind} to callers alone")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
-        self._inbox.lose(self._host, error)
+        if self._is_current():
+            self._inbox.lose(self._host, error)
 
 
 def _answer_echo(channel: Channel, message: Message) -> None:
@@ -80,25 +87,40 @@ def echo_of(message: Message) -> list[NDArray | bytes]:
 class Peers:
     """The channels to other nodes of one caller, opened when they are first needed.
 
-    name: of this node. caller: the random name of the caller. channels: those that are there, from
-    and to other nodes.
+    name: of this node. caller, life: as in the caller's hello. inbox: for the values that come.
     """
 
-    def __init__(self, name: str, caller: str, security: Security) -> None:
-        self._hello = hello("node", name, caller)
-        self._security = security
-        self._addresses: dict[str, str] = {}
+    def __init__(self, name: str, caller: str, life: str, security: Security, inbox: Inbox) -> None:
+        self._hello = hello("node", name, caller, life)
+        self._security, self._inbox = security, inbox
+        self._hosts: dict[str, tuple[str, str]] = {}
+        """The address and the life of each node."""
         self._channels: dict[str, Channel] = {}
         self._taken: list[Channel] = []
         self._turns: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def know(self, addresses: Mapping[str, str]) -> None:
-        """Learns where other nodes are."""
-        with self._lock:
-            self._addresses.update(addresses)
+    def know(self, hosts: Mapping[str, Sequence[str]]) -> None:
+        """Learns where other nodes are; one that has begun another life is lost no more."""
+        for host, (address, life) in hosts.items():
+            with self._lock:
+                _, before = self._hosts.get(host, ("", life))
+                self._hosts[host] = address, life
+                old = self._channels.pop(host, None) if before != life else None
+            if before != life:
+                self._inbox.regain(host)
+            if old is not None:
+                old.close()
 
-    def channel(self, host: str, inbox: Inbox) -> Channel:
+    def handler(self, host: str, life: str) -> PeerMail:
+        """Returns who handles a channel of a node that is in this life."""
+        return PeerMail(self._inbox, host, lambda: self._life_of(host) == life)
+
+    def _life_of(self, host: str) -> str:
+        with self._lock:
+            return self._hosts.get(host, ("", ""))[1]
+
+    def channel(self, host: str) -> Channel:
         """Returns a channel to a node.
 
         Raises:
@@ -109,7 +131,7 @@ class Peers:
         with turn:
             found = self._channels.get(host)
             if found is None or found.error is not None:
-                found = self._channels[host] = self._connect(host, inbox)
+                found = self._channels[host] = self._connect(host)
             return found
 
     def take_in(self, channel: Channel) -> None:
@@ -123,10 +145,10 @@ class Peers:
         for each in channels:
             each.close()
 
-    def _connect(self, host: str, inbox: Inbox) -> Channel:
+    def _connect(self, host: str) -> Channel:
+        address, life = self._hosts.get(host, ("", ""))
         try:
-            address = self._addresses.get(host)
-            if address is None:
+            if not address:
                 raise DeviceError(f"[cluster] nobody said where {host} is")
             stream = self._security.connect(place_of(address), CONNECT_S)
             try:
@@ -145,6 +167,6 @@ class Peers:
             )
             lost.host = host
             raise lost from error
-        made = Channel(stream, host, PeerMail(inbox, host))
+        made = Channel(stream, host, self.handler(host, life))
         made.start()
         return made

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...trace.schema import Either, Table, Wrong, check
+from ...trace.schema import Either, Row, Table, Wrong, check
 
 MOST_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 28
@@ -38,19 +38,23 @@ RUN = {"plan": int, "slot": int, "ticket": int}
 """A run: the caller's number of its plan, the slot, and a number it has alone there."""
 ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
 """uniform: all elements are equal, and the payload has one."""
+HOSTS = Table(Row((str, str)))
+"""Of each node of a caller its address and its life, see HELLO."""
 ERROR = {"error": str, "text": str, "device": str, "host": str}
 _NOTHING = Form()
 HELLO: Fields = {
     "role": str,
     "name": str,
     "caller": str,
+    "life": str,
     "protocol": int,
     "version": str,
     "shaders": str,
     "ops": str,
 }
 """Of the first message, see hello.py. role: caller or node. caller: the random name of the caller
-who sends it, or whose part a node carries out.
+who sends it, or whose part a node carries out. life: a random word of the caller's connection to
+the sender; one that connects again has another.
 """
 MESSAGES: dict[str, Form] = {
     # caller to node
@@ -58,11 +62,11 @@ MESSAGES: dict[str, Form] = {
     "clock": Form(answer=Form({"now_s": float})),
     "echo": Form({}, ARRAY_BYTES, Form({}, ARRAY_BYTES)),
     "measure": Form(
-        {"host": str, "hosts": Table(str)}, 0, Form({"bytes_per_s": float, "latency_s": float})
+        {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": float, "latency_s": float})
     ),
     "missing": Form({}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
     "weight": Form({"hash": str}, ARRAY_BYTES, _NOTHING),
-    "prepare": Form({"plan": int, "hosts": Table(str)}, DOCUMENT_BYTES, _NOTHING),
+    "prepare": Form({"plan": int, "hosts": HOSTS}, DOCUMENT_BYTES, _NOTHING),
     "retire": Form({"plan": int}),
     "start": Form(RUN, ARRAY_BYTES),
     "commit": Form(RUN),

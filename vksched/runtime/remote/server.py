@@ -19,6 +19,9 @@ from .messages import Fields
 from .session import Here, Session
 from .stream import Stream
 
+FREED_S = 60.0
+"""How long a caller that connects again waits for what it had to be freed."""
+
 
 class Server:
     """Serves the devices of this computer.
@@ -30,6 +33,7 @@ class Server:
     def __init__(self, here: Here, address: tuple[str, int]) -> None:
         self._here = here
         self._sessions: dict[str, Session] = {}
+        self._closed = False
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         mine = hello("node", here.name, "")
@@ -45,7 +49,9 @@ class Server:
     def close(self) -> None:
         """Ends all sessions, and waits until what they had is free."""
         self._listener.close()
-        with self._lock:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
             sessions = list(self._sessions.values())
         for each in sessions:
             each.close()
@@ -58,29 +64,30 @@ class Server:
 
     def _welcome(self, stream: Stream, theirs: Fields) -> None:
         if theirs["role"] == "caller":
-            self._take_caller(stream, theirs["caller"])
+            self._take_caller(stream, theirs["caller"], theirs["life"])
         else:
-            self._take_peer(stream, theirs["name"], theirs["caller"])
+            self._take_peer(stream, theirs)
 
-    def _take_caller(self, stream: Stream, caller: str) -> None:
-        session = Session(self._here, caller, self._end)
-        with self._lock:
-            if caller in self._sessions:
+    def _take_caller(self, stream: Stream, caller: str, life: str) -> None:
+        session = Session(self._here, caller, life, self._end)
+        with self._changed:
+            # one that connects again has left the earlier connection, which is noticed soon
+            free = self._changed.wait_for(
+                lambda: self._closed or caller not in self._sessions, FREED_S
+            )
+            if self._closed or not free:
                 stream.close()
                 return
             self._sessions[caller] = session
         session.start(Channel(stream, "", session))
 
-    def _take_peer(self, stream: Stream, host: str, caller: str) -> None:
+    def _take_peer(self, stream: Stream, theirs: Fields) -> None:
         with self._lock:
-            session = self._sessions.get(caller)
+            session = self._sessions.get(theirs["caller"])
         if session is None:  # its caller is gone
             stream.close()
             return
-        handler, keep = session.peer(host)
-        channel = Channel(stream, host, handler)
-        keep(channel)
-        channel.start()
+        session.take_peer(stream, theirs["name"], theirs["life"])
 
     def _end(self, session: Session) -> None:
         with self._changed:

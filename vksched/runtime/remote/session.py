@@ -31,13 +31,14 @@ from .arrays import memory, pack, packed_bytes, typed_arrays, typed_bytes, unpac
 from .cache import HASH, WeightCache, hash_of
 from .channel import Channel, Payload
 from .inbox import run_of
-from .mail import Mail, PeerMail, Peers, echo_of
+from .mail import Mail, Peers, echo_of
 from .measuring import measure_link
 from .messages import Fields, Message
 from .ports import Caller, Post, RunKey
 from .refusals import fields_of
 from .secure import Security
 from .spares import Spares
+from .stream import Stream
 from .told import Told, devices_document, stats_document
 
 THREADS = 8
@@ -103,13 +104,15 @@ class Here:
 
 
 class Session:
-    """caller: its random name. ended: called once all is freed."""
+    """caller, life: as in its hello. ended: called once all is freed."""
 
-    def __init__(self, here: Here, caller: str, ended: Callable[[Session], None]) -> None:
+    def __init__(
+        self, here: Here, caller: str, life: str, ended: Callable[[Session], None]
+    ) -> None:
         self.caller = caller
         self._here, self._ended = here, ended
-        self._peers = Peers(here.name, caller, here.security)
         self._mail = Mail(self._channel_to)
+        self._peers = Peers(here.name, caller, life, here.security, self._mail)
         self._channel: Channel | None = None
         self._served: Served | None = None
         self._parts: dict[int, Part] = {}
@@ -125,10 +128,11 @@ class Session:
         self._served = self._here.serve(self._mail, _Telling(channel))
         channel.start()
 
-    def peer(self, host: str) -> tuple[PeerMail, Callable[[Channel], None]]:
-        """Returns who handles the values of another node, and who keeps its channel."""
-        self._mail.regain(host)
-        return PeerMail(self._mail, host), self._peers.take_in
+    def take_peer(self, stream: Stream, host: str, life: str) -> None:
+        """Takes values of another node in."""
+        channel = Channel(stream, host, self._peers.handler(host, life))
+        self._peers.take_in(channel)
+        channel.start()
 
     def close(self) -> None:
         """Ends the connection, as if the caller had; what it had is freed soon."""
@@ -137,7 +141,7 @@ class Session:
 
     def _channel_to(self, host: str) -> Channel:
         assert self._channel is not None
-        return self._peers.channel(host, self._mail) if host else self._channel
+        return self._peers.channel(host) if host else self._channel
 
     # -- of the caller's channel -------------------------------------------------------------------
 
@@ -231,7 +235,7 @@ class Session:
     def _measure(self, message: Message) -> Answer:
         host = message.fields["host"]
         self._peers.know(message.fields["hosts"])
-        link = measure_link(self._peers.channel(host, self._mail))
+        link = measure_link(self._peers.channel(host))
         return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}, []
 
     def _missing(self, message: Message) -> Answer:
