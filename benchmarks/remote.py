@@ -150,7 +150,9 @@ def measure() -> dict[str, object]:
         key, made = Path(name) / "key", Credentials.make()
         made.save(key)
         ours, theirs = multiprocessing.Pipe()
-        server = multiprocessing.get_context("spawn").Process(target=echo_server, args=(theirs,))
+        server = multiprocessing.get_context("spawn").Process(
+            target=echo_server, args=(theirs,), daemon=True
+        )
         server.start()
         own = socket.create_connection(("127.0.0.1", ours.recv()))
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
