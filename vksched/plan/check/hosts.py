@@ -22,7 +22,6 @@ import numpy as np
 from ...machine.hosts import CALLER, on
 from ...machine.spec import Machine
 from ..parts import Part, Send
-from ..plan import Plan
 from ..value import HOST, PlanValue, Split
 from .events import Event, Hear, Narrator
 from .happens import Checker, Finding, fail_on
@@ -62,7 +61,7 @@ class Joined:
     plan: with all devices and splits, to be looked at and not to be carried out.
     """
 
-    def __init__(self, plan: Plan, parts: Sequence[Part]) -> None:
+    def __init__(self, plan: PlanValue, parts: Sequence[Part]) -> None:
         ordered = sorted(parts, key=lambda part: part.host == CALLER)
         self.places: list[_Place] = []
         device = split = 0
@@ -72,7 +71,7 @@ class Joined:
             split += len(part.plan.splits)
         self.plan = self._join(plan)
 
-    def _join(self, plan: Plan) -> PlanValue:
+    def _join(self, plan: PlanValue) -> PlanValue:
         specs = [
             replace(spec, name=on(place.part.host, spec.name))
             for place in self.places
@@ -209,7 +208,7 @@ class HostWalk(Walk):
 
 
 def events_of_parts(
-    plan: Plan, parts: Sequence[Part], runs: int = 1, rng: np.random.Generator | None = None
+    plan: PlanValue, parts: Sequence[Part], runs: int = 1, rng: np.random.Generator | None = None
 ) -> list[Event]:
     """Returns the events of some runs on all hosts, in an order drawn by `rng`: at each step one
     thread goes on that waits for no message. The caller gives each run the first slot that is free.
@@ -246,13 +245,15 @@ def events_of_parts(
     return events
 
 
-def check_part_events(plan: Plan, parts: Sequence[Part], events: Sequence[Event]) -> list[Finding]:
+def check_part_events(
+    plan: PlanValue, parts: Sequence[Part], events: Sequence[Event]
+) -> list[Finding]:
     """Returns all that is not in order in the events of a plan's parts."""
     checker = Checker(Joined(plan, parts).plan, len(parts))
     return [finding for event in events for finding in checker.feed(event)]
 
 
-def check_parts(plan: Plan, parts: Sequence[Part], runs: int = 2, seed: int = 0) -> None:
+def check_parts(plan: PlanValue, parts: Sequence[Part], runs: int = 2, seed: int = 0) -> None:
     """Lets some runs of a plan's parts go on at once.
 
     Raises:
