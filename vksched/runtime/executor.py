@@ -80,7 +80,7 @@ class Executor(Carrier):
             results = Results(outputs, tuple([self._output(run, node) for node in kept]))
             if self._log:
                 self._log.end(slot)
-            self._agree(run)
+            self._agree(run, results)
         except BaseException as error:
             device = run.device
             if isinstance(error, DeviceError):
@@ -107,7 +107,7 @@ class Executor(Carrier):
         between hosts. In a plan of one host there are none.
         """
 
-    def _agree(self, run: RunRecord) -> None:
+    def _agree(self, run: RunRecord, results: Results) -> None:
         """Has results: waits until all hosts have, before states are written."""
 
     def _commit(self, run: RunRecord, results: Results) -> None:

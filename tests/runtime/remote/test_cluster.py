@@ -35,6 +35,7 @@ from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.blame import Blame
+from vksched.runtime.remote.ports import RunKey
 from vksched.types import NDArray
 
 X = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) / 64
@@ -252,6 +253,27 @@ def test_a_host_that_does_not_say_that_it_has_committed_may_have_torn_states() -
         assert torn == {"node1/null:0"}
         assert np.array_equal(caught.value.results.outputs[0], np.zeros_like(X))
         assert cluster.executor.retired
+
+
+@pytest.mark.parametrize("at", ["node1", "node2"])
+def test_an_interrupt_between_two_commits_leaves_all_states_written(at: str) -> None:
+    plan = counting()
+    with Cluster(plan, null_devices(plan)) as cluster:
+        host = cluster.hosts[at]
+        commit, asked = host.commit, list[RunKey]()
+
+        def interrupted(run: RunKey) -> None:
+            asked.append(run)
+            if len(asked) == 1:
+                raise KeyboardInterrupt
+            commit(run)
+
+        host.commit = interrupted  # type: ignore[method-assign]
+        with pytest.raises(CommitFailed) as caught:
+            cluster.run({"x": X})
+        assert isinstance(caught.value.cause, KeyboardInterrupt) and not caught.value.devices
+        assert np.array_equal(cluster.state("s"), X) and not cluster.state("t").any()
+        assert np.array_equal(cluster.run({"x": X})[0], X)
 
 
 def test_observers_see_values_of_other_hosts_and_may_stop_the_run() -> None:

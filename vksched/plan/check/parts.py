@@ -1,7 +1,7 @@
 """Verify of parts: does each keep its promises, and do all of them fit together?
 
-    verify_part    what a host may ask of a part that a stranger sent: its plan and its steps
-    verify_parts   what the caller asks of all: each value is sent once to who takes it, after it
+    verify_part    what a host asks of a part that a stranger sent: its plan and its steps
+    fit_together   what the caller asks of all: each value is sent once to who takes it, after it
                    was made; hosts that walk their steps as far as they can all reach their ends
 
 Complexity: O(steps) beside `verify_plan`. Examples: tests/plan/test_parts.py.
@@ -74,7 +74,16 @@ def verify_parts(parts: Sequence[Part]) -> tuple[Part, ...]:
     Raises:
         PlanError: the first promise that is broken.
     """
-    left = {verify_part(part).host: _walk(part) for part in parts}
+    return fit_together(tuple(map(verify_part, parts)))
+
+
+def fit_together(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Returns the parts of a plan when none waits for ever, whatever each is by itself.
+
+    Raises:
+        PlanError: what they wait for, or send in vain.
+    """
+    left = {part.host: _walk(part) for part in parts}
     if len(left) != len(parts):
         raise PlanError(f"[parts] expected one part for each host, got {len(parts)}")
     sent: set[tuple[str, int, str]] = set()

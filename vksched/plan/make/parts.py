@@ -23,7 +23,7 @@ from ...ops.core.tensor import bounds_attrs
 from ...types import FLOAT32, INT32, INT64, UINT32, TensorType
 from ..parts import Part, Send, Take
 from ..plan import Plan
-from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Split
+from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Span, Split
 
 BLANK = TensorType((), FLOAT32)
 """Of a node that a part has nothing to do with."""
@@ -51,7 +51,8 @@ def cut(plan: Plan) -> tuple[Part, ...]:
 class _Order:
     """What crosses from host to host, as steps of both.
 
-    splits: of each host. steps: of each host, by position.
+    splits: of each host. steps: of each host, by position. blanks, locations: what all parts are
+    made of, found once.
     """
 
     def __init__(self, plan: PlanValue, hosts: list[str]) -> None:
@@ -68,6 +69,10 @@ class _Order:
         self.numbers = {
             split.id: number for own in self.splits.values() for number, split in enumerate(own)
         }
+        self.blanks = [blank(node.id) for node in plan.graph.nodes]
+        self.locations: dict[int, list[tuple[int, Span]]] = {}
+        for (device, node), span in plan.locations.items():
+            self.locations.setdefault(device, []).append((node, span))
         self.steps: dict[str, dict[int, list[Send | Take]]] = {}
         self._walked: dict[str, int] = {}
         self._sent: set[tuple[int, str]] = set()
@@ -145,9 +150,9 @@ class _Cut:
             memory=tuple(memory),
             locations=MappingProxyType(
                 {
-                    (self._devices[device], node): span
-                    for (device, node), span in plan.locations.items()
-                    if device in self._devices
+                    (number, node): span
+                    for device, number in self._devices.items()
+                    for node, span in self._order.locations.get(device, ())
                 }
             ),
         )
@@ -207,13 +212,14 @@ class _Cut:
         ends += [node for take in self._takes for node in (take.value, *take.shown)]
         ends += [copy.node for split in self._splits for copy in split.copies_in]
         ends += [node for split in self._splits if is_caller for node in split.observed]
-        nodes = [blank(node.id) for node in whole.nodes]
-        for node_id in self._needed(own, ends):
+        nodes, needed = list(self._order.blanks), sorted(self._needed(own, ends))
+        for node_id in needed:
             node = whole.nodes[node_id]
             there = node_id in own or node_id in whole.views or node.declaration.leaf
             nodes[node_id] = node if there else _as_input(whole, node)
-        data = {i: held for i, held in whole.data.items() if nodes[i] is whole.nodes[i]}
-        initial = {i: held for i, held in whole.initial.items() if nodes[i] is whole.nodes[i]}
+        kept_as_is = [i for i in needed if nodes[i] is whole.nodes[i]]
+        data = {i: whole.data[i] for i in kept_as_is if i in whole.data}
+        initial = {i: whole.initial[i] for i in kept_as_is if i in whole.initial}
         names = (name for name, _ in outputs)
         return Graph(
             tuple(nodes),
@@ -247,15 +253,12 @@ class _Cut:
         for number, device in enumerate(self._kept):
             for leaf in self._plan.memory[device].weights:
                 homes.setdefault(leaf, number)
-        out: list[Placement] = []
-        for node in graph.nodes:
-            there = whole[node.id]
-            if node is not self._plan.graph.nodes[node.id]:
-                out.append(outside)
-            elif there.device in self._devices:
-                out.append(Placement(self._devices[there.device], there.rule))
-            else:
-                out.append(Placement(homes.get(node.id, cpu), there.rule))
+        out = [outside] * len(graph.nodes)
+        for node, own in zip(graph.nodes, self._plan.graph.nodes, strict=True):
+            if node is own:
+                there = whole[node.id]
+                home = self._devices.get(there.device, homes.get(node.id, cpu))
+                out[node.id] = Placement(home, there.rule)
         return tuple(out)
 
 

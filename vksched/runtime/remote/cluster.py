@@ -21,7 +21,7 @@ from functools import partial
 
 from ...errors import DeviceError, DeviceTimeout, HostLost, PlanError, RunAborted
 from ...machine.hosts import CALLER, host_of, on
-from ...plan.check.parts import verify_parts
+from ...plan.check.parts import fit_together
 from ...plan.make.parts import cut
 from ...plan.parts import Part
 from ...plan.plan import Plan
@@ -42,12 +42,13 @@ NUMBERS = itertools.count()
 
 @dataclass(slots=True)
 class _Run:
-    """A run under way. done: the times of the hosts that are done. over: hosts that have nothing of
-    it under way any more.
+    """A run under way. results: since hosts commit. done: the times of the hosts that are done.
+    over: hosts that have nothing of it under way any more.
     """
 
     key: RunKey
     blame: Blame = field(default_factory=Blame)
+    results: Results | None = None
     started: list[str] = field(default_factory=list)
     done: dict[str, RunStats] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
@@ -76,7 +77,7 @@ class ClusterExecutor(Carrier):
         super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
         self._post = post
         self._plan_number = next(NUMBERS)
-        own, *others = verify_parts(cut(plan))
+        own, *others = fit_together(cut(plan))  # each host verifies its own
         self._parts: dict[str, Part] = {part.host: part for part in (own, *others)}
         self._hosts = {part.host: _known(hosts, part.host) for part in others}
         self._limit_s = timeout_s * (1 + len(plan.splits))
@@ -127,6 +128,11 @@ class ClusterExecutor(Carrier):
             raise self._torn(run, failed.results, failed.devices) from failed
         except BaseException as raised:
             run.blame.add(CALLER, self._own.why(raised))
+            if run.results is not None:  # interrupted when hosts were told to commit
+                self._commit(run)
+                self._finish(run)
+                own = {split.device for split in self._own.plan.commits}
+                raise self._torn(run, run.results, frozenset(own)) from raised
             self._give_up(run, interrupted=not isinstance(raised, Exception))
             cause = self._take_blame(run)
             self._tell_failed(record, start, cause)
@@ -158,13 +164,12 @@ class ClusterExecutor(Carrier):
         run.blame.add(host, error)
         self._post.abort(run.key)
 
-    def _agree(self, run: _Run) -> None:
+    def _agree(self, run: _Run, results: Results) -> None:
         """Waits until all hosts have done all but their commits, and has them commit."""
-        commits = [name for name in self._hosts if self._parts[name].plan.commits]
-        for name in self._hosts:
+        for name, host in self._hosts.items():
             try:
-                if name in commits:
-                    self._hosts[name].ready(run.key, self._limit_s)
+                if self._parts[name].plan.commits:
+                    host.ready(run.key, self._limit_s)
                 else:
                     self._wait_for(run, name, self._limit_s)
             except Exception as error:  # which is no fault of the devices here
@@ -172,13 +177,20 @@ class ClusterExecutor(Carrier):
                 raise RunAborted(f"[run] {name} has failed") from error
         if run.blame.any:
             raise RunAborted("[run] another host has failed")
-        for name in commits:
-            try:
-                self._hosts[name].commit(run.key)
-            except BaseException as error:  # the others commit all the same
-                run.blame.add(name, error)
-                if not isinstance(error, Exception):  # an interrupt comes after all is told
-                    self._hosts[name].commit(run.key)
+        if self.plan.commits:
+            run.results = results
+            self._commit(run)
+
+    def _commit(self, run: _Run) -> None:
+        """Tells all hosts that have states to commit, whatever becomes of one of them; it may be
+        said twice.
+        """
+        for name, host in self._hosts.items():
+            if self._parts[name].plan.commits:
+                try:
+                    host.commit(run.key)
+                except Exception as error:
+                    run.blame.add(name, error)
 
     def _wait_for(self, run: _Run, name: str, limit_s: float) -> None:
         run.done[name] = self._hosts[name].finish(run.key, limit_s)

@@ -24,8 +24,8 @@ from ..executor import Executor
 from ..record import Observers, RunRecord
 from .ports import Post, RunKey
 
-Agree = Callable[[], None]
-"""Waits until states may be written, or raises."""
+Agree = Callable[[Results], None]
+"""Is given the results of this part; waits until states may be written, or raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class PartExecutor(Executor):
     def _ticket(self, slot: int) -> int:
         return self._asked[slot].key.ticket
 
-    def _agree(self, run: RunRecord) -> None:
-        self._asked[run.slot].agree()
+    def _agree(self, run: RunRecord, results: Results) -> None:
+        self._asked[run.slot].agree(results)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
         for step in self.part.steps.get(split_id, ()):

@@ -113,7 +113,7 @@ class Host(Protocol):
         """
 
     def commit(self, run: RunKey) -> None:
-        """Has a part that is ready write its states; does not wait."""
+        """Has a part that is ready write its states; does not wait. It may be said twice."""
 
     def finish(self, run: RunKey, timeout_s: float) -> RunStats:
         """Waits until the part is done, and returns its times, by the caller's clock. After a

@@ -18,7 +18,7 @@ from ...machine.hosts import on
 from ...plan.parts import Part
 from ...trace import Trace
 from ...types import NDArray, Progress
-from ..carrier import CommitFailed
+from ..carrier import CommitFailed, Results
 from ..device import Device
 from .part import PartExecutor
 from .ports import Caller, Post, RunKey
@@ -147,7 +147,7 @@ class PartHost:
         """Carries a run out and tells the caller how it ended; by then the slot is free again."""
         executor, here = served.executor, served.runs[run]
 
-        def agree() -> None:
+        def agree(results: Results) -> None:
             if executor.plan.commits:
                 self._caller.ready(run)
                 here.told.wait()
