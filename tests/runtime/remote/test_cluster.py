@@ -397,6 +397,37 @@ def test_nothing_of_a_closed_cluster_is_left() -> None:
         cluster.run({"x": X})
 
 
+FAULTS = [
+    ("lost", "stage", 1),
+    ("lost", "submit", 5),
+    ("error", "wait", 3),
+    ("lost", "check", 0),
+    ("memory", "fetch", 4),
+    ("timeout", "submit", 2),
+    ("sequence", "submit", 7),
+]
+
+
+@pytest.mark.parametrize(("kind", "call", "at"), FAULTS)
+@pytest.mark.parametrize("device", ["node1/null:0", "node2/null:1", "null:2"])
+def test_runs_beside_each_other_give_right_numbers_or_blame_the_device(
+    device: str, kind: str, call: str, at: int
+) -> None:
+    plan = spread(make_plan(*chain([A, B, C, A, B, C]), copies=3), (*TWO, ""))
+    faulty = {device: (at, kind, call)}
+    with Cluster(plan, null_devices(plan, faulty)) as cluster, ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(cluster.run, {"x": X + i}) for i in range(12)]
+        failed = 0
+        for i, each in enumerate(asked):
+            error = each.exception()
+            if error is None:
+                assert np.array_equal(each.result()[0], X + i + 6)
+            elif not isinstance(error, Retired):
+                assert isinstance(error, DeviceError) and error.device == device
+                failed += 1
+        assert failed, "the one that met the fault is told so"
+
+
 # -- whose fault it is -----------------------------------------------------------------------------
 
 
