@@ -33,6 +33,15 @@ def test_a_run_reads_what_the_one_before_wrote(devices: list[str]) -> None:
         assert (sched.read(held) == 4).all()
 
 
+def test_a_run_may_write_states_and_give_nothing_out(devices: list[str]) -> None:
+    x, total = vs.input("x", (4,)), vs.state(np.zeros(4, np.float32), "total")
+    with vs.Scheduler(devices) as sched:
+        run = sched.compile([], updates={total: vs.add(total, x)})
+        for _ in range(2):
+            assert len(run(x=np.ones(4, np.float32))) == 0
+        assert np.array_equal(sched.read(total), np.full(4, 2, np.float32))
+
+
 def test_what_a_state_starts_with_is_copied_where_somebody_can_write_it(
     devices: list[str],
 ) -> None:
