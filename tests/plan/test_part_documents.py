@@ -103,6 +103,8 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
     "no object": lambda d: [d],
     "nothing": lambda d: {},
     "a word for a number": lambda d: {**d, "copies": "two"},
+    "no copies": lambda d: {**d, "copies": 0},
+    "too many copies": lambda d: {**d, "copies": 1 << 40},
     "too many nodes": lambda d: {**d, "size": 1 << 62},
     "nodes below none": lambda d: {**d, "size": -1},
     "an id twice": lambda d: {**d, "nodes": d["nodes"] * 2},

@@ -36,6 +36,7 @@ from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.ports import RunKey
+from vksched.runtime.stats import RunStats
 from vksched.types import NDArray
 
 X = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) / 64
@@ -372,7 +373,8 @@ def test_data_that_is_at_fault_on_one_host_leaves_all_slots_usable() -> None:
         assert not cluster.network.values and not cluster.network.aborted
 
 
-def test_an_interrupted_run_leaves_its_slot_usable() -> None:
+def test_an_interrupted_run_leaves_its_slot_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vs.runtime.remote.cluster, "INTERRUPTED_S", 30.0)  # on a busy machine, too
     plan = spread(make_plan(*chain([A, B, C])), ("node1", "node2", ""))
     with Cluster(plan, null_devices(plan)) as cluster:
         start = cluster.hosts["node2"].start
@@ -385,6 +387,23 @@ def test_an_interrupted_run_leaves_its_slot_usable() -> None:
             cluster.run({"x": X})
         cluster.hosts["node2"].start = start  # type: ignore[method-assign]
         assert np.array_equal(cluster.run({"x": X})[0], X + 3)
+
+
+def test_a_run_that_is_interrupted_twice_takes_the_plan_out_of_use() -> None:
+    plan = spread(make_plan(*chain([A, B])), TWO)
+    with Cluster(plan, null_devices(plan)) as cluster:
+        host = cluster.hosts["node2"]
+
+        def interrupted(*_: object) -> RunStats:
+            raise KeyboardInterrupt
+
+        finish = host.finish
+        host.start = host.finish = interrupted  # type: ignore[assignment, method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run({"x": X})
+        host.finish = finish  # type: ignore[method-assign]
+        with pytest.raises(Retired):
+            cluster.run({"x": X})
 
 
 def test_nothing_of_a_closed_cluster_is_left() -> None:

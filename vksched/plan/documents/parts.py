@@ -29,8 +29,9 @@ from ..parts import Part, Send, Steps, Take
 from .graphs import NONSENSE, digest_of, node_document, node_of, pieces_of
 from .plans import carried_document, carried_of, machine_of
 
-MOST_NODES = 1 << 22
-"""Of a graph that a document tells of."""
+MOST_NODES = 1 << 20
+MOST_COPIES = 1 << 10
+"""Of a graph and a plan that a document tells of."""
 SEND = Row((int, int, str))
 TAKE = Row((int, str, [int]))
 PART = {
@@ -134,6 +135,8 @@ def _nodes_of(document: Mapping[str, Any]) -> tuple[Node, ...]:
     size = document["size"]
     if not 0 <= size <= MOST_NODES:
         raise PlanError(f"expected at most {MOST_NODES} nodes, got {size}")
+    if document["copies"] > MOST_COPIES:
+        raise PlanError(f"expected at most {MOST_COPIES} copies, got {document['copies']}")
     there = {given["id"]: given for given in document["nodes"]}
     if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")

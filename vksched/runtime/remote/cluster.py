@@ -213,13 +213,17 @@ class ClusterExecutor(Carrier):
         """Tells all hosts to give up, and waits until they have; see `Carrier._settle`."""
         limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._limit_s
         left = [name for name in run.started if name not in run.over]
-        for name in left:
-            self._hosts[name].abort(run.key)
-        for name in left:
-            try:
-                self._wait_for(run, name, limit_s)
-            except Exception as error:
-                self._said(run, name, error)
+        try:
+            for name in left:
+                self._hosts[name].abort(run.key)
+            for name in left:
+                try:
+                    self._wait_for(run, name, limit_s)
+                except Exception as error:
+                    self._said(run, name, error)
+        except BaseException:  # interrupted again: nobody knows what goes on in this slot
+            self._put_out()
+            raise
 
     # -- failures ----------------------------------------------------------------------------------
 
@@ -262,10 +266,14 @@ class ClusterExecutor(Carrier):
         """Notes why a host is not done. One that does not say so may still work on the slot."""
         if isinstance(error, DeviceTimeout) and not error.device and error.host in (CALLER, name):
             error.host = name
-            with self._state:
-                self._retired = True
-                self._state.notify_all()
+            self._put_out()
         run.blame.add(name, error)
+
+    def _put_out(self) -> None:
+        """Takes no new runs."""
+        with self._state:
+            self._retired = True
+            self._state.notify_all()
 
     def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:
         """Returns the failure of a run whose states may be torn: of hosts that did not say that
