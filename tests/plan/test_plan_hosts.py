@@ -14,9 +14,15 @@ from graphs import chain, mlp, transformer
 import vksched as vs
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
+from vksched.machine.links import Link, Links
 from vksched.machine.spec import GIB, DeviceSpec, Machine
+from vksched.plan import bound
+from vksched.plan.make.candidates import GRAINS
+from vksched.plan.metrics import plan_metrics
 from vksched.plan.plan import Plan
+from vksched.plan.simulate import simulate
 from vksched.plan.value import HOST
+from vksched.plan.what_if import compare_plan, equal_hosts
 
 
 def hosts(
@@ -138,3 +144,53 @@ def test_a_host_without_work_changes_nothing(policy: str) -> None:
     both = vs.plan_graph(graph, far, policy=policy)
     assert [s.nodes for s in both.splits] == [s.nodes for s in plan.splits]
     assert {s.device for s in both.splits} <= {0, 2}
+
+
+def test_of_many_hosts_the_fastest_devices_compete() -> None:
+    machine = hosts([f"node{i}" for i in range(50)], gpus=2)
+    fast = {"node49/null:0", "node49/null:1"}
+    devices = [
+        replace(d, flops_per_s=1e13, bytes_per_s=1e13) if d.name in fast else d
+        for d in machine.devices
+    ]
+    outputs, _ = transformer(2)
+    plan = plan_on(replace(machine, devices=tuple(devices)), outputs, "auto")
+    assert plan.decision is not None
+    assert fast <= set(plan.decision.devices)
+    assert len(plan.decision.devices) == GRAINS < len(machine.devices)
+    singles = [c.single for c in plan.decision.candidates if c.single]
+    assert len(set(singles)) == len(singles) == 2  # of equal devices one is weighed
+    assert {spec.name for s in plan.splits for spec in [machine.devices[s.device]]} <= fast
+
+
+@pytest.mark.parametrize("wide", [128, 1])
+@pytest.mark.parametrize("policy", ["priority", "auto"])
+def test_no_plan_over_hosts_is_under_its_bound(
+    policy: str, wide: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bound, "WIDE", wide)
+    outputs, _ = transformer(2)
+    machine = hosts(gpus=2, flops_per_s=1e7, bytes_per_s=1e7)
+    placed = {"layer.0.*": "node1/null:0", "layer.1.*": "node2/null:1"}
+    plan = plan_on(machine, outputs, policy, **(placed if policy == "priority" else {}))
+    found = bound.find_bound(plan)
+    assert 0 < found.latency_s <= simulate(plan).seconds
+    assert found.period_s <= plan_metrics(plan).period_s
+
+
+def test_equal_hosts_are_asked_about_once() -> None:
+    machine = hosts([f"node{i}" for i in range(4)], gpus=2)
+    assert equal_hosts(machine) == (("node0", "node1", "node2", "node3"),)
+    pinned = equal_hosts(machine, ["node2/null:1"])
+    assert pinned == (("node0", "node1", "node3"), ("node2",))
+    slow = (("node1/cpu", "node3/cpu", Link(1e6, 1e-3)),)
+    assert equal_hosts(replace(machine, links=Links(slow))) == (
+        ("node0", "node2"),
+        ("node1", "node3"),
+    )
+    comparison = compare_plan(plan_on(machine, transformer(1)[0]))
+    rows = [row.text for row in comparison.rows]
+    assert "without one of node0 .. node3" in rows and "2 of node0 .. node3" in rows
+    assert not any("node1" in row for row in rows)
+    (gone,) = [row for row in comparison.rows if row.text.startswith("without one of node0 ..")]
+    assert [host for host in gone.machine.hosts if host] == ["node0", "node1", "node2"]

@@ -10,15 +10,19 @@ it.
     bound    |== a ==|== b ==|== d ==|           longest path, or the area
     plan     copy |== a ==| wait |== b ==| ...   never under it
 
-Beyond `MOST` nodes paths are left out, as they take long to find: the area is left.
+Beyond `MOST` nodes paths are left out, as they take long to find: the area is left. Beyond `WIDE`
+devices of several hosts what crosses takes no time.
 Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..machine.links import Link
 from ..machine.power import watts_of
 from ..machine.spec import Machine
 from ..schedule import Task, TaskGraph, Topology
@@ -30,6 +34,8 @@ from .value import PlanValue, value_of
 
 MOST = 20_000
 """Nodes up to which paths are looked at."""
+WIDE = 128
+"""Devices of several hosts up to which links between them are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,13 @@ class Bound:
 def find_bound(plan: PlanValue) -> Bound:
     """Returns the lower bounds of a plan, each of one run but the period."""
     machine = plan.machine
-    problem = make_problem(_tasks(plan), _topology(machine))
+    devices = _devices(plan)
+    problem = make_problem(_tasks(plan), _topology(machine, devices))
     bounds = find_bounds(problem)
     each = {"path": bounds.path_s, "area": bounds.area_s, "pinned": bounds.pinned_s}
     # what the topology has for a GPU that is opened twice would count its idle watts twice
     first = {pool[0] for pool in machine.pools} | {machine.cpu}
-    twice = sum(watts_of(s).idle for d, s in enumerate(machine.devices) if d not in first)
+    twice = sum(watts_of(machine.devices[d]).idle for d in devices if d not in first)
     return Bound(
         latency_s=bounds.value_s,
         period_s=max(bounds.area_s, bounds.pinned_s),
@@ -87,7 +94,7 @@ def _tasks(plan: PlanValue) -> TaskGraph:
     for node in (n for n in support.computed if n.id in runs):
         here = plan.placements[node.id].device
         able = tuple(
-            d for d in range(len(names)) if d == here or _may(support, node.id, d, compete)
+            d for d in sorted(compete | {here}) if d == here or _may(support, node.id, d, compete)
         )
         key = graph.signatures[node.id], able
         if key not in shared:  # tasks with one mapping share a row
@@ -116,18 +123,30 @@ def _competing(plan: PlanValue) -> frozenset[int]:
     names = [spec.name for spec in plan.machine.devices]
     if plan.decision is not None:
         return frozenset(names.index(name) for name in plan.decision.devices)
+    used = {split.device for split in plan.splits}
+    if len(plan.machine.hosts) > 1:  # of which most may have no part in it
+        return frozenset(used)
     gpus = {d for d, spec in enumerate(plan.machine.devices) if spec.kind != "cpu"}
-    return frozenset(gpus | {split.device for split in plan.splits})
+    return frozenset(gpus | used)
 
 
-def _topology(machine: Machine) -> Topology:
-    names = [spec.name for spec in machine.devices]
+def _devices(plan: PlanValue) -> list[int]:
+    """Returns the devices that the bound looks at."""
+    if len(plan.machine.hosts) == 1:
+        return list(range(len(plan.machine.devices)))
+    return sorted(_competing(plan) | {split.device for split in plan.splits})
+
+
+def _topology(machine: Machine, devices: Sequence[int]) -> Topology:
+    names = {d: machine.devices[d].name for d in devices}
+    wide = len(machine.hosts) > 1 and len(devices) > WIDE
     links = {
-        (a, b): replace(way, latency_s=min(way.latency_s, MOST_AMOUNT))
-        for i, a in enumerate(names)
-        for j, b in enumerate(names)
+        (names[a], names[b]): replace(way, latency_s=min(way.latency_s, MOST_AMOUNT))
+        for a in devices
+        for b in (() if wide else devices)
         if a != b
-        for way in (machine.way(i, j),)
+        for way in (machine.way(a, b),)
     }
-    watts = {spec.name: watts_of(spec) for spec in machine.devices}
-    return Topology(names, links, watts=watts)
+    watts = {names[d]: watts_of(machine.devices[d]) for d in devices}
+    free = Link(math.inf, 0.0)
+    return Topology(names.values(), links, default_link=free if wide else None, watts=watts)

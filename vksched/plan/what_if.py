@@ -24,6 +24,7 @@ from typing import Any
 
 from ..errors import OutOfMemory
 from ..machine.change import alone, changed, some, with_device, without
+from ..machine.hosts import CALLER, device_of, host_of
 from ..machine.power import watts_of
 from ..machine.spec import Machine
 from ..schedule import Metrics
@@ -313,7 +314,13 @@ def compare(
 
     if each:
         out_of_use = {spec.name for spec in machine.devices if spec.out_of_use}
-        groups = [g for g in equal_devices(machine, pinned) if g[0] not in out_of_use]
+        hosts = equal_hosts(machine, pinned)
+        asked = {CALLER, *(group[0] for group in hosts)}
+        groups = [
+            group
+            for group in equal_devices(machine, pinned)
+            if group[0] not in out_of_use and host_of(group[0]) in asked
+        ]
         for group in groups:
             add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
         for group in groups:
@@ -323,11 +330,29 @@ def compare(
             for count in _powers(len(group) - 2):
                 text = f"{count} of {_names(group)}"
                 add("some", group, text, some(machine, [*others, *group[:count]]))
+        for group in hosts:
+            _add_hosts(machine, group, add)
         host = machine.devices[machine.cpu].name
         add("alone", (host,), f"{host} alone", alone(machine, host))
     for change in changes:
         add("change", (), change.text, change.machine)
     return Comparison(tuple(rows))
+
+
+def _add_hosts(
+    machine: Machine,
+    group: tuple[str, ...],
+    add: Callable[[str, tuple[str, ...], str, Machine], None],
+) -> None:
+    """Adds the rows of hosts that are equal: without one of them, one alone, and some of them."""
+    names = [spec.name for spec in machine.devices]
+    others = [name for name in names if host_of(name) not in group]
+    own = [name for name in names if host_of(name) == group[0]]
+    add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
+    add("alone", group, f"{_one_of(group)} alone", some(machine, own))
+    for count in _powers(len(group) - 2):
+        kept = [name for name in names if host_of(name) in group[:count]]
+        add("some", group, f"{count} of {_names(group)}", some(machine, [*others, *kept]))
 
 
 def compare_plan(
@@ -414,6 +439,30 @@ def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[s
         tuple(machine.devices[d].name for d in group)
         for _, group in groupby(range(machine.cpu), key)
     )
+
+
+def equal_hosts(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of all hosts but the caller's, those together that are equal: with the same
+    devices and links. A host with a pinned device is on its own.
+    """
+    wires: dict[str, list[str]] = {host: [] for host in machine.hosts}
+    host_by_memory = {machine.memory_of(host): host for host in machine.hosts}
+    for a, b, link in machine.links.pairs:
+        if a in host_by_memory and b in host_by_memory:
+            for end, other in ((a, b), (b, a)):
+                own = f"{link} {other if host_by_memory[other] == CALLER else ''}"
+                wires[host_by_memory[end]].append(own)
+    devices: dict[str, list[object]] = {host: [] for host in machine.hosts}
+    for device, spec in enumerate(machine.devices):
+        ways = machine.link_in(device), machine.link_out(device)
+        devices[machine.host_of(device)].append((replace(spec, name=device_of(spec.name)), ways))
+    alone_ = set(map(host_of, pinned))
+    groups: dict[object, list[str]] = {}
+    for host in machine.hosts:
+        if host != CALLER:
+            key = host if host in alone_ else (tuple(devices[host]), tuple(sorted(wires[host])))
+            groups.setdefault(key, []).append(host)
+    return tuple(map(tuple, groups.values()))
 
 
 def _powers(most: int) -> list[int]:
