@@ -335,7 +335,6 @@ class _Run:
             step = steps[number]
             self._copy(step.given_s, step.device, number)
             self._wait(step.waits)
-            self._take(number)
             if number == run:
                 self._fetch(number)
             self._copy(step.crossed_s, step.device, number)
@@ -344,9 +343,6 @@ class _Run:
         if run == number:
             self._fetch(number)
         return False
-
-    def _take(self, number: int) -> None:
-        """Takes what comes from other hosts for a split."""
 
     def _fetch(self, number: int) -> None:
         """Gets the results. number: of the split that comes next."""
@@ -408,6 +404,8 @@ class _RunOfHosts(_Run):
             self._bring(walks.starts)
             for host in {message.target for message in walks.starts}:
                 self._clocks[host] += walks.run_s[host]
+        if number < len(steps):
+            self._bring(walks.takes[number])
         self._go(number)
         more = super()._prepare()
         if number == len(steps):
@@ -419,10 +417,6 @@ class _RunOfHosts(_Run):
         """Goes on in the walk of the host of a split; behind the last one in the caller's."""
         steps, walks = self._program.steps, self._walks
         self._at = walks.on[steps[number].device] if number < len(steps) else walks.caller
-
-    def _take(self, number: int) -> None:
-        self._bring(self._walks.takes[number])
-        self._go(number)
 
     def _fetch(self, number: int) -> None:
         walks = self._walks

@@ -62,7 +62,8 @@ class Walks:
     on: the host of each device, by number. caller: the caller's own. run_s: what a run takes each
     host, whatever it submits. starts: inputs, and that the run begins. waits: of each split those
     of its own host that it waits for. takes: of each split what its host takes for it. results:
-    what the caller takes at the end, and that others are ready. ready: splits that the caller waits
+    what the caller takes at the end, and that others are ready, behind what splits take that write
+    states. ready: splits that the caller waits
     for then. commits: that all are ready. done, last: as `results` and `ready`, once states are
     written.
     """
@@ -138,17 +139,15 @@ class _Maker:
         for device, entering, waited in flows[:run]:
             takes.append(tuple(self._enter(device, entering, waited)))
             waits.append(self._need(waited, self._on[device]))
+        told = [m for device, entering, _ in flows[run:] for m in self._enter(device, entering, ())]
         left = range(run) if commits else final_waits
-        told = [self._tell(host, self._caller, self._need(left, host)) for host in others]
+        told += [self._tell(host, self._caller, self._need(left, host)) for host in others]
         told += [
             self._value(value, split, self._caller, ())
             for value, split in results
             if self._on[flows[split][0]] != self._caller
         ]
         ready = self._need(left, self._caller)
-        for device, entering, _ in flows[run:]:
-            takes.append(tuple(self._enter(device, entering, ())))
-            waits.append(())
         ends = {host: self._need(final_waits, host) for host in (*others, self._caller)}
         return Walks(
             on=self._on,
@@ -156,8 +155,8 @@ class _Maker:
             caller=self._caller,
             run_s=self._run_s(),
             starts=tuple(self._tell(self._caller, host, (), self._given[host]) for host in others),
-            waits=tuple(waits),
-            takes=tuple(takes),
+            waits=(*waits, *[()] * commits),
+            takes=(*takes, *[()] * commits),
             results=tuple(told),
             ready=ready,
             commits=tuple(self._tell(self._caller, h, ()) for h in others if commits),
