@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,7 +19,9 @@ from vksched.machine.costs import Costs
 from vksched.machine.hosts import on
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.make.parts import cut
 from vksched.plan.metrics import plan_metrics
+from vksched.plan.parts import Take
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import program_of, run_program, simulate
 from vksched.plan.value import Split
@@ -197,3 +200,49 @@ def test_runs_share_the_network_between_two_hosts() -> None:
     plan = plan_of(chain([ONE, TWO]), machine_of((ONE, TWO), Link(1e3, 0.0)), copies=4)
     done = run_program(program_of(plan), 8, 4)
     assert done.seconds >= 8 * VALUE_BYTES / 1e3
+
+
+def _crossings_of_parts(plan: Plan) -> Counter[tuple[int, str, str]]:
+    """How many values each host takes of each other one before which split, as parts say."""
+    run = len(plan.splits) - len(plan.commits)
+    out: Counter[tuple[int, str, str]] = Counter()
+    for part in cut(plan):
+        for position, steps in part.steps.items():
+            own = part.numbers[position] if position < len(part.numbers) else run
+            for step in steps:
+                if isinstance(step, Take):
+                    out[min(own, run), step.host, part.host] += 1
+    return out
+
+
+def _crossings_of_walks(plan: Plan) -> Counter[tuple[int, str, str]]:
+    """The same, as the simulator has it."""
+    walks = program_of(plan).walks
+    assert walks is not None
+    names = sorted({plan.machine.host_of(s.device) for s in plan.splits} | {""})
+    run = len(plan.splits) - len(plan.commits)
+    out: Counter[tuple[int, str, str]] = Counter()
+    for position, messages in [*enumerate(walks.takes), (run, walks.results)]:
+        for message in messages:
+            if message.wire_s:
+                out[min(position, run), names[message.source], names[message.target]] += 1
+    return out
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        chain([ONE, TWO, CPU, ONE]),
+        diamond(ONE, TWO, "node3/null:0", ONE),
+        fan_out([TWO, "node2/null:1", ONE]),
+        (transformer(3)[0], {"layer.[02].*": ONE, "layer.1.*": TWO}),
+    ],
+)
+def test_walks_bring_what_the_parts_of_a_plan_take(
+    built: tuple[Sequence[vs.Tensor], dict[str, str]],
+) -> None:
+    names = (ONE, TWO, "node2/null:1", "node3/null:0")
+    built[1].update({"a": ONE} if "r0" in built[1] else {})
+    plan = plan_of(built, machine_of(names, Link(1e9, 1e-5)))
+    assert _crossings_of_walks(plan) == _crossings_of_parts(plan)
+    assert sum(_crossings_of_parts(plan).values()) > 1
