@@ -208,10 +208,12 @@ def test_pieces_are_whole_characters(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def answer_with(
-    at: int | None, index: int, folder: Path, devices: list[Device]
+    at: int | None, index: int, model: LanguageModel, devices: list[Device], placed: bool = True
 ) -> tuple[list[int], vs.FaultyDevice, int]:
-    """Returns the tokens where a device is lost at a submission, the device, losses of states."""
-    model, _ = made(folder)
+    """Returns the tokens where a device is lost at a submission, the device, losses of states.
+
+    placed: all layers on the first device, what follows on the second; or where they take least.
+    """
     names = [device.name for device in devices]
     devices[index] = faulty = vs.FaultyDevice(devices[index], at=at, times=1)
     lost = 0
@@ -224,7 +226,7 @@ def answer_with(
 
     with warnings.catch_warnings(), Watched(devices) as sched:
         warnings.simplefilter("ignore", vs.VkschedWarning)
-        placement = {"blk.*": names[0], "output*": names[1]}
+        placement = {"blk.*": names[0], "output*": names[1]} if placed else None
         answer = vs.Chat(sched, model, placement=placement).generate(PROMPT, 6, GREEDY)
         list(answer)
         assert (names[index] in sched.quarantined) == (at is not None)
@@ -233,21 +235,23 @@ def answer_with(
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_answer_survives_devices(index: int, tmp_path: Path) -> None:
-    wanted, counter, _ = answer_with(None, index, tmp_path, null_devices(2)[1])
+    model, _ = made(tmp_path)
+    wanted, counter, _ = answer_with(None, index, model, null_devices(2)[1])
     count = counter.calls["submit"]
     assert count > 3
     losses = []
     for at in sorted({0, 1, count // 2, count - 1}):
-        got, _, lost = answer_with(at, index, tmp_path, null_devices(2)[1])
+        got, _, lost = answer_with(at, index, model, null_devices(2)[1])
         assert got == wanted
         losses.append(lost)
     assert any(losses) == (index == 0), "keys and values lie on the first device"
 
 
 def test_so_it_does_on_vulkan(two_devices: list[str], tmp_path: Path) -> None:
-    wanted, counter, _ = answer_with(None, 0, tmp_path, named_devices(two_devices))
+    model, _ = made(tmp_path)
+    wanted, counter, _ = answer_with(None, 0, model, named_devices(two_devices))
     at = counter.calls["submit"] // 2
-    got, _, lost = answer_with(at, 0, tmp_path, named_devices(two_devices))
+    got, _, lost = answer_with(at, 0, model, named_devices(two_devices))
     assert got == wanted and lost
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf_models import Tiny, write
-from test_chat import GREEDY, PROMPT, TEMPLATE, greedy
+from test_chat import PROMPT, TEMPLATE, answer_with, greedy
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
@@ -122,40 +122,18 @@ def test_only_hidden_states_and_angles_cross_for_a_token(tmp_path: Path) -> None
     assert sum(n.type.device_bytes for n in crossing) < 1300
 
 
-def answered(
-    folder: Path, specs: list[DeviceSpec], index: int = 0, at: int | None = None
-) -> tuple[list[int], vs.FaultyDevice, int]:
-    """Returns the tokens where a device is lost at a submission, the device, losses of states."""
-    model, _ = made(folder)
-    devices = devices_of(*specs)
-    devices[index] = faulty = vs.FaultyDevice(devices[index], at=at, times=1)
-    lost = 0
-
-    class Watched(vs.Scheduler):
-        def drop(self, state: vs.Tensor) -> None:
-            nonlocal lost
-            lost += 1
-            super().drop(state)
-
-    with warnings.catch_warnings(), Watched(devices) as sched:
-        warnings.simplefilter("ignore", vs.VkschedWarning)
-        answer = vs.Chat(sched, model).generate(PROMPT, 6, GREEDY)
-        list(answer)
-    return list(answer.tokens), faulty, lost
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_answer_survives_each_device_of_an_automatic_placement(
     index: int, tmp_path: Path
 ) -> None:
     model, weights = made(tmp_path)
     specs = cards(7, 7)
-    wanted, counter, _ = answered(tmp_path, specs, index)
+    wanted, counter, _ = answer_with(None, index, model, devices_of(*specs), placed=False)
     assert wanted == greedy(weights, model.tokenizer.encode(PROMPT, bos=True), 6, TINY)
     count = counter.calls["submit"]
     assert count > 6, "both devices have layers"
     for at in sorted({0, count // 3, count // 2, count - 1}):
-        got, _, lost = answered(tmp_path, specs, index, at)
+        got, _, lost = answer_with(at, index, model, devices_of(*specs), placed=False)
         assert got == wanted
         assert lost or at == count - 1, "keys and values lie on both"
 
