@@ -21,8 +21,6 @@ const std::map<std::string, Function> plain_steps{
 const std::vector<std::string> called_steps{"erf", "gelu", "gelu_tanh", "gelu_slope",
                                             "gelu_tanh_slope", "sigmoid", "silu", "tanh"};
 
-thread_local std::vector<float> scratch;
-
 // sizes: of the result, innermost first. strides: of each operand, of which the first are 0 or 1.
 struct Chain {
     Steps steps;
@@ -37,25 +35,28 @@ INLINED void splat(float* to, float value, int64_t count)
         to[at] = value;
 }
 
-// Registers of one thread: where constants and results of steps lie, BLOCK values each.
+// Registers of one thread, kept from call to call: where constants and results of steps lie, BLOCK
+// values each.
 struct Registers {
     std::vector<const float*> at;
     std::vector<float*> to;
+    std::vector<float> values;
 
-    explicit Registers(const Steps& told)
+    void begin(const Steps& told)
     {
         const size_t all = told.operands + told.constants.size() + told.steps.size();
-        if (scratch.size() < all * BLOCK)
-            scratch.resize(all * BLOCK);
-        float* free = scratch.data();
-        for (size_t number = 0; number < all; ++number, free += BLOCK) {
-            at.push_back(free);
-            to.push_back(free);
-        }
+        if (values.size() < all * BLOCK)
+            values.resize(all * BLOCK);
+        at.resize(all);
+        to.resize(all);
+        for (size_t number = 0; number < all; ++number)
+            at[number] = to[number] = values.data() + number * BLOCK;
         for (size_t number = 0; number < told.constants.size(); ++number)
             splat(to[told.operands + number], told.constants[number], BLOCK);
     }
 };
+
+thread_local Registers registers;
 
 INLINED void chain_body(const Chain& told, const Operands& given, size_t piece)
 {
@@ -63,7 +64,7 @@ INLINED void chain_body(const Chain& told, const Operands& given, size_t piece)
     const int64_t width = told.sizes[0], all = width * told.sizes[1] * told.sizes[2] * told.sizes[3];
     const int64_t pieces = told.pieces, number = piece, end = all * (number + 1) / pieces;
     const size_t first = steps.operands + steps.constants.size();
-    Registers registers(steps);
+    registers.begin(steps);
     float* result = given.get<float>(steps.operands);
     for (int64_t begin = all * number / pieces; begin < end;) {
         int64_t line = begin / width;

@@ -49,8 +49,8 @@ Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
 
 
 def has_programs() -> bool:
-    """Whether there are native programs."""
-    return hasattr(loops.native, "Program")
+    """Whether there are native programs; older modules have some that do not know all loops."""
+    return hasattr(loops.native, "program_steps")
 
 
 def one_loop(

@@ -12,7 +12,6 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
-from ..core import loops
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.host import SHARES, HostKernel, Piece, rows_of_piece
@@ -238,7 +237,7 @@ def _recipe(op: str) -> Recipes | None:
         varied = [a for a in axes if x.shape[a] != 1]
         first, end = (min(varied), max(varied) + 1) if varied else (0, 0)
         whole = all(a in varied or x.shape[a] == 1 for a in range(first, end))
-        if x.dtype != FLOAT32 or not whole or not hasattr(loops.native, "program_steps"):
+        if x.dtype != FLOAT32 or not whole:
             return None
         sizes = (x.shape[:first], x.shape[first:end], x.shape[end:])
         outer, count, inner = map(math.prod, sizes)
