@@ -150,6 +150,7 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     from vksched.ops.core.op import Call
     from vksched.ops.core.tensor import Tensor, input
     from vksched.ops.products.attention import attention
+    from vksched.ops.products.blocks import format_of
     from vksched.ops.products.q8_rows import row_words
     from vksched.ops.windows.conv import conv
     from vksched.types import FLOAT16, FLOAT32, INT32, UINT32, TensorType
@@ -160,6 +161,11 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
             attrs = {"transpose_a": turned_a, "transpose_b": turned_b, "precision": "mixed"}
             types = (TensorType(square, dtype),) * 2
             yield "matmul", Call(types, TensorType(square, dtype), Attrs(attrs))
+
+    words = TensorType((256, format_of("f16").row_words(256)), UINT32)
+    types = (TensorType(square), words)
+    attrs = {"format": "f16", "precision": "mixed"}
+    yield "linear_packed", Call(types, TensorType(square), Attrs(attrs))
 
     def rounded(result: Tensor) -> tuple[str, Call]:
         attrs = Attrs({**result.attrs, "precision": "mixed"})
@@ -180,7 +186,7 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
         for dtype in (FLOAT32, FLOAT16):
             kept = [input(name, heads, dtype) for name in ("kept_k", "kept_v")]
             yield rounded(attention(q, *kept, causal=True, used=used))
-        words = (1, 32, 256, row_words(depth))
-        types = (q.type, *(TensorType(words, UINT32),) * 2, used.type)
+        rows = TensorType((1, 32, 256, row_words(depth)), UINT32)
+        types = (q.type, rows, rows, used.type)
         attrs = {**attention(q, k, v, causal=True, used=used).attrs, "columns": depth}
         yield "cached_attention", Call(types, q.type, Attrs({**attrs, "precision": "mixed"}))

@@ -1,7 +1,7 @@
 // What the matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
 // T is the element type, T4 four of them, LOAD what one access of a or b reads: T, T4, or float16 packed in words; of these
-// HALF is defined. LOAD_OF_B: that of b, where it is another one. Sizes and strides count elements. A long k is done in parts, one dispatch after the other; all but the
-// first have `adds` 1 and add to the result.
+// HALF is defined. LOAD_OF_B: that of b, where it is another one; HALF_B: b alone is float16. Sizes and strides count elements. A long k
+// is done in parts, one dispatch after the other; all but the first have `adds` 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row elements.
 // bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn;
 // 3 (NUMBERS): (batches), no values but the number of the matrix of b by which each matrix of a is multiplied, matrices of b being
@@ -12,6 +12,11 @@
 const uint PER_WORD = 2u;
 #else
 const uint PER_WORD = 1u;
+#endif
+#ifdef HALF_B
+const uint PER_WORD_OF_B = 2u;
+#else
+const uint PER_WORD_OF_B = PER_WORD;
 #endif
 #ifndef LOAD_OF_B
 #define LOAD_OF_B LOAD
@@ -70,7 +75,7 @@ const uint NUMBERS = 3u;
 
 // First elements of the matrices a, b and result of one batch, and the steps along k.
 uvec4 matrices(uint batch) {
-    uvec4 at = uvec4(uvec3(a_offset, b_offset, result_offset) * PER_WORD, k);
+    uvec4 at = uvec4(uvec3(a_offset, b_offset, result_offset) * uvec3(PER_WORD, PER_WORD_OF_B, PER_WORD), k);
     at.z += batch * m * result_row;
 #ifndef HALF
     const bool numbered = has_bias == NUMBERS;

@@ -21,11 +21,16 @@ layout(constant_id = 4) const uint B_ALONG_N = 1;
 #else
 #define LOAD vec4
 #endif
+#ifdef HALF_B
+#define LOAD_OF_B uvec2
+#else
+#define LOAD_OF_B LOAD
+#endif
 #include "matmul.glsl"
 #include "matrix_units.glsl"
 
 DEFINE_FACTOR(rows, LOAD, a, a_tile, TILE_M, (A_ALONG_K != 0u), m, a_row, a_column)
-DEFINE_FACTOR(columns, LOAD, b, b_tile, TILE_N, (B_ALONG_N == 0u), n, b_column, b_row)
+DEFINE_FACTOR(columns, LOAD_OF_B, b, b_tile, TILE_N, (B_ALONG_N == 0u), n, b_column, b_row)
 
 void put() {
     barrier(); // the tiles of the step before have been read

@@ -2,7 +2,7 @@
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch.
 // One group computes a tile of BLOCK * LOCAL_Y rows and BLOCK * LOCAL_X columns, each invocation BLOCK x BLOCK of it in fours.
 // Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs.
-// MIXED: tiles hold float16, which halves what is read of them; sums stay T. PACKED: sums are float16 too, two in a register.
+// HALF_B: b is read as float16. MIXED: tiles hold float16, which halves what is read of them; sums stay T. PACKED: sums are float16 too, two in a register.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -28,6 +28,12 @@ layout(constant_id = 5) const uint B_ALONG_N = 1;
 #else
 #define LOAD T
 #define READ(x, at) x[at]
+#endif
+#ifdef HALF_B
+#define LOAD_OF_B uint
+#define READ_B(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
+#else
+#define READ_B READ
 #endif
 #ifndef ROUNDS
 #define ROUNDS
@@ -75,11 +81,11 @@ void load_b(uint first, uint column, uint step, bool inside) {
         const uint at = first + here.x * b_row + here.y * b_column;
         TILE4 read = TILE4(0);
         if (inside) {
-            read = TILE4(READ(b, at), READ(b, at + 1u), READ(b, at + 2u), READ(b, at + 3u));
+            read = TILE4(READ_B(b, at), READ_B(b, at + 1u), READ_B(b, at + 2u), READ_B(b, at + 3u));
         } else {
             for (uint j = 0u; j < 4u; ++j) {
                 const uvec2 next = here + (B_ALONG_N != 0u ? uvec2(0u, j) : uvec2(j, 0u));
-                if (next.x < k && next.y < n) read[j] = TILE4(READ(b, at + j)).x;
+                if (next.x < k && next.y < n) read[j] = TILE4(READ_B(b, at + j)).x;
             }
         }
         if (B_ALONG_N != 0u) {

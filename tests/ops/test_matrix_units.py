@@ -21,6 +21,7 @@ from vksched.cases.conv import CASES as CONVOLUTIONS
 from vksched.cases.conv import call as convolution
 from vksched.cases.conv import operands
 from vksched.cases.matmul import CASES, HALVES
+from vksched.cases.packed import OF_MANY_ROWS
 from vksched.cases.precision import with_precision
 from vksched.cases.runner import Runner, check
 from vksched.machine.choices import Choices
@@ -222,7 +223,7 @@ NAMES = [name for name in vulkan_names() if probe.resolve(name).limits.matrices]
 MIXED = [
     replace(case, attrs={**case.attrs, "precision": "mixed"}) for case in (*CASES, *CONVOLUTIONS)
 ]
-ROUNDED = [with_precision(case, "mixed") for case in (*ATTENTION, *CACHED)]
+ROUNDED = [with_precision(case, "mixed") for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS)]
 WITH_UNITS = [
     case
     for case in (*HALVES, *MIXED, *ROUNDED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,10 +46,17 @@ def test_weights_of_few_rows_are_halved() -> None:
     assert ops_of(few() @ vs.weight(W), word="float16") == ["linear_packed"]
 
 
+def test_weights_of_many_rows_are_halved_for_gpus() -> None:
+    assert ops_of(few(9) @ vs.weight(W)) == ["linear_packed"]
+    driver = Limits(storage_buffers=8, software=True, subgroup_size=8)
+    wishes = replace(WISHES, limits=driver)
+    assert ops_of(few(8) @ vs.weight(W), wishes=wishes) == ["linear_packed"]
+    assert ops_of(few(9) @ vs.weight(W), wishes=wishes) == ["matmul"]
+
+
 def test_others_stay() -> None:
     w = vs.weight(W)
     assert ops_of(few() @ w, word="float32") == ["matmul"]
-    assert ops_of(few(9) @ w) == ["matmul"]
     assert ops_of(few() @ vs.input("w", (K, N))) == ["matmul"]
     assert ops_of(few() @ w, wishes=Wishes()) == ["matmul"]  # numpy alone
     assert ops_of(few() @ vs.weight(W[:, :4])) == ["matmul"]

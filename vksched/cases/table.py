@@ -18,6 +18,7 @@ from .case import Case, ErrorCase, FunctionCase
 from .epilogue import HALVES as HALVES_OF_EPILOGUES
 from .matmul import HALVES as HALVES_OF_MATMUL
 from .matmul import LONG_K
+from .packed import OF_MANY_ROWS
 from .precision import precise
 
 NAMES = """
@@ -76,7 +77,7 @@ def is_taken(case: Case) -> bool:
 
 
 HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL, *HALVES_OF_EPILOGUES]
-PRECISE = [*precise(CASES), *precise(LONG_K), *precise(OF_PROMPTS), *precise(OF_BLOCKS)]
+PRECISE = [*precise(CASES), *precise(LONG_K), *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS))]
 LONGS = derived(CASES, {"int32": "int64"})
 UNSIGNED = derived(CASES, {"int32": "uint32"})
 DOUBLES = derived(CASES, {"float32": "float64"})

@@ -1,10 +1,10 @@
-"""Halves: weights of products that may be rounded are held as float16 where reading them bounds
-the product.
+"""Halves: weights of products that may be rounded are held as float16 where kernels read that.
 
     matmul(x, w float32) {precision: mixed}  ->  linear_packed(x, words of w) {format: f16}
 
 A product of few rows does little with each weight, so it takes half as long with weights of half
-the size; with more rows they would be unpacked first. A weight stays as it is if somebody else
+the size. With more rows GPUs read them in tiles as they lie; CPU drivers would unpack them first,
+so there these stay. A weight stays as it is if somebody else
 reads it, as it would be there twice, or if float16 does not hold it. x is not rounded.
 Examples: tests/passes/test_halves.py.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from .wishes import Wishes
 
 FORMAT = "f16"
 MOST_ROWS = 8
-"""Of a result: kernels for more unpack weights first."""
+"""Of a result, on CPU drivers: kernels for more unpack weights first."""
 LEAST_BYTES = 1 << 16
 """Of a weight: less is read at once."""
 LEAST_LANES = 8
@@ -41,18 +42,19 @@ them.
 
 
 def hold_halves(graph: Graph, wishes: Wishes) -> Graph:
-    """Holds weights as float16 for products of few rows whose precision allows it."""
+    """Holds weights as float16 for products whose precision allows it."""
     limits = wishes.limits  # numpy alone does what a precision says, and no more
     if limits is None or (limits.software and limits.subgroup_size < LEAST_LANES):
         return graph
-    return rewrite(graph, {"matmul": (_product,)}, wishes)
+    return rewrite(graph, {"matmul": (partial(_product, limits.software),)}, wishes)
 
 
-def _product(r: Rewriter, node: Node) -> int | None:
+def _product(few_only: bool, r: Rewriter, node: Node) -> int | None:
     x, w, *bias = node.inputs
     if not allows_half(node.attrs) or node.type.dtype != FLOAT32:
         return None
-    if math.prod(node.type.shape[:-1]) > MOST_ROWS or node.attrs.as_bool("transpose_a"):
+    many = math.prod(node.type.shape[:-1]) > MOST_ROWS
+    if (few_only and many) or node.attrs.as_bool("transpose_a"):
         return None
     weight = r[w]
     if weight.op != "weight" or weight.type.rank != 2 or not (r.is_free(w) and r.is_sole(w)):

@@ -108,6 +108,11 @@ def typical_graph() -> Graph:
         words = some(2048, format_of(name).row_words(2048), dtype=UINT32)
         rounded = {"format": name, PRECISION: BYTES}
         outputs.append(apply("linear_packed", (some(m, 2048), words), rounded))
+    for m, k, n in ((128, 768, 3072), (512, 512, 512)):
+        words = some(n, format_of("f16").row_words(k), dtype=UINT32)
+        outputs.append(
+            apply("linear_packed", (some(m, k), words), {"format": "f16", PRECISION: MIXED})
+        )
     for m, k, n in ((1, 1024, 1024), (128, 768, 768), (512, 512, 512)):
         codes = some(m, k, dtype=INT32), some(*words_shape((k, n)), dtype=UINT32)
         outputs.append(matmul_integer(*codes, n))

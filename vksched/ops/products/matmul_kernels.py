@@ -104,6 +104,18 @@ def _in_place(call: Call) -> tuple[str, ...]:
     return _variants(call, False)
 
 
+def of_half_weights(call: Call) -> tuple[str, ...]:
+    """Returns the variants that multiply a, float32 (m, k), by b, float16 (n, k), as it lies: tiles
+    on GPUs, and matrix units.
+    """
+    _, k, _, n = matrices(call.inputs, call.attrs)
+    m = call.output.shape[-2]
+    if k % 4 or m <= MOST_FEW:
+        return ()
+    tiles = () if call.limits.software else _plain_variants(call, False)
+    return (*tiles, *matrix_variants(call, m, n))
+
+
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
     """Returns about how long a step along k takes, in a unit of the device's own: for comparing
     products whose rows are filled up to tiles, before there is a call.
@@ -297,9 +309,12 @@ def product(
     result_row: words from row to row of a result of which this product computes some columns.
     packed: whether a and b lie as `pack` leaves them.
     adds: to what lies there.
+    Of float32 by float16 it is a call with a variant of `of_half_weights`.
     """
     if call.output.size == 0:
         return ()
+    if _has_half_weights(call):
+        return _product(call, bias_rows, result_row, packed, adds)
     fitting = variants if any(packed) else _in_place
     return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed, adds)
 
@@ -348,6 +363,7 @@ def _product(
     first, second = (down, across) if call.variant in lanes_of(call.limits) else (across, down)
     groups = (min(first, most[0]), min(second, most[1]), min(batches, most[2]))
     per_word = 2 if call.output.dtype == FLOAT16 else 1
+    per_word_of_b = 2 if call.inputs[1].dtype == FLOAT16 else 1
     units = matrix_tile(call)
     return tuple(
         Dispatch(
@@ -362,7 +378,7 @@ def _product(
             constants,
             shifts=(
                 (at_a + start * a_column + row * a_row) // per_word,
-                (at_b + start * b_row) // per_word,
+                (at_b + start * b_row) // per_word_of_b,
                 out // (result_row or n) % bias_rows + row if bias_rows else 0,
                 (out + row * (result_row or n)) // per_word,
             ),
@@ -418,6 +434,7 @@ def _algorithm(
     """
     # products and sums of uint32 have the bits of those of int32
     dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
+    dtype = f"half_b_{dtype}" if _has_half_weights(call) else dtype
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
     if call.variant in BLOCKS:
         block = BLOCKS[call.variant]
@@ -426,7 +443,7 @@ def _algorithm(
     if call.variant in ROUNDED:
         kind, block = ROUNDED[call.variant]
         size = LOCAL[0] * block, LOCAL[1] * block
-        return f"matmul_tiled_{kind}_{FLOAT32}", size, (("BLOCK", block), *along)
+        return f"matmul_tiled_{kind}_{dtype}", size, (("BLOCK", block), *along)
     if call.variant in FEW:
         rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
         fours = x if b_along_n else y
@@ -444,6 +461,10 @@ def _algorithm(
     return f"matmul_register_{dtype}", _REGISTER_TILE[::-1], ()
 
 
+def _has_half_weights(call: Call) -> bool:
+    return call.inputs[1].dtype == FLOAT16 != call.output.dtype
+
+
 def _layout(a_along_k: bool, b_along_n: bool) -> str:
     return ("n" if a_along_k else "t") + ("n" if b_along_n else "t")
 
@@ -453,6 +474,11 @@ def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
     return tuple(s * step for s in broadcast_strides(shape, batch))
 
 
+HALF_WEIGHT_SHADERS = tuple(
+    f"matmul_{kind}_half_b_{FLOAT32}"
+    for kind in ("tiled", "tiled_mixed", "tiled_packed", "matrices")
+)
+"""Of `of_half_weights`."""
 SHADERS = (
     "matmul_pack",
     *{
@@ -468,5 +494,6 @@ SHADERS = (
     *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
     *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
     *(f"matmul_tiled_{kind}_{FLOAT32}" for kind in ("mixed", "packed")),
+    *HALF_WEIGHT_SHADERS,
     *MATRIX_SHADERS,
 )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, UINT32, NDArray, Shape, TensorType
+from ...types import FLOAT16, FLOAT32, UINT32, NDArray, Shape, TensorType
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
@@ -32,7 +32,13 @@ from ..elementwise.select import cast
 from .block_layout import RUN, Format, check_columns
 from .blocks import FORMATS, format_of, held_words, unpacked
 from .matmul import matmul
-from .matmul_kernels import BIAS_PER_COLUMN, MOST_FEW, SHADERS, product
+from .matmul_kernels import (
+    BIAS_PER_COLUMN,
+    MOST_FEW,
+    SHADERS,
+    of_half_weights,
+    product,
+)
 from .operands import product_attrs
 from .rounded import rounded, rounds_codes
 
@@ -150,6 +156,8 @@ CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
 WHOLE = "unpack"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many."""
+HALF = "f16"
+"""The format that tiles read as it lies, where rows are many."""
 SCRATCH_BYTES = 16 << 20
 """Of the values that are unpacked at a time."""
 
@@ -280,7 +288,9 @@ def _rows(call: Call) -> int:
 def _variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
-    own = _float_variants(call)
+    plain, direct = _float_variants(call), _direct_variants(call)
+    # units come last, as none is used before it was measured
+    own = (*plain, *direct) if call.limits.software else (*direct, *plain)
     if not (call.limits.integer_dot and _takes_dots(call)):
         return own
     dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
@@ -290,6 +300,11 @@ def _variants(call: Call) -> tuple[str, ...]:
 def _takes_dots(call: Call) -> bool:
     """Whether there is a kernel by integer dot products for a call of few rows."""
     return _rows(call) <= MOST_FEW and rounds_codes(call.attrs) and call.attrs["format"] in WITH_DOT
+
+
+def _direct_variants(call: Call) -> tuple[str, ...]:
+    """The variants that multiply by weights of float16 in tiles, for many rows."""
+    return of_half_weights(_product_call(call)) if call.attrs["format"] == HALF else ()
 
 
 def _float_variants(call: Call) -> tuple[str, ...]:
@@ -302,6 +317,15 @@ def _float_variants(call: Call) -> tuple[str, ...]:
         return (WHOLE,)
     rows = "rows 1" if m == 1 else "rows 4"
     return (rows, WHOLE) if m <= USUAL_ROWS else (WHOLE, rows)
+
+
+def _product_call(call: Call) -> Call:
+    """Returns the product by weights of float16 that a call is."""
+    m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
+    bias = (TensorType((n,)),) * (len(call.inputs) - 2)
+    operands = TensorType((m, k)), TensorType((n, k), FLOAT16), *bias
+    attrs = product_attrs(call, False, True)
+    return Call(operands, TensorType((m, n)), attrs, call.limits, call.variant)
 
 
 def has_rows(call: Call) -> bool:
@@ -331,6 +355,8 @@ def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
         return ()
     if call.variant == WHOLE:
         return _unpack_first(call)
+    if call.variant not in (*FEW, *ROWS, *DOT):
+        return product(_product_call(call))
     bias, codes = len(call.inputs) > 2, call.variant in DOT
     row = _codes_row(call) if codes else call.inputs[0].shape[-1]
     made = few_rows(call, _rows(call), 1, (row, 0), row)
