@@ -112,9 +112,9 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in given if defaults[name] != value)
 
 
-def unit_pipelines() -> list[Pipeline]:
-    """Returns what runs by matrix units, in all tiles: products of all layouts, convolutions,
-    attention.
+def unit_pipelines(lanes: int = 32) -> list[Pipeline]:
+    """Returns what runs by matrix units in subgroups of so many lanes, in all tiles: products of
+    all layouts, convolutions, attention.
     """
     try:
         from vksched.machine.limits import Limits
@@ -127,7 +127,7 @@ def unit_pipelines() -> list[Pipeline]:
         max_local_size=(1024, 1024, 64),
         shared_bytes=49152,
         subgroup_size=32,
-        subgroup_sizes=(32,),
+        subgroup_sizes=(32, 64),
         subgroup_shuffle=True,
         storage_buffers=16,
         float16=True,
@@ -138,7 +138,7 @@ def unit_pipelines() -> list[Pipeline]:
         op, call = get_op(name), replace(call, limits=card)
         for variant in variants_of(op, call):
             for dispatch in lower(op, replace(call, variant=variant)).dispatches:
-                if FOR_UNITS in dispatch.shader:
+                if dispatch.subgroup == lanes:
                     changed = _changed(dispatch)
                     found.add(Pipeline(dispatch.shader, changed, subgroup=dispatch.subgroup))
     return sorted(found, key=lambda p: (p.variant, p.constants))

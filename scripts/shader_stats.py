@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
-from shader_cards import AMD, CARDS, WITH_UNITS, Card, Maker, StatsError
+from shader_cards import AMD, CARDS, WITH_UNITS, WITH_WIDE_UNITS, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
 from shader_pipelines import FOR_UNITS, Pipeline, unit_pipelines, used_pipelines
 
@@ -382,7 +382,9 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
         report = measure(used_pipelines(variants), chosen)
         if page:
             units = measure(unit_pipelines(), WITH_UNITS, WITH_UNITS)
-            tables = (loops_as_markdown(report), units_as_markdown(units), as_markdown(report))
+            wide = measure(unit_pipelines(64), WITH_WIDE_UNITS, WITH_WIDE_UNITS)
+            of_units = f"{units_as_markdown(units)}\n\n{units_as_markdown(wide)}"
+            tables = (loops_as_markdown(report), of_units, as_markdown(report))
             write_page(page, *tables)
         elif json_too:
             print(as_json(report))

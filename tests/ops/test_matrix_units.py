@@ -43,8 +43,8 @@ CARD = Limits(
     max_invocations=1024,
     max_local_size=(1024, 1024, 64),
     shared_bytes=65536,
-    subgroup_size=64,
-    subgroup_sizes=(32, 64),
+    subgroup_size=32,
+    subgroup_sizes=(32,),
     subgroup_shuffle=True,
     storage_buffers=16,
     float16=True,
@@ -116,6 +116,25 @@ def test_only_what_may_be_rounded_meets_units() -> None:
 )
 def test_units_fit_the_device(change: dict[str, object], units: list[str]) -> None:
     assert units_of(call_of(64, 64, 64, replace(CARD, **change))) == units
+
+
+def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
+    amd = replace(CARD, subgroup_size=64, subgroup_sizes=(32, 64))
+    calls = {
+        MATMUL: call_of(256, 256, 256, amd),
+        CONV: mixed_conv(64, 20, amd),
+        get_op("attention"): attention_call((1, 12, 128, 64), 128, amd),
+    }
+    for op, call in calls.items():
+        plain = units_of(replace(call, limits=CARD), op)
+        assert units_of(call, op) == [n for name in plain for n in (name, f"{name} of 64")]
+        for name in units_of(call, op):
+            run = lower(op, replace(call, variant=name)).dispatches
+            (unit,) = (d for d in run if "_matrices" in d.shader)
+            assert unit.subgroup == (64 if name.endswith(" of 64") else 32)
+            assert dict(unit.constants)["LOCAL_X"] == 4 * unit.subgroup
+    intel = replace(CARD, subgroup_sizes=(8, 16, 32), subgroup_size=32)
+    assert units_of(call_of(256, 256, 256, intel)) == [SMALL]
 
 
 def test_sizes_of_no_fours_are_packed_first() -> None:

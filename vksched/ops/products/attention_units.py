@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from ...machine.limits import Limits
 from ..core.op import Call
-from .matrix_units import LEAST_SIDE, rounds, shapes_of, unit_subgroup
+from .matrix_units import LEAST_SIDE, rounds, shapes_of, unit_name, unit_subgroups
 
 _SUBGROUPS = 4
 _KEYS = {False: 32, True: 16}
@@ -46,7 +46,7 @@ class AttentionUnit:
 
     @property
     def name(self) -> str:
-        return f"matrices {'x'.join(map(str, self.shape))} {self.rows}x{self.keys}"
+        return unit_name(self.shape, self.rows, self.keys, self.subgroup)
 
     def matrices(self, depth: int, columns: int) -> tuple[int, int]:
         """Returns how many matrices queries are deep, and values are wide."""
@@ -85,10 +85,13 @@ class AttentionUnit:
 
 @lru_cache(maxsize=64)
 def _units(limits: Limits, depth: int, columns: int) -> dict[str, AttentionUnit]:
-    subgroup = unit_subgroup(limits)
-    if not (subgroup and limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
+    if not (limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
         return {}
-    units = (AttentionUnit(shape, subgroup, _KEYS[limits.software]) for shape in shapes_of(limits))
+    units = (
+        AttentionUnit(shape, subgroup, _KEYS[limits.software])
+        for shape in shapes_of(limits)
+        for subgroup in unit_subgroups(limits)
+    )
     return {unit.name: unit for unit in units if unit.fits(limits, depth, columns)}
 
 

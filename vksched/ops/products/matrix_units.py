@@ -36,6 +36,7 @@ _STEPS = 32
 """Along k that shared memory holds: TILE_K of shaders/products/matmul_matrices.comp."""
 _MOST_SUMS = 128
 """Values of a result that one lane holds."""
+_USUAL_SUBGROUP = 32
 LEAST_SIDE = 16
 """Rows and columns of a result from which matrix units are worth a measurement."""
 
@@ -53,7 +54,7 @@ class MatrixTile:
 
     @property
     def name(self) -> str:
-        return f"matrices {'x'.join(map(str, self.shape))} {self.rows}x{self.columns}"
+        return unit_name(self.shape, self.rows, self.columns, self.subgroup)
 
     @property
     def local(self) -> int:
@@ -96,23 +97,32 @@ def shapes_of(limits: Limits) -> list[tuple[int, int, int]]:
     return [(m, n, k) for m, n, k in found]
 
 
-def unit_subgroup(limits: Limits) -> int:
-    """Returns the lanes of subgroups that compute by matrix units, 0: none do.
+def unit_subgroups(limits: Limits) -> tuple[int, ...]:
+    """Returns the lanes that subgroups may have which compute by matrix units.
 
-    Drivers that offer several sizes have units for the smallest one, and Intel's for no other.
+    Drivers that offer several sizes have units for the smallest one, and Intel's for no other;
+    AMD's, which offer 32 and 64, for both: one of 64 reads and holds half as much in each lane.
     """
-    return min(limits.subgroup_sizes) if limits.float16 and limits.subgroup_sizes else 0
+    if not (limits.float16 and limits.subgroup_sizes):
+        return ()
+    amd = set(limits.subgroup_sizes) == {_USUAL_SUBGROUP, 2 * _USUAL_SUBGROUP}
+    least = min(limits.subgroup_sizes)
+    return (least, 2 * least) if amd else (least,)
+
+
+def unit_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
+    """Returns the name of a variant: the matrices, a group's tile, and the lanes where many."""
+    lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
+    return f"matrices {'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
 
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
-    subgroup = unit_subgroup(limits)
-    if not subgroup:
-        return {}
     tiles = [
         MatrixTile(shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
         for shape in shapes_of(limits)
         for rows, columns in _TILES[of][limits.software]
+        for subgroup in unit_subgroups(limits)
     ]
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
 
