@@ -43,7 +43,7 @@ from vksched.plan.check.events import (
 from vksched.plan.check.happens import Checker, Finding, check_events, check_plan
 from vksched.plan.check.walks import events_of
 from vksched.plan.plan import Plan
-from vksched.plan.value import HOST, Span
+from vksched.plan.value import HOST, WORK, Span
 from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
@@ -348,7 +348,7 @@ def test_a_finding_names_all_that_is_needed_to_mend_it() -> None:
 def test_numpy_reads_the_outbox_of_a_device_without_a_copy() -> None:
     plan = make_plan(*chain([A, "cpu", A]))
     (copy,) = plan.splits[1].copies_in
-    reads = [a.memory[0] for item in Narrator(plan).items[1] for a in item.reads]
+    reads = [a.memory[0] for item in Narrator(plan).items[1][WORK] for a in item.reads]
     assert copy.source == 0 and "outbox" in reads
 
 

@@ -20,6 +20,7 @@ from vksched.machine.costs import Costs, Curve
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.plan import simulate as simulator
+from vksched.plan.make import aside
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import Program, Step, program_of, run_program, simulate
 from vksched.types import NDArray
@@ -43,9 +44,13 @@ COSTS = {
 """As measured: what the host does about a submission is no time of the device."""
 
 
-def null_devices(clock: vs.SimulatedClock, measured: bool = False) -> list[vs.NullDevice]:
+def null_devices(
+    clock: vs.SimulatedClock, measured: bool = False, copy_queues: bool = False
+) -> list[vs.NullDevice]:
     """Two unequal devices and a slow CPU, all on one clock."""
     specs = [replace(s, costs=COSTS[s.name]) if measured else s for s in SPECS]
+    if copy_queues:
+        specs = [replace(s, limits=replace(s.limits, copy_queue=s.kind != "cpu")) for s in specs]
     return [vs.NullDevice(spec, clock, link=LINKS.get(spec.name)) for spec in specs]
 
 
@@ -55,10 +60,11 @@ def run_on_null(
     feeds: dict[str, NDArray],
     measured: bool = False,
     updates: dict[vs.Tensor, vs.Tensor] | None = None,
+    copy_queues: bool = False,
 ) -> tuple[Plan, float]:
     """The plan of a graph and the simulated seconds of one run on null devices."""
     clock = vs.SimulatedClock()
-    devices = null_devices(clock, measured)
+    devices = null_devices(clock, measured, copy_queues)
     with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:
         run = sched.compile(outputs, placement, updates=updates)
         start = clock.now()
@@ -83,7 +89,7 @@ def drawn_graph(rng: np.random.Generator) -> list[vs.Tensor]:
     return [pool[-1], pool[-2], pool[len(pool) // 2]]
 
 
-def drawn_run(seed: int, measured: bool) -> tuple[Plan, float]:
+def drawn_run(seed: int, measured: bool, copy_queues: bool = False) -> tuple[Plan, float]:
     """A drawn graph on drawn devices, and what a run of it takes there."""
     rng = np.random.default_rng(seed)
     outputs = drawn_graph(rng)
@@ -94,7 +100,7 @@ def drawn_run(seed: int, measured: bool) -> tuple[Plan, float]:
         if graph.nodes[node].op not in ("input", "weight", "constant") and rng.random() < 0.6
     }
     feeds = {"x": rng.random((16, 32), np.float32)}
-    return run_on_null(outputs, placement, feeds, measured)
+    return run_on_null(outputs, placement, feeds, measured, copy_queues=copy_queues)
 
 
 def run_with_states(measured: bool) -> tuple[Plan, float]:
@@ -107,13 +113,20 @@ def run_with_states(measured: bool) -> tuple[Plan, float]:
     return run_on_null([scaled], placement, feeds, measured, {total: summed})
 
 
-def run_with_streamed_weights(measured: bool) -> tuple[Plan, float]:
-    """A run on a device whose weight stays in host memory."""
-    x = vs.input("x", (64, 32))
-    weight = vs.weight(np.ones((32, 32), np.float32), name="w")
-    product = vs.matmul(x, weight, name="product")
-    feeds: dict[str, NDArray] = {"x": np.ones((64, 32), np.float32)}
-    return run_on_null([product], {weight: CPU, product: A}, feeds, measured)
+def run_with_streamed_weights(measured: bool, copy_queues: bool = False) -> tuple[Plan, float]:
+    """A run on a device whose weights stay in host memory, a split for each."""
+    product = vs.input("x", (1, 32))
+    placement = {}
+    shapes = ((32, 640), (640, 32), (32, 800), (800, 32))
+    for layer, shape in enumerate(shapes):
+        weight = vs.weight(np.full(shape, 0.1, np.float32), name=f"w{layer}")
+        product = vs.matmul(product, weight, name=f"product{layer}")
+        placement |= {weight: CPU, product: A}
+        for _ in range(120 if layer == 0 else 0):  # in memory that the third weight gets
+            product = vs.tanh(product)
+            placement[product] = A
+    feeds: dict[str, NDArray] = {"x": np.ones((1, 32), np.float32)}
+    return run_on_null([product], placement, feeds, measured, copy_queues=copy_queues)
 
 
 def run_with_late_input(measured: bool) -> tuple[Plan, float]:
@@ -129,6 +142,16 @@ def run_with_late_input(measured: bool) -> tuple[Plan, float]:
 @pytest.mark.parametrize("seed", range(60))
 def test_null_devices_take_the_simulated_time(seed: int, measured: bool) -> None:
     plan, seconds = drawn_run(seed, measured)
+    assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_null_devices_with_copy_queues_take_the_simulated_time(
+    seed: int, measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "LEAST_BYTES", 1)
+    plan, seconds = drawn_run(seed, measured, copy_queues=True)
     assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
 
 
@@ -151,18 +174,22 @@ def test_weights_in_host_memory_cross_in_each_run(measured: bool) -> None:
 MISTAKES = {
     "a fence costs nothing": ("self.now_s += self._program.steps[split].fence_s", "pass"),
     "waits in another order": ("for split in splits:", "for split in reversed(tuple(splits)):"),
-    "nobody waits before a split": ("self._wait(step.waits)", "pass"),
-    "nobody waits at the end": ("self._wait(self._program.final_waits)", "pass"),
+    "nobody waits before a split": ("yield from self._wait(step.waits)", "pass"),
+    "nobody waits at the end": ("yield from self._wait(self._program.final_waits)", "pass"),
     "given values are copied after the waits": (
-        "self._copy(step.given_s, step.device, number)\n            self._wait(step.waits)",
-        "self._wait(step.waits)\n            self._copy(step.given_s, step.device, number)",
+        "self._copy(step.given_s, step.device, number)\n"
+        "            yield from self._wait(step.waits)",
+        "yield from self._wait(step.waits)\n"
+        "            self._copy(step.given_s, step.device, number)",
     ),
-    "a value that crosses is copied once": (" + enters_s(value, part.device)", ""),
+    "a value that crosses is copied once": (" + enters_s(value, part)", ""),
     "it leaves the device that it goes to": ("parts[source].device) if", "part.device) if"),
     "a device does two splits at a time": (
-        "max(self.now_s, self._free_s[step.device])", "self.now_s",
+        "max(self.now_s, self._queues.work_s[step.device], there_s)", "max(self.now_s, there_s)",
     ),
-    "the host hands splits over in no time": ("self.now_s += step.submit_s", "pass"),
+    "the host hands splits over in no time": (
+        "self.now_s += step.submit_s\n        start_s", "start_s",
+    ),
     "a run begins in no time": ("start_s + program.run_s", "start_s"),
     "the host does the device's part of a copy, too": (
         "max(0.0, taken_s - cost.copy_seconds(spec, way, size_bytes))", "taken_s",
@@ -180,10 +207,10 @@ MISTAKES = {
     "the host copies weights that stream in": ("elif value not in graph.data:", "else:"),
     "results cost nothing to fetch": ("fetched_s += leaves_s(", "leaves_s("),
     "results are fetched before the last wait": (
-        "self._wait(self._program.final_waits)\n        if run == number:\n"
-        "            self._fetch(number)\n",
-        "if run == number:\n            self._fetch(number)\n"
-        "        self._wait(self._program.final_waits)\n",
+        "yield from self._wait(self._program.final_waits)\n        if run == len(steps):\n"
+        "            self._fetch(run)\n",
+        "if run == len(steps):\n            self._fetch(run)\n"
+        "        yield from self._wait(self._program.final_waits)\n",
     ),
     "a node costs on each device what it costs on the first": (
         "plan.graph.signatures[node], plan.machine.devices[device]",
@@ -191,6 +218,29 @@ MISTAKES = {
     ),
     "a split runs its first node only": (
         "for node in part.nodes])", "for node in part.nodes[:1]])",
+    ),
+    "copies beside the work are submitted in no time": (
+        "self.now_s += step.submit_s\n            free_s", "free_s",
+    ),
+    "copies in write where others still work": (
+        "self._done_s[step.after] if step.after != HOST else 0.0", "0.0",
+    ),
+    "the work does not wait for its copies in": (
+        "self._queues.work_s[step.device], there_s)", "self._queues.work_s[step.device])",
+    ),
+    "a copy queue does two things at a time": (
+        "max(self.now_s, self._queues.copies_s[device], free_s)", "max(self.now_s, free_s)",
+    ),
+    "the work makes the copies in, too": ("entering if coming_s is None else ()", "entering"),
+    "the work makes the copies out, too": (
+        "part.leaving if leaving_s is None else ()", "part.leaving",
+    ),
+    "nobody waits for copies out": (
+        "self._wait_until(max(self._leaving.pop(number) or 0.0 for number in now), split)", "pass",
+    ),
+    "the host makes the copies of a copy queue": ("\n    if aside:\n", "\n    if False:\n"),
+    "a submission of copies takes the device no time": (
+        "seconds = submission_s(machine.devices[device])\n", "seconds = 0.0\n",
     ),
 }  # fmt: skip
 """By what is wrong: a text of simulate.py that stands there once, and what stands there instead."""
@@ -201,7 +251,11 @@ def runs() -> list[tuple[Plan, float]]:
     """Plans, and what runs of them take on null devices, measured and not."""
     drawn = [drawn_run(seed, measured) for seed in range(12) for measured in (False, True)]
     named = (run_with_states, run_with_streamed_weights, run_with_late_input)
-    return [*drawn, *(make(measured) for make in named for measured in (False, True))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aside, "LEAST_BYTES", 1)
+        beside = [drawn_run(s, measured, True) for s in range(12) for measured in (False, True)]
+        beside += [run_with_streamed_weights(measured, True) for measured in (False, True)]
+    return [*drawn, *beside, *(make(measured) for make in named for measured in (False, True))]
 
 
 def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callable[[Plan], Any]:

@@ -275,11 +275,11 @@ def random_outputs(
     return [t for t in pool if t not in used] or pool[-1:]
 
 
-def random_plan(seed: int, count: int, devices: int, pinned: float = 0.3) -> Plan:
+def random_plan(seed: int, count: int, devices: int, pinned: float = 0.3, **spec: object) -> Plan:
     """The checked plan of a random graph over some devices and the CPU, some nodes pinned."""
     rng = np.random.default_rng(seed)
     graph, _ = vs.build_graph(random_outputs(rng, count))
-    machine = make_machine(devices)
+    machine = make_machine(devices, **spec)
     overrides = [
         (n.id, machine.devices[int(rng.integers(0, devices + 1))].name)
         for n in graph.ops

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ import vksched as vs
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
-from vksched.plan.value import CopyIn, CopyOut, Span, scratch_of
+from vksched.plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
 from vksched.runtime.device import Times
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.states import HostStates
@@ -25,16 +26,16 @@ GARBAGE = 0x7FC0DEAD
 
 
 class LazyDevice:
-    """Submissions are carried out when a wait needs them, or at any time before, in order; the
-    items between two barriers in any order. An eager one does all at once and in order, so that no
-    fault of a plan shows.
+    """Submissions are carried out when a wait needs them, or at any time before, those of one queue
+    in order; the items between two barriers in any order. It has a queue for work and one for
+    copies. An eager one does all at once and in order, so that no fault of a plan shows.
     """
 
     def __init__(self, spec: DeviceSpec, seed: int = 0, eager: bool = False) -> None:
         self._spec = spec
         self.eager = eager
         self.states = HostStates()
-        self.queue: list[tuple[LazySession, int, int, int]] = []
+        self.queue: list[Sent] = []
         self.lock = threading.RLock()
         self.rng = np.random.default_rng(seed)
 
@@ -59,12 +60,43 @@ class LazyDevice:
     def close(self) -> None:
         self.queue.clear()
 
-    def work(self, count: int) -> None:
-        """Carries out the first submissions of the queue."""
-        for session, slot, split, ticket in self.queue[:count]:
-            session.carry_out(slot, split)
-            session.echo[slot, split] = ticket
-        del self.queue[:count]
+    def work(self, some: Sequence[Sent]) -> None:
+        """Carries out submissions, and what they need before."""
+        for sent in some:
+            self.finish(sent)
+
+    def some(self) -> list[Sent]:
+        """Some submissions, as the device may carry them out now."""
+        count = int(self.rng.integers(0, len(self.queue) + 1))
+        return [self.queue[i] for i in self.rng.permutation(len(self.queue))[:count]]
+
+    def finish(self, sent: Sent) -> None:
+        """Carries out a submission behind those before it on its queue, and what it waits for."""
+        if sent not in self.queue:
+            return
+        before = self.queue[: self.queue.index(sent)]
+        for other in before:
+            if (other.stage == WORK) == (sent.stage == WORK):
+                self.finish(other)
+        for other in before:
+            same = (other.session, other.slot) == (sent.session, sent.slot)
+            if same and (other.stage, other.split) in sent.after:
+                self.finish(other)
+        self.queue.remove(sent)
+        sent.session.carry_out(sent.slot, sent.split, sent.stage)
+        if sent.stage == WORK:
+            sent.session.echo[sent.slot, sent.split] = sent.ticket
+
+
+class Sent(NamedTuple):
+    """A submission that waits to be carried out. after: stages and splits that it waits for."""
+
+    session: LazySession
+    slot: int
+    split: int
+    stage: str
+    ticket: int
+    after: tuple[tuple[str, int], ...]
 
 
 def pages(words: Sequence[int]) -> list[NDArray]:
@@ -84,6 +116,8 @@ class LazySession:
             c.node: c.outbox for s in plan.splits if s.device == index for c in s.copies_out
         }
         self.echo: dict[tuple[int, int], int] = {}
+        self.given: dict[tuple[int, int], int] = {}
+        """By slot and split, of the run whose copies out the copy queue has got."""
 
     def begin(self, slot: int) -> None:
         return None
@@ -92,27 +126,42 @@ class LazySession:
         write_words(words(self.inbox[slot], copy.inbox), array)
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
+        made = self.plan.splits[split]
         with self.device.lock:
-            queue = self.device.queue
-            queue.append((self, slot, split, ticket))
+            if COMING in made.aside:
+                self.send(slot, split, COMING, ticket)
+            self.send(slot, split, WORK, ticket)
+            for number in made.hands_over:
+                self.send(slot, number, LEAVING, ticket)
             if self.device.eager or self.device.rng.random() < 0.3:
-                some = int(self.device.rng.integers(0, len(queue) + 1))
-                self.device.work(len(queue) if self.device.eager else some)
+                queue = list(self.device.queue)
+                self.device.work(queue if self.device.eager else self.device.some())
+
+    def send(self, slot: int, split: int, stage: str, ticket: int) -> None:
+        after = self.plan.splits[split].after(stage)
+        self.device.queue.append(Sent(self, slot, split, stage, ticket, after))
+        if stage == LEAVING:
+            self.given[slot, split] = ticket
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        own = [s for s in self.plan.splits if s.device == self.index and s.id <= split]
+        leaving = {s.id for s in own if LEAVING in s.aside}
         with self.device.lock:
-            found = [
-                i
-                for i, (s, *who, _) in enumerate(self.device.queue)
-                if s is self and who == [slot, split]
-            ]
-            self.device.work(found[-1] + 1 if found else 0)
+            self.device.work([s for s in self.sent(slot) if (s.split, s.stage) == (split, WORK)])
+            for number in sorted(leaving):
+                ticket = self.echo.get((slot, number), -1)
+                if ticket != -1 and self.given.get((slot, number)) != ticket:
+                    self.send(slot, number, LEAVING, ticket)
+            out = [s for s in self.sent(slot) if s.stage == LEAVING and s.split in leaving]
+            self.device.work(out)
+
+    def sent(self, slot: int) -> list[Sent]:
+        return [s for s in self.device.queue if (s.session, s.slot) == (self, slot)]
 
     def ends_s(self, slot: int, split: int) -> float | None:
         with self.device.lock:
-            queue = self.device.queue
-            self.device.work(int(self.device.rng.integers(0, len(queue) + 1)))
-            left = any(s is self and who == [slot, split] for s, *who, _ in self.device.queue)
+            self.device.work(self.device.some())
+            left = any(s.split == split for s in self.sent(slot))
             return None if left else -np.inf
 
     def check(self, slot: int, split: int, ticket: int) -> None:
@@ -127,15 +176,19 @@ class LazySession:
 
     def close(self) -> None:
         with self.device.lock:
-            self.device.queue[:] = [entry for entry in self.device.queue if entry[0] is not self]
+            self.device.queue[:] = [s for s in self.device.queue if s.session is not self]
 
     # -- the device's side -------------------------------------------------------------------------
 
-    def carry_out(self, slot: int, number: int) -> None:
+    def carry_out(self, slot: int, number: int, stage: str) -> None:
         split = self.plan.splits[number]
         items: list[CopyIn | int | CopyOut] = [*split.copies_in, *split.nodes, *split.copies_out]
+        begin = len(split.copies_in) if COMING in split.aside else 0
+        end = len(items) - (len(split.copies_out) if LEAVING in split.aside else 0)
+        part = {COMING: range(begin), WORK: range(begin, end), LEAVING: range(end, len(items))}
         group: list[CopyIn | int | CopyOut] = []
-        for position, item in enumerate(items):
+        for position in part[stage]:
+            item = items[position]
             if position in split.barriers:
                 self._together(slot, group)
                 group = []

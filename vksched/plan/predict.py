@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import cost
-from .simulate import beside_seconds, simulate
+from .simulate import simulate, split_beside_seconds
 from .value import PlanValue, Split
 
 
@@ -77,8 +77,7 @@ def predict_split(plan: PlanValue, split: Split) -> SplitPrediction:
         first[op] = first.get(op, 0.0) + at_first.seconds
         now[op] = now.get(op, 0.0) + expected.seconds
         known[op] = known.get(op, 0.0) + (expected.seconds if expected.measured else 0.0)
-    entering, leaving = ([c.node for c in copies] for copies in (split.copies_in, split.copies_out))
-    fixed_s = beside_seconds(graph, plan.machine, split.device, entering, leaving)
+    fixed_s = split_beside_seconds(plan, split)
     calibrated = bool(spec.costs.calls)
     return SplitPrediction(split.id, spec.name, fixed_s, first, now, known, calibrated)
 

@@ -2,8 +2,9 @@
 
 Problem: the estimates of single nodes do not say how long a run takes: devices work beside each
 other, the host copies and waits, queues are in order. Method: the same loop as the executor's, with
-a clock for the host of each run and the end of the queue for each device. Several runs at once, one
-per copy of the plan, take the devices in the order in which they submit.
+a clock for the host of each run and the end of each queue of each device: one that computes, and
+maybe one that copies. Several runs at once, one per copy of the plan, take the queues in the order
+in which they submit.
 
     host    copy x | submit 0 | wait 0 ....... | copy h | submit 1 | wait 1 .... | fetch y
     gpu:0            [ split 0              ]
@@ -21,14 +22,14 @@ Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph
 from ..machine.hosts import CALLER
-from ..machine.spec import Machine
+from ..machine.spec import DeviceSpec, Machine
 from . import cost
-from .value import HOST, PlanValue, commits, value_of
+from .value import COMING, HOST, LEAVING, WORK, PlanValue, Split, commits, value_of
 from .walks import Message, Values, Walks, Wire, make_walks
 
 Entering = Sequence[tuple[int, int]]
@@ -39,7 +40,8 @@ Entering = Sequence[tuple[int, int]]
 class Part:
     """A split before its times are known: what plans and drafts of plans both have.
 
-    commits: whether it gives states their next values.
+    commits: whether it gives states their next values. aside, hands_over: as in `Split`.
+    after: the split whose work must have ended before copies in begin beside it, or HOST for none.
     """
 
     device: int
@@ -48,6 +50,9 @@ class Part:
     leaving: Sequence[int]
     waits: tuple[int, ...]
     commits: bool
+    aside: tuple[str, ...] = ()
+    after: int = HOST
+    hands_over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,9 @@ class Step:
 
     given_s: the host copies in what the caller gave. waits: splits that it then waits for.
     crossed_s: it copies in what comes from these. seconds: on the device. submit_s, fence_s: host
-    time to hand it over, and to learn of its end.
+    time to hand a submission over, and to learn of its end. coming_s, leaving_s: what its copies
+    in and out take on the copy queue, None where they are a part of its work. after, hands_over: as
+    in `Part`.
     """
 
     device: int
@@ -66,6 +73,10 @@ class Step:
     seconds: float
     submit_s: float = 0.0
     fence_s: float = 0.0
+    coming_s: float | None = None
+    leaving_s: float | None = None
+    after: int = HOST
+    hands_over: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +100,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stretch of time. kind: "split" on a device; "copy" or "wait" of the host, for a device.
+    """A stretch of time. kind: "split" on a device; "aside" on its copy queue; "copy" or "wait" of
+    the host, for a device.
 
     split: which one; of a wait the one waited for; None of results that are copied out.
     """
@@ -155,6 +167,9 @@ def program_of(plan: PlanValue) -> Program:
             [c.node for c in s.copies_out],
             s.waits,
             commits(plan.graph, s.nodes, s.in_place),
+            s.aside,
+            max((split for stage, split in s.after(COMING) if stage == WORK), default=HOST),
+            s.hands_over,
         )
         for s in plan.splits
     ]
@@ -180,11 +195,14 @@ def make_program(
     names = tuple(spec.name for spec in machine.devices)
     nodes, host_of = graph.nodes, machine.host_of
 
-    def enters_s(value: int, device: int) -> float:
-        return host_seconds(machine, device, cost.COPY_IN, nodes[value].type.device_bytes)
+    def enters_s(value: int, part: Part) -> float:
+        size_bytes, aside = nodes[value].type.device_bytes, COMING in part.aside
+        return host_seconds(machine, part.device, cost.COPY_IN, size_bytes, aside)
 
     def leaves_s(value: int, device: int) -> float:
-        return host_seconds(machine, device, cost.COPY_OUT, nodes[value].type.device_bytes)
+        size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.root(value))
+        aside = maker is not None and LEAVING in parts[maker].aside
+        return host_seconds(machine, device, cost.COPY_OUT, size_bytes, aside)
 
     made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
     wanted = [
@@ -202,11 +220,22 @@ def make_program(
             if source != HOST:
                 near = host_of(parts[source].device) == host_of(part.device)
                 left_s = leaves_s(value, parts[source].device) if near else 0.0
-                crossed_s += left_s + enters_s(value, part.device)
+                crossed_s += left_s + enters_s(value, part)
             elif value not in graph.data:
-                given_s += enters_s(value, part.device)
+                given_s += enters_s(value, part)
         entering = [value for value, _ in part.entering]
-        on_device_s = beside_seconds(graph, machine, part.device, entering, part.leaving)
+        coming_s = leaving_s = None
+        if COMING in part.aside:
+            coming_s = aside_seconds(graph, machine, part.device, cost.COPY_IN, entering)
+        if LEAVING in part.aside:
+            leaving_s = aside_seconds(graph, machine, part.device, cost.COPY_OUT, part.leaving)
+        on_device_s = beside_seconds(
+            graph,
+            machine,
+            part.device,
+            entering if coming_s is None else (),
+            part.leaving if leaving_s is None else (),
+        )
         on_device_s += sum([seconds(node, part.device) for node in part.nodes])
         costs = machine.devices[part.device].costs
         steps.append(
@@ -218,6 +247,10 @@ def make_program(
                 on_device_s,
                 costs.submit_s,
                 costs.fence_s,
+                coming_s,
+                leaving_s,
+                part.after,
+                part.hands_over,
             )
         )
     fetched_s = 0.0
@@ -235,25 +268,67 @@ def _shown(graph: Graph) -> tuple[int, ...]:
     return (*(node for _, node in graph.outputs), *graph.kept)
 
 
-def host_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+def host_seconds(
+    machine: Machine, device: int, way: str, size_bytes: int, aside: bool = False
+) -> float:
     """Returns what the host takes to copy a value to a device or back, less the device's own part
-    of that. way: COPY_IN or COPY_OUT.
+    of that. way: COPY_IN or COPY_OUT. aside: whether that part is its copy queue's.
     """
     if machine.is_cpu(device):
         return 0.0
-    link = machine.link_in(device) if way == cost.COPY_IN else machine.link_out(device)
-    spec, taken_s = machine.devices[device], link.seconds(size_bytes)
+    spec, taken_s = machine.devices[device], link_seconds(machine, device, way, size_bytes)
+    if aside:
+        return max(0.0, taken_s - copy_queue_seconds(machine, device, way, size_bytes))
     return max(0.0, taken_s - cost.copy_seconds(spec, way, size_bytes))
+
+
+def link_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+    """Returns what a value takes from the host to a device, or back."""
+    link = machine.link_in(device) if way == cost.COPY_IN else machine.link_out(device)
+    return link.seconds(size_bytes)
+
+
+def copy_queue_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+    """Returns what a device's copy queue takes for a value: all of the link's time, where nobody
+    has measured the device's part of that.
+    """
+    measured_s = cost.copy_seconds(machine.devices[device], way, size_bytes)
+    return measured_s or link_seconds(machine, device, way, size_bytes)
+
+
+def aside_seconds(
+    graph: Graph, machine: Machine, device: int, way: str, values: Iterable[int]
+) -> float:
+    """Returns what a submission of copies takes on a device's copy queue."""
+    seconds = submission_s(machine.devices[device])
+    for value in values:
+        size_bytes = graph.nodes[value].type.device_bytes
+        seconds += copy_queue_seconds(machine, device, way, size_bytes)
+    return seconds
+
+
+def submission_s(spec: DeviceSpec) -> float:
+    """Returns what a device takes about a submission. Where nobody has measured that, its rough
+    cost counts as the device's.
+    """
+    return spec.costs.start_s if spec.costs.calls else spec.submit_s
+
+
+def split_beside_seconds(plan: PlanValue, split: Split) -> float:
+    """Returns what the work of a split takes on its device beside its nodes."""
+    entering = [] if COMING in split.aside else [c.node for c in split.copies_in]
+    leaving = [] if LEAVING in split.aside else [c.node for c in split.copies_out]
+    return beside_seconds(plan.graph, plan.machine, split.device, entering, leaving)
 
 
 def beside_seconds(
     graph: Graph, machine: Machine, device: int, entering: Iterable[int], leaving: Iterable[int]
 ) -> float:
-    """Returns what a split takes on its device beside its nodes. Where nobody has measured what a
-    submission takes, its rough cost counts as the device's.
+    """Returns what a split takes on its device beside its nodes, with values that its own queue
+    copies in and out.
     """
     spec = machine.devices[device]
-    seconds = spec.costs.start_s if spec.costs.calls else spec.submit_s
+    seconds = submission_s(spec)
     if machine.is_cpu(device):
         return seconds
     link = machine.link_in(device)
@@ -269,15 +344,15 @@ def beside_seconds(
 
 def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     """Returns what runs take, as many at once as there are copies."""
-    free_s = [0.0] * len(program.devices)
+    queues = _Queues(program)
     spans: list[Busy] = []
     ends: list[float] = []
     wires: dict[Wire, float] = {}
 
     def begin(number: int, start_s: float) -> _Run:
         if program.walks is None:
-            return _Run(program, number, start_s, free_s, spans)
-        return _RunOfHosts(program, program.walks, wires, number, start_s, free_s, spans)
+            return _Run(program, number, start_s, queues, spans)
+        return _RunOfHosts(program, program.walks, wires, number, start_s, queues, spans)
 
     under_way = [begin(number, 0.0) for number in range(min(copies, runs))]
     ready = [(run.now_s, run.number, run) for run in under_way]
@@ -296,53 +371,99 @@ def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     return Simulation(program.devices, tuple(ends), tuple(spans))
 
 
+class _Queues:
+    """When the queues of each device are done with what they have: those that compute, and those
+    that copy.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.work_s = [0.0] * len(program.devices)
+        self.copies_s = [0.0] * len(program.devices)
+
+
 class _Run:
-    """One run: its host's clock, which stands where the next split is submitted."""
+    """One run: its host's clock, which stands where the next submission is made."""
 
     def __init__(
-        self,
-        program: Program,
-        number: int,
-        start_s: float,
-        free_s: list[float],
-        spans: list[Busy],
+        self, program: Program, number: int, start_s: float, queues: _Queues, spans: list[Busy]
     ) -> None:
         self.number = number
         self.now_s = start_s + program.run_s
         self._program = program
-        self._free_s = free_s
+        self._queues = queues
         self._spans = spans
         self._done_s: list[float] = []
-        self._prepare()
+        self._leaving: dict[int, float | None] = {}
+        """By split the end of copies out that nobody has waited for; None: not yet submitted."""
+        self._host = self._walk()
+        next(self._host, None)
 
     def advance(self) -> bool:
-        """Submits a split and goes on to the next one; returns False at the end of the run."""
-        number = len(self._done_s)
-        if number < len(self._program.steps):
-            step = self._program.steps[number]
-            self.now_s += step.submit_s
-            start_s = max(self.now_s, self._free_s[step.device])
-            finish_s = self._free_s[step.device] = start_s + step.seconds
-            self._done_s.append(finish_s)
-            self._tell("split", step.device, number, start_s, finish_s)
-        return self._prepare()
+        """Submits what is next and goes on to the next submission; returns False at the end."""
+        return next(self._host, None) is not None
 
-    def _prepare(self) -> bool:
-        """Does what the host does before the next split; returns whether there is one."""
-        steps, number = self._program.steps, len(self._done_s)
+    def _walk(self) -> Iterator[bool]:
+        """What the host does, with a stop before each submission."""
+        steps = self._program.steps
         run = len(steps) - self._program.commits
-        if number < len(steps):
-            step = steps[number]
+        self._begin()
+        for number, step in enumerate(steps):
+            self._take(number)
+            self._go(number)
             self._copy(step.given_s, step.device, number)
-            self._wait(step.waits)
+            yield from self._wait(step.waits)
             if number == run:
                 self._fetch(number)
             self._copy(step.crossed_s, step.device, number)
-            return True
-        self._wait(self._program.final_waits)
-        if run == number:
-            self._fetch(number)
-        return False
+            yield True
+            self._submit(step, number)
+        self._go(len(steps))
+        yield from self._wait(self._program.final_waits)
+        if run == len(steps):
+            self._fetch(run)
+        self._end()
+
+    def _begin(self) -> None:
+        """Has other hosts begin."""
+
+    def _take(self, number: int) -> None:
+        """Takes what comes from other hosts for a split."""
+
+    def _go(self, number: int) -> None:
+        """Goes on in the walk of the host of a split; behind the last one in the caller's."""
+
+    def _end(self) -> None:
+        """Hears from other hosts that they are done."""
+
+    def _submit(self, step: Step, number: int) -> None:
+        there_s = 0.0
+        if step.coming_s is not None:
+            self.now_s += step.submit_s
+            free_s = self._done_s[step.after] if step.after != HOST else 0.0
+            there_s = self._copy_aside(step.device, number, step.coming_s, free_s)
+        self.now_s += step.submit_s
+        start_s = max(self.now_s, self._queues.work_s[step.device], there_s)
+        finish_s = self._queues.work_s[step.device] = start_s + step.seconds
+        self._done_s.append(finish_s)
+        self._tell("split", step.device, number, start_s, finish_s)
+        if step.leaving_s is not None:
+            self._leaving[number] = None
+        for other in step.hands_over:
+            self._hand_over(other, self._done_s[other])
+
+    def _hand_over(self, number: int, free_s: float = 0.0) -> None:
+        """Submits the copies out of a split. free_s: the end of its work."""
+        step = self._program.steps[number]
+        self.now_s += step.submit_s
+        end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
+        self._leaving[number] = end_s
+
+    def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
+        """Gives a copy queue some copies; returns their end. free_s: when their memory is free."""
+        start_s = max(self.now_s, self._queues.copies_s[device], free_s)
+        finish_s = self._queues.copies_s[device] = start_s + seconds
+        self._tell("aside", device, split, start_s, finish_s)
+        return finish_s
 
     def _fetch(self, number: int) -> None:
         """Gets the results. number: of the split that comes next."""
@@ -354,14 +475,29 @@ class _Run:
             self._tell("copy", device, split, self.now_s, self.now_s + seconds)
             self.now_s += seconds
 
-    def _wait(self, splits: Iterable[int]) -> None:
+    def _wait(self, splits: Iterable[int]) -> Iterator[bool]:
         for split in splits:
-            until_s = self._done_s[split]
-            if until_s > self.now_s:
-                device = self._program.steps[split].device
-                self._tell("wait", device, split, self.now_s, until_s)
-                self.now_s = until_s
-            self.now_s += self._program.steps[split].fence_s
+            self._wait_until(self._done_s[split], split)
+            yield from self._give_out(split)
+
+    def _give_out(self, split: int) -> Iterator[bool]:
+        """Has copied out, and waits for, what a split and those before it on its device give."""
+        steps = self._program.steps
+        device = steps[split].device
+        now = [n for n in self._leaving if n <= split and steps[n].device == device]
+        for number in now:
+            if self._leaving[number] is None:
+                yield True
+                self._hand_over(number)
+        if now:
+            self._wait_until(max(self._leaving.pop(number) or 0.0 for number in now), split)
+
+    def _wait_until(self, until_s: float, split: int) -> None:
+        if until_s > self.now_s:
+            device = self._program.steps[split].device
+            self._tell("wait", device, split, self.now_s, until_s)
+            self.now_s = until_s
+        self.now_s += self._program.steps[split].fence_s
 
     def _tell(
         self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
@@ -381,14 +517,14 @@ class _RunOfHosts(_Run):
         wires: dict[Wire, float],
         number: int,
         start_s: float,
-        free_s: list[float],
+        queues: _Queues,
         spans: list[Busy],
     ) -> None:
         self._walks = walks
         self._wires = wires
         self._clocks = [start_s] * walks.hosts
         self._at = walks.caller
-        super().__init__(program, number, start_s, free_s, spans)
+        super().__init__(program, number, start_s, queues, spans)
 
     @property
     def now_s(self) -> float:
@@ -398,31 +534,32 @@ class _RunOfHosts(_Run):
     def now_s(self, seconds: float) -> None:
         self._clocks[self._at] = seconds
 
-    def _prepare(self) -> bool:
-        number, steps, walks = len(self._done_s), self._program.steps, self._walks
-        if not number:
-            self._bring(walks.starts)
-            for host in {message.target for message in walks.starts}:
-                self._clocks[host] += walks.run_s[host]
-        if number < len(steps):
-            self._bring(walks.takes[number])
-        self._go(number)
-        more = super()._prepare()
-        if number == len(steps):
-            self._bring(walks.done)
-            self._at = walks.caller
-        return more
+    def _begin(self) -> None:
+        self._bring(self._walks.starts)
+        for host in {message.target for message in self._walks.starts}:
+            self._clocks[host] += self._walks.run_s[host]
+
+    def _end(self) -> None:
+        self._bring(self._walks.done)
+        self._at = self._walks.caller
+
+    def _wait_here(self, splits: Iterable[int]) -> None:
+        """Waits in one go: over several hosts no copies run beside the work."""
+        for _ in self._wait(splits):
+            pass
 
     def _go(self, number: int) -> None:
-        """Goes on in the walk of the host of a split; behind the last one in the caller's."""
         steps, walks = self._program.steps, self._walks
         self._at = walks.on[steps[number].device] if number < len(steps) else walks.caller
+
+    def _take(self, number: int) -> None:
+        self._bring(self._walks.takes[number])
 
     def _fetch(self, number: int) -> None:
         walks = self._walks
         self._bring(walks.results)
         self._at = walks.caller
-        self._wait(walks.ready)
+        self._wait_here(walks.ready)
         super()._fetch(number)
         self._bring(walks.commits)
         self._go(number)
@@ -430,7 +567,7 @@ class _RunOfHosts(_Run):
     def _bring(self, messages: Iterable[Message]) -> None:
         for message in messages:
             self._at = message.source
-            self._wait(message.waits)
+            self._wait_here(message.waits)
             self._copy(message.copied_s, message.device, message.split)
             begins_s, wires = self.now_s, self._wires
             for wire in message.wires:  # bytes leave one port and wait before the other one

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from ..graph import Graph
 from ..machine.spec import Machine
@@ -63,6 +64,23 @@ class CopyOut:
     outbox: Span
 
 
+COMING, WORK, LEAVING = "copies in", "work", "copies out"
+"""The stages of a split. The copies are a part of the work, or submissions of their own to the
+device's copy queue.
+"""
+
+
+class Order(NamedTuple):
+    """A stage of a split starts when another stage is complete, of this split or an earlier one of
+    the same device. Submissions learn that by a semaphore, but for copies out that no later split
+    hands over: these are submitted when the host has seen the fence of the work.
+    """
+
+    stage: str
+    after: str
+    split: int
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """A run of nodes on one device, submitted as one.
@@ -76,6 +94,11 @@ class Split:
     observed: values that the user sees once this split is complete; the next one waits for that.
     in_place: (value, state) for each value that is written into the memory of the state that it is
         the next value of; nothing is left to do for the state's own `assign`.
+    aside: the stages that the copy queue of the device carries out, beside its work: COMING and
+        LEAVING, one of them or none. All copies in, or out, of a split go the same way.
+    orders: what these stages, and the work, wait for beside the order of their own queue.
+    hands_over: earlier splits whose copies out are submitted behind this one; all others are when
+        the host waits for their split.
     """
 
     id: int
@@ -89,6 +112,20 @@ class Split:
     inner_barriers: int = 0
     observed: tuple[int, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
+    aside: tuple[str, ...] = ()
+    orders: tuple[Order, ...] = ()
+    hands_over: tuple[int, ...] = ()
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """The positions of the items that begin another submission, in (copies_in + nodes +
+        copies_out).
+        """
+        return stage_begins(self.aside, len(self.copies_in), len(self.nodes))
+
+    def after(self, stage: str) -> tuple[tuple[str, int], ...]:
+        """Returns the stages, with their splits, for which a stage of this split waits."""
+        return tuple((o.after, o.split) for o in self.orders if o.stage == stage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +223,14 @@ class PlanValue:
     def names(self) -> tuple[str, ...]:
         """The names of all nodes, by node id."""
         return tuple(node.name for node in self.graph.nodes)
+
+
+def stage_begins(aside: Collection[str], copies_in: int, nodes: int) -> tuple[int, ...]:
+    """Returns the positions of the items of a split that begin another submission. copies_in,
+    nodes: how many it has.
+    """
+    positions = {COMING: copies_in, LEAVING: copies_in + nodes}
+    return tuple(at for stage, at in positions.items() if stage in aside)
 
 
 def scratch_of(node_id: int) -> int:

@@ -101,9 +101,9 @@ class _Watched:
             self._session.wait(slot, split, timeout_s)
         except Exception as error:
             if not isinstance(error, DeviceError):  # the split has ended, though with an error
-                self._log.take([self._tell.wait(slot, split)])
+                self._log.take(self._tell.wait(slot, split))
             raise
-        self._log.take([self._tell.wait(slot, split)])
+        self._log.take(self._tell.wait(slot, split))
 
     def ends_s(self, slot: int, split: int) -> float | None:
         return self._session.ends_s(slot, split)

@@ -376,10 +376,11 @@ def judge(plan: DynamicPlan, deeds: Sequence[Deed]) -> list[Finding]:
                 yield tell.fetch(0, about, device)
             else:
                 split = number[pieces[about].nodes[0]]
-                if what == "submit":
-                    yield from tell.submit(0, split)
+                if what == "check":
+                    yield tell.check(0, split)
                 else:
-                    yield tell.wait(0, split) if what == "wait" else tell.check(0, split)
+                    tell_of = tell.submit if what == "submit" else tell.wait
+                    yield from tell_of(0, split)
         yield tell.end(0)
         yield tell.release(0)
 

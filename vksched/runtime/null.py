@@ -2,8 +2,9 @@
 plans.
 
 It computes with numpy. It takes the time that its DeviceSpec predicts, and that values need on the
-link to the host and back; of measured costs the host takes its part, as with hardware. It is
-stricter than hardware: a value that is read before the host waited for it is an error.
+link to the host and back; of measured costs the host takes its part, as with hardware. One with a
+copy queue (`Limits.copy_queue`) copies beside its work what the plan says. It is stricter than
+hardware: a value that is read before the host waited for it is an error.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
-from ..plan.value import CopyIn, PlanValue, Split
+from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
 from .device import Times
 from .host.evaluate import Values, last_uses, run_split
 from .states import HostStates
+
+Interval = tuple[float, float]
+"""Start and end, in seconds."""
 
 HERE = Link(math.inf)
 """The way from the host to itself."""
@@ -66,6 +70,7 @@ class NullDevice:
         self.slowdown = slowdown
         self.states = HostStates()
         self.busy_until_s = 0.0
+        self.copying_until_s = 0.0
         self.submissions = 0
 
     @property
@@ -132,7 +137,16 @@ class NullSession:
             for copy in split.copies_out:
                 self._makers.setdefault(copy.node, []).append(split.id)
         self._values = [Values(plan.graph) for _ in range(plan.copies)]
-        self._intervals: list[dict[int, tuple[float, float]]] = [{} for _ in range(plan.copies)]
+        self._intervals: list[dict[int, Interval]] = [{} for _ in range(plan.copies)]
+        self._aside: list[dict[tuple[int, str], Interval]] = [{} for _ in range(plan.copies)]
+        """Of copies that the copy queue has made, by split and stage."""
+        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
+        """Splits whose copies out the host has waited for."""
+        own = [split for split in plan.splits if split.device == index]
+        self._comes_aside = {c.node for s in own if COMING in s.aside for c in s.copies_in}
+        self._leaves_aside = {
+            (s.id, c.node) for s in own if LEAVING in s.aside for c in s.copies_out
+        }
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
         self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
@@ -149,23 +163,59 @@ class NullSession:
         that are streamed in it takes all, even where nobody has measured it.
         """
         data, nodes, seconds = self._plan.graph.data, self._plan.graph.nodes, 0.0
-        for copy in split.copies_in:
+        for copy in () if COMING in split.aside else split.copies_in:
             size_bytes = nodes[copy.node].type.device_bytes
             own_s = self._own_s(COPY_IN, size_bytes)
             streamed_s = size_bytes / self._link.bytes_per_s if copy.node in data else 0.0
             seconds += own_s or streamed_s
-        for out in split.copies_out:
+        for out in () if LEAVING in split.aside else split.copies_out:
             seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)
         return seconds
 
-    def _own_s(self, way: str, size_bytes: int) -> float:
-        """Returns the device's own part of a transfer, as measured."""
-        on_host = self._link is HERE
-        return 0.0 if on_host else copy_seconds(self._device.spec, way, size_bytes)
+    def _own_s(self, way: str, size_bytes: int, aside: bool = False) -> float:
+        """Returns the device's own part of a transfer, as measured. aside: its copy queue takes all
+        where nobody has measured it.
+        """
+        if self._link is HERE:
+            return 0.0
+        link = self._link if way == COPY_IN else self._way_back
+        measured_s = copy_seconds(self._device.spec, way, size_bytes)
+        return link.seconds(size_bytes) if aside and not measured_s else measured_s
+
+    @property
+    def _submission_s(self) -> float:
+        """What the device takes about a submission."""
+        spec = self._device.spec
+        return spec.costs.start_s if spec.costs.calls else spec.submit_s
+
+    def _copy_aside(self, slot: int, split: Split, stage: str) -> float:
+        """Gives the copy queue the copies of a stage; returns their end."""
+        way = COPY_IN if stage == COMING else COPY_OUT
+        device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
+        for copy in split.copies_in if stage == COMING else split.copies_out:
+            seconds += self._own_s(way, nodes[copy.node].type.device_bytes, aside=True)
+        device.submissions += 1
+        device.clock.advance_to(device.clock.now() + device.spec.costs.submit_s)
+        start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
+        device.copying_until_s = start + seconds
+        self._aside[slot][split.id, stage] = (start, start + seconds)
+        return start + seconds
+
+    def _ready_s(self, slot: int, split: Split, stage: str) -> float:
+        """Returns when all that a stage waits for has ended; what was dropped holds nothing up."""
+        ends = [0.0]
+        for after, number in split.after(stage):
+            known = self._intervals[slot].get(number)
+            if after != WORK:
+                known = self._aside[slot].get((number, after))
+            ends.append(known[1] if known is not None else 0.0)
+        return max(ends)
 
     def begin(self, slot: int) -> None:
         self._values[slot].clear()
         self._intervals[slot].clear()
+        self._aside[slot].clear()
+        self._given[slot].clear()
         self._tickets[slot].clear()
         clock = self._device.clock
         clock.advance_to(clock.now() + self._run_s)
@@ -173,7 +223,8 @@ class NullSession:
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         clock = self._device.clock
         size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
-        host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes)
+        aside = copy.node in self._comes_aside
+        host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes, aside)
         clock.advance_to(clock.now() + max(0.0, host_s))
         self._values[slot][copy.node] = self._kept(array)
 
@@ -186,18 +237,25 @@ class NullSession:
         device, graph = self._device, self._plan.graph
         if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
             return
+        made = self._plan.splits[split]
+        if COMING in made.aside:
+            self._copy_aside(slot, made, COMING)
         device.submissions += 1
-        spec, nodes = device.spec, self._plan.splits[split].nodes
+        spec = device.spec
         device.clock.advance_to(device.clock.now() + spec.costs.submit_s)
-        duration = spec.costs.start_s if spec.costs.calls else spec.submit_s
-        duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
+        duration = self._submission_s
+        duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
         duration = device.slowdown * duration + self._beside_s[split]
-        start = max(device.clock.now(), device.busy_until_s)
+        ready = self._ready_s(slot, made, WORK)
+        start = max(device.clock.now(), device.busy_until_s, ready)
         device.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         if self._has_operands(slot, split):
             # else one was dropped, and there is nothing to compute with: the check will tell
             self._compute(slot, split)
+        for number in made.hands_over:
+            if number in self._intervals[slot]:  # else its submission was dropped
+                self._copy_aside(slot, self._plan.splits[number], LEAVING)
         self._tickets[slot][split] = ticket
 
     def _compute(self, slot: int, split: int) -> None:
@@ -225,9 +283,26 @@ class NullSession:
             raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
         self._device.clock.advance_to(end)
         if split in known:
-            clock = self._device.clock
-            clock.advance_to(clock.now() + self._device.spec.costs.fence_s)
+            self._see_fence()
         self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
+        self._give_out(slot, split)
+
+    def _see_fence(self) -> None:
+        clock = self._device.clock
+        clock.advance_to(clock.now() + self._device.spec.costs.fence_s)
+
+    def _give_out(self, slot: int, split: int) -> None:
+        """Has copied out, and waits for, what a split and those before it give."""
+        aside, waited = self._aside[slot], self._given[slot]
+        made = [self._plan.splits[n] for n in sorted(self._intervals[slot]) if n <= split]
+        now = [s for s in made if LEAVING in s.aside and s.id not in waited]
+        for each in now:
+            if (each.id, LEAVING) not in aside:
+                self._copy_aside(slot, each, LEAVING)
+        if now:
+            self._device.clock.advance_to(max(aside[each.id, LEAVING][1] for each in now))
+            self._see_fence()
+            waited.update(each.id for each in now)
 
     def ends_s(self, slot: int, split: int) -> float | None:
         known = self._intervals[slot].get(split)
@@ -245,9 +320,10 @@ class NullSession:
                 if self._intervals[slot][split][1] > self._waited_until_s[slot]:
                     name = self._plan.graph.nodes[node].name
                     raise PlanError(f"[fetch] {name} is read before its split was waited for")
-                clock = self._device.clock
+                clock, aside = self._device.clock, (split, node) in self._leaves_aside
                 size_bytes = self._plan.graph.nodes[node].type.device_bytes
-                host_s = self._way_back.seconds(size_bytes) - self._own_s(COPY_OUT, size_bytes)
+                own_s = self._own_s(COPY_OUT, size_bytes, aside)
+                host_s = self._way_back.seconds(size_bytes) - own_s
                 clock.advance_to(clock.now() + max(0.0, host_s))
                 return self._values[slot][node]
         raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")

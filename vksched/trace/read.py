@@ -180,6 +180,9 @@ def _check_split(split: Mapping[str, Any], sizes: tuple[int, int, int], where: s
     _in_range([*split["nodes"], *read, *states, *split["observed"]], nodes, where)
     _in_range([source for _, source, *_ in split["copies_in"]], at, f"{where}.copies_in", -1)
     _in_range(split["waits"], at, f"{where}.waits")
+    _in_range(split.get("hands_over", ()), at, f"{where}.hands_over")
+    ordered = [number for _, _, number in split.get("orders", ())]
+    _in_range(ordered, at + 1, f"{where}.orders")
     for key in ("seconds", "measured"):
         if len(split[key]) != len(split["nodes"]):
             raise Wrong(f"expected one of {where}.{key} for each node")

@@ -83,6 +83,9 @@ WORK = {
     "inner_barriers": int,
     "observed": [int],
     "in_place": [Row((int, int))],
+    "aside?": [str],
+    "orders?": [Row((str, str, int))],
+    "hands_over?": [int],
 }
 """copies_in: node, split that it comes from or -1, place in the inbox, place in memory. copies_out:
 node, place in the outbox. The rest: as in `Split`.

@@ -27,6 +27,9 @@ SPLIT = (
     "copies_out",
     "observed",
     "in_place",
+    "aside",
+    "orders",
+    "hands_over",
     "barriers",
     "levels",
     "inner_barriers",
@@ -88,8 +91,9 @@ def _differences(
 
     def parts(of: str, keys: Sequence[str], one: Any, other: Any) -> Iterator[Difference]:
         for key in keys:
-            if one[key] != other[key]:
-                pair = [_text(key, each, names, devices) for each in (one[key], other[key])]
+            both = one.get(key), other.get(key)  # what runs beside the work may be missing
+            if both[0] != both[1]:
+                pair = [_text(key, each, names, devices) for each in both]
                 yield Difference(where, f"{of}{key}", *_apart(*pair))
 
     yield from parts("", PLACED, tape, replay)

@@ -17,7 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..value import HOST, CopyIn, PlanValue, Span, Split, scratch_of
+from ..value import (
+    COMING,
+    HOST,
+    LEAVING,
+    WORK,
+    CopyIn,
+    PlanValue,
+    Span,
+    Split,
+    scratch_of,
+)
 
 Memory = tuple[str, int, int]
 """Kind (inbox, outbox, activation, status, weight, state, value: an array of the CPU, mail: one
@@ -84,18 +94,27 @@ class Touch(Event):
 
 @dataclass(frozen=True, slots=True)
 class Submit(Event):
-    """A split goes to the queue of its device, behind a barrier."""
+    """A stage of a split goes to a queue of its device, behind a barrier: its work to the one that
+    computes, what runs beside it to the one that copies.
+
+    after: stages, with their splits, whose semaphores it waits for first.
+    """
 
     device: int
     split: int
     items: tuple[Item, ...]
+    stage: str = WORK
+    after: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Wait(Event):
-    """The host has seen the fence of a split, and so the end of all its queue did before."""
+    """The host has seen the fence of a stage of a split, and so the end of all that its queue did
+    before.
+    """
 
     split: int
+    stage: str = WORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +152,8 @@ class Free(Event):
 class Narrator:
     """Tells the events of a plan. One run holds a slot at a time.
 
-    items: by split what the queue does in it. devices: whose events these are, the CPU last; all of
-    the machine by default. first: the number of the thread of slot 0.
+    items: by split and stage what a queue does in it. devices: whose events these are, the CPU
+    last; all of the machine by default. first: the number of the thread of slot 0.
     """
 
     def __init__(
@@ -145,6 +164,8 @@ class Narrator:
         self._cpu = own[-1]
         self._first = first
         self._held = [-1] * plan.copies
+        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
+        """By slot the splits of the run whose copies out the copy queue has got."""
         self._outboxes = {
             (s.device, c.node): (c.outbox, s.id) for s in plan.splits for c in s.copies_out
         }
@@ -154,9 +175,11 @@ class Narrator:
         }
         self.splits = tuple(s for s in plan.splits if s.device in own)
         self.items = {s.id: self._of_split(s) for s in self.splits}
+        self._leaving = [s for s in self.splits if LEAVING in s.aside]
 
     def acquire(self, slot: int, run: int) -> Acquire:
         self._held[slot] = run
+        self._given[slot].clear()
         return Acquire(self._first + slot, slot, run)
 
     def run_in(self, slot: int) -> int:
@@ -172,20 +195,41 @@ class Narrator:
         return self._touch(slot, f"copy of {self._name(copy.node)} by the host", reads, (write,))
 
     def submit(self, slot: int, split: int) -> Iterator[Event]:
-        """The host writes the ticket of a split and hands it to its queue."""
+        """The host writes the ticket of a split and hands it to its queues."""
         made = self.plan.splits[split]
         yield self._touch(slot, f"ticket of split {split}", (), (self._ticket(made),))
-        yield Submit(
-            self._first + slot, slot, self._held[slot], made.device, split, self.items[split]
-        )
+        if COMING in made.aside:
+            yield self._submit(slot, made, COMING)
+        yield self._submit(slot, made, WORK)
+        for number in made.hands_over:
+            self._given[slot].add(number)
+            yield self._submit(slot, self.plan.splits[number], LEAVING)
 
-    def wait(self, slot: int, split: int) -> Wait:
-        return Wait(self._first + slot, slot, self._held[slot], split)
+    def _submit(self, slot: int, split: Split, stage: str) -> Submit:
+        what = self.items[split.id][stage], stage, split.after(stage)
+        where = self._first + slot, slot, self._held[slot]
+        return Submit(*where, split.device, split.id, *what)
+
+    def wait(self, slot: int, split: int) -> Iterator[Event]:
+        """The host waits for a split. Copies out that its device makes beside the work, of this
+        split and those before, are submitted, where no later split has handed them over, when the
+        work is known to be complete, if the plan says so; and waited for.
+        """
+        device, given = self.plan.splits[split].device, self._given[slot]
+        ended = [s for s in self._leaving if s.device == device and s.id <= split]
+        left = [s for s in ended if s.id not in given]
+        given.update(s.id for s in left)
+        yield from (self._submit(slot, s, LEAVING) for s in left if not s.after(LEAVING))
+        where = self._first + slot, slot, self._held[slot]
+        yield Wait(*where, split)
+        yield from (self._submit(slot, s, LEAVING) for s in left if s.after(LEAVING))
+        yield from (Wait(*where, s.id, LEAVING) for s in ended)
 
     def check(self, slot: int, split: int) -> Touch:
-        """The host reads the sequence word of a split."""
-        read = self._echo(self.plan.splits[split])
-        return self._touch(slot, f"check of split {split}", (read,), ())
+        """The host reads the sequence words of a split."""
+        made = self.plan.splits[split]
+        reads = tuple(self._echo(made, stage) for stage in self.items[split])
+        return self._touch(slot, f"check of split {split}", reads, ())
 
     def fetch(self, slot: int, node: int, device: int) -> Touch:
         """The host reads a value that was copied out."""
@@ -237,9 +281,9 @@ class Narrator:
 
     # -- what is where -----------------------------------------------------------------------------
 
-    def _of_split(self, split: Split) -> tuple[Item, ...]:
-        """Copies in, nodes, copies out, sequence word; numpy copies nothing and takes one node
-        after the other.
+    def _of_split(self, split: Split) -> dict[str, tuple[Item, ...]]:
+        """Copies in, nodes, copies out, by stage, each with a sequence word at the end; numpy
+        copies nothing and takes one node after the other.
         """
         device, on_cpu = split.device, split.device == self._cpu
         items = [
@@ -264,8 +308,17 @@ class Narrator:
                 Item(item.name, position in barriers, item.reads, item.writes)
                 for position, item in enumerate(items)
             ]
-        items.append(Item("sequence word", True, (self._ticket(split),), (self._echo(split),)))
-        return tuple(items)
+        begin = len(split.copies_in) if COMING in split.aside else 0
+        end = len(split.copies_in) + len(split.nodes) if LEAVING in split.aside else len(items)
+        stages = {COMING: items[:begin], WORK: items[begin:end], LEAVING: items[end:]}
+        return {
+            stage: (*found, self._sequence_word(split, stage))
+            for stage, found in stages.items()
+            if stage == WORK or stage in split.aside
+        }
+
+    def _sequence_word(self, split: Split, stage: str) -> Item:
+        return Item("sequence word", True, (self._ticket(split),), (self._echo(split, stage),))
 
     def _entered(self, device: int, copy: CopyIn) -> Access:
         """What a copy in reads: the window, in which a streamed weight is before the first run."""
@@ -359,8 +412,9 @@ class Narrator:
     def _ticket(self, split: Split) -> Access:
         return Access(("status", split.device, split.id), 0, 1, split.id)
 
-    def _echo(self, split: Split) -> Access:
-        return Access(("status", split.device, split.id), 1, 2, split.id)
+    def _echo(self, split: Split, stage: str) -> Access:
+        at = 1 + (WORK, COMING, LEAVING).index(stage)
+        return Access(("status", split.device, split.id), at, at + 1, split.id)
 
     def _name(self, node: int) -> str:
         return self.plan.graph.nodes[node].name

@@ -9,6 +9,8 @@ must also be what this run wrote, and not the leftover of another.
     host of slot 0   write inbox | submit ------------------------> wait | read outbox
     queue of gpu:0                  \\-> copy in | barrier | nodes -/       without the wait: race
 
+A device may have a second queue, for copies beside its work; who waits for a semaphore learns what
+the queue that signals it knew then, as do all later submissions to its own queue.
 A fence covers all that its queue was given before, by any slot, as submission order is part of the
 first scope of a fence's signal (Vulkan specification, "Fence signaling"); each recording starts
 with a barrier, which orders it behind all earlier ones of the queue. Complexity: O(accesses *
@@ -26,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import PlanError
-from ..value import PlanValue
+from ..value import WORK, PlanValue
 from .events import (
     SHARED,
     Access,
@@ -118,7 +120,9 @@ class Checker:
 
     def __init__(self, plan: PlanValue, hosts: int = 1) -> None:
         self._plan = plan
-        queues, slots, threads = len(plan.machine.devices), plan.copies, hosts * plan.copies
+        devices, slots, threads = len(plan.machine.devices), plan.copies, hosts * plan.copies
+        queues = 2 * devices  # those that compute, and those that copy
+        self._devices = devices
         self._first_host = queues
         # known[agent][other]: up to which count of the other the agent knows what happened. An
         # agent's own next access has the count after its own entry.
@@ -126,7 +130,7 @@ class Checker:
         self._released = [[0] * (queues + threads) for _ in range(threads)]
         self._holder: list[Event | None] = [None] * threads
         self._told: dict[Label, list[int]] = {}
-        self._sent: list[dict[int, _Sent]] = [{} for _ in range(slots)]
+        self._sent: list[dict[tuple[int, str], _Sent]] = [{} for _ in range(slots)]
         self._pages: dict[tuple[int, Memory], _Page] = {}
         self._freed: set[int] = set()
         self._first = _complete_first(plan)
@@ -152,7 +156,7 @@ class Checker:
             out += self._submit(event, known)
             known[host] += 1
         elif isinstance(event, Wait):
-            sent = self._sent[event.slot].get(event.split)
+            sent = self._sent[event.slot].get((event.split, event.stage))
             if sent is None or sent.event.run != event.run:
                 what = f"{_run(event)} waits for split {event.split}, which it has not submitted"
                 out.append(Finding("pending", event.slot, what, "a submission before the wait"))
@@ -160,7 +164,7 @@ class Checker:
                 _join(known, sent.known)
         elif isinstance(event, End):
             for sent in self._sent[event.slot].values():
-                if known[sent.event.device] < sent.time:
+                if known[self._queue(sent.event)] < sent.time:
                     what = f"{_run(event)} ends while {self._split(sent.event)} may be under way"
                     out.append(Finding("pending", event.slot, what, self._wait_for(sent.event)))
         elif isinstance(event, Release):
@@ -214,7 +218,8 @@ class Checker:
                 out.append(Finding("freed", slot, what, f"the end of {_run(holder)} before"))
         for slot in range(self._plan.copies):
             for sent in self._sent[slot].values():
-                if sent.event.device == event.device and known[event.device] < sent.time:
+                queue = self._queue(sent.event)
+                if sent.event.device == event.device and known[queue] < sent.time:
                     what = f"memory of {name} is freed while {self._split(sent.event)} may use it"
                     out.append(Finding("freed", slot, what, self._wait_for(sent.event)))
         self._freed.add(event.device)
@@ -224,26 +229,39 @@ class Checker:
 
     def _submit(self, event: Submit, host: list[int]) -> list[Finding]:
         out = []
-        before = self._sent[event.slot].get(event.split)
-        if before is not None and host[event.device] < before.time:
+        number = self._queue(event)
+        before = self._sent[event.slot].get((event.split, event.stage))
+        if before is not None and host[number] < before.time:
             what = f"{self._split(event)} is submitted while its recording may be under way"
             out.append(Finding("pending", event.slot, what, self._wait_for(before.event)))
         out += self._check_complete(event, host)
-        queue = self._known[event.device]
+        queue = self._known[number]
         _join(queue, host)
-        queue[event.device] += 1  # the barrier that each recording begins with
+        for stage, split in event.after:
+            signal = self._sent[event.slot].get((split, stage))
+            if signal is None or signal.event.run != event.run:
+                what = f"{self._split(event)} waits for {stage} of split {split}"
+                missing = f"{stage} of split {split} on {self._device(event.device)} before"
+                out.append(Finding("pending", event.slot, what, missing))
+            else:
+                _join(queue, signal.known)
+        queue[number] += 1  # the barrier that each recording begins with
         for item in event.items:
-            queue[event.device] += item.barrier
-            out += self._touch(event.device, event, item)
-        queue[event.device] += 1  # a fence covers all items: their count is one above this entry
-        time = queue[event.device]
-        self._sent[event.slot][event.split] = _Sent(event, time, tuple(queue))
+            queue[number] += item.barrier
+            out += self._touch(number, event, item)
+        queue[number] += 1  # a fence covers all items: their count is one above this entry
+        time = queue[number]
+        self._sent[event.slot][event.split, event.stage] = _Sent(event, time, tuple(queue))
         return out
+
+    def _queue(self, event: Submit) -> int:
+        """Returns the number of the queue that a submission goes to."""
+        return event.device + (0 if event.stage == WORK else self._devices)
 
     def _check_complete(self, event: Submit, host: list[int]) -> list[Finding]:
         out = []
         for first in self._first[event.split]:
-            sent = self._sent[event.slot].get(first)
+            sent = self._sent[event.slot].get((first, WORK))
             there = sent is not None and sent.event.run == event.run
             device = self._plan.splits[first].device
             if not there or sent is None or host[device] < sent.time:
@@ -380,10 +398,11 @@ class Checker:
         return self._plan.graph.nodes[access.node].name
 
     def _wait_for(self, sent: Submit) -> str:
-        return f"a wait for split {sent.split} on {self._device(sent.device)}"
+        return f"a wait for {_stage(sent)}split {sent.split} on {self._device(sent.device)}"
 
     def _split(self, event: Submit) -> str:
-        return f"split {event.split} of {_run(event)} on {self._device(event.device)}"
+        where = f"of {_run(event)} on {self._device(event.device)}"
+        return f"{_stage(event)}split {event.split} {where}"
 
     def _device(self, device: int) -> str:
         return self._plan.machine.devices[device].name
@@ -403,6 +422,10 @@ def _complete_first(plan: PlanValue) -> list[tuple[int, ...]]:
         out.append(others if split.id in commits else shown)
         shown = (split.id,) if split.observed else shown
     return out
+
+
+def _stage(event: Submit) -> str:
+    return "" if event.stage == WORK else f"{event.stage} of "
 
 
 def _run(event: Event) -> str:

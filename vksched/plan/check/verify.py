@@ -18,8 +18,19 @@ from typing import TypeVar
 from ...errors import PlanError
 from ...graph import Node
 from .. import cost
-from ..value import HOST, PlanValue, Span, Split, commits, may_lie_over, numpy_may_write, scratch_of
+from ..value import (
+    COMING,
+    HOST,
+    PlanValue,
+    Span,
+    Split,
+    commits,
+    may_lie_over,
+    numpy_may_write,
+    scratch_of,
+)
 from ..words import Owners, WordSet
+from .aside import check_aside
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
@@ -330,7 +341,8 @@ def _check_words(
         items = len(split.copies_in) + len(split.nodes) + len(split.copies_out)
         if any(not 0 <= position < items for position in split.barriers):
             raise _fail(f"split {split.id} has barriers at {split.barriers}, of {items} items")
-        reads, writes, barriers = WordSet(), WordSet(), frozenset(split.barriers)
+        reads, writes = WordSet(), WordSet()
+        barriers = frozenset((*split.barriers, *split.begins))
         for position, (operands, results) in enumerate(_accesses(plan, split, spans)):
             if position in barriers:
                 reads.clear()
@@ -349,7 +361,22 @@ def _check_words(
             reads.add(*sources)
             writes.add(*targets)
             clock += 1
+    if any(split.aside or split.orders or split.hands_over for split in splits):
+        used = {split.id: _words_used(plan, split, spans) for split in splits}
+        check_aside(plan, splits, spans, used)
     _check_windows(plan, device, splits)
+
+
+def _words_used(
+    plan: PlanValue, split: Split, spans: Mapping[int, Span]
+) -> tuple[WordSet, WordSet]:
+    """Returns the words that the work of a split reads, and those that it writes."""
+    read, written = WordSet(), WordSet()
+    begin = len(split.copies_in) if COMING in split.aside else 0
+    for operands, results in itertools.islice(_accesses(plan, split, spans), begin, None):
+        read.add(*(span for _, span in operands))
+        written.add(*(spans[value] for value in results))
+    return read, written
 
 
 def _check_windows(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:

@@ -86,7 +86,7 @@ class Walk:
     def _wait(self, slot: int, split_id: int, complete: set[int]) -> Iterator[Event]:
         if split_id in complete:
             return
-        yield self.narrator.wait(slot, split_id)
+        yield from self.narrator.wait(slot, split_id)
         splits = self._splits_of[self._device_of[split_id]]
         ended = [s for s in splits if s.id <= split_id and s.id not in complete]
         for split in ended:

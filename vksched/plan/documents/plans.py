@@ -22,8 +22,8 @@ from ...machine.spec import Machine
 from ...trace.plain import number_of, plain
 from ..cost import Cost, node_cost
 from ..plan import Plan
-from ..simulate import beside_seconds, simulate
-from ..value import CopyIn, CopyOut, DeviceMemory, Placement, PlanValue, Span, Split
+from ..simulate import simulate, split_beside_seconds
+from ..value import CopyIn, CopyOut, DeviceMemory, Order, Placement, PlanValue, Span, Split
 from .decisions import decision_document, decision_of
 from .graphs import NONSENSE, graph_document, graph_of
 from .question import Question
@@ -94,6 +94,7 @@ def _work_of(split: Split) -> dict[str, Any]:
         "inner_barriers": split.inner_barriers,
         "observed": list(split.observed),
         "in_place": [list(pair) for pair in split.in_place],
+        **_aside_document(split),
     }
 
 
@@ -106,11 +107,21 @@ def _expected_of(plan: PlanValue, split: Split) -> dict[str, Any]:
         if call not in asked:
             asked[call] = node_cost(spec, graph, node)
     costs = [asked[graph.signatures[n]] for n in split.nodes]
-    entering, leaving = ([c.node for c in copies] for copies in (split.copies_in, split.copies_out))
     return {
-        "fixed_s": beside_seconds(graph, plan.machine, split.device, entering, leaving),
+        "fixed_s": split_beside_seconds(plan, split),
         "seconds": [cost.seconds for cost in costs],
         "measured": [cost.measured for cost in costs],
+    }
+
+
+def _aside_document(split: Split) -> dict[str, Any]:
+    """Returns what a split has beside its work, which most have not."""
+    if not split.aside:
+        return {"hands_over": [*split.hands_over]} if split.hands_over else {}
+    return {
+        "aside": [*split.aside],
+        "orders": [list(order) for order in split.orders],
+        "hands_over": [*split.hands_over],
     }
 
 
@@ -204,6 +215,9 @@ def _split_of(at: int, data: Mapping[str, Any]) -> Split:
         inner_barriers=data["inner_barriers"],
         observed=tuple(data["observed"]),
         in_place=tuple((value, state) for value, state in data["in_place"]),
+        aside=tuple(data.get("aside", ())),
+        orders=tuple(Order(*each) for each in data.get("orders", ())),
+        hands_over=tuple(data.get("hands_over", ())),
     )
 
 

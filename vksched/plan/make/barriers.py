@@ -12,10 +12,10 @@ Complexity: O(items * log(spans since the last barrier)). Examples: tests/plan/t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ...graph import Graph
-from ..value import Span, scratch_of
+from ..value import COMING, LEAVING, Span, scratch_of
 from ..words import WordSet
 from .split import Outline
 
@@ -61,11 +61,17 @@ def split_items(
         yield known(value), ()
 
 
-def find_barriers(items: Iterable[Item]) -> tuple[int, ...]:
-    """Returns the positions of the items before which a barrier stands."""
+def find_barriers(items: Iterable[Item], begins: Collection[int] = ()) -> tuple[int, ...]:
+    """Returns the positions of the items before which a barrier stands.
+
+    begins: those before which another submission begins, which needs none.
+    """
     out: list[int] = []
     read, written = WordSet(), WordSet()
     for position, (reads, writes) in enumerate(items):
+        if position in begins:
+            read.clear()
+            written.clear()
         if written.meets(*reads, *writes) or read.meets(*writes):
             out.append(position)
             read.clear()
@@ -80,7 +86,8 @@ def count_levels(graph: Graph, outline: Outline) -> int:
     order of the items does with fewer barriers.
     """
     roots, nodes = graph.roots, graph.nodes
-    level = {value: 0 for value, _ in outline.entering}
+    # what comes in, or goes out, beside the work is no step of it
+    level = {value: -(COMING in outline.aside) for value, _ in outline.entering}
     most = 0
 
     def above(value: int) -> int:
@@ -92,4 +99,4 @@ def count_levels(graph: Graph, outline: Outline) -> int:
             continue
         level[node_id] = max([above(i) for i in nodes[node_id].inputs], default=0)
         most = max(most, level[node_id])
-    return max([most, *map(above, outline.leaving)])
+    return max([most, *map(above, () if LEAVING in outline.aside else outline.leaving)])

@@ -18,9 +18,10 @@ from ...machine.spec import Machine
 from ..decision import Decision
 from ..plan import Plan
 from ..support import Support
-from ..value import CopyIn, CopyOut, DeviceMemory, Placement, Span, Split
+from ..value import CopyIn, CopyOut, DeviceMemory, Placement, Span, Split, stage_begins
 from .barriers import count_levels, find_barriers, split_items
 from .memory import MemoryUse, aligned, assign_memory, assign_window, states_of, weights_of
+from .orders import Orders
 from .split import Outline, split_graph
 
 NOWHERE = Span(0, 0, 0)
@@ -175,13 +176,15 @@ def finish(
 ) -> Plan:
     """Returns the plan of a draft for a number of copies. decision: what it was chosen from."""
     locations = {(d, v): span for d, own in enumerate(draft.spans) for v, span in own.items()}
+    graph = draft.support.graph
+    orders = Orders(graph, draft.machine, draft.spans)
     return Plan(
-        graph=draft.support.graph,
+        graph=graph,
         machine=draft.machine,
         policy=policy,
         copies=copies,
         placements=draft.placements,
-        splits=tuple(_make_split(draft, i, o) for i, o in enumerate(draft.outlines)),
+        splits=tuple(_make_split(draft, i, o, orders) for i, o in enumerate(draft.outlines)),
         final_waits=draft.final_waits,
         memory=memory_of(draft, copies),
         locations=MappingProxyType(locations),
@@ -190,10 +193,11 @@ def finish(
     )
 
 
-def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
+def _make_split(draft: Draft, number: int, outline: Outline, orders: Orders) -> Split:
     here, graph = outline.device, draft.support.graph
     spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
     whole = draft.support.machine.devices[here].own_buffers
+    begins = stage_begins(outline.aside, len(outline.entering), len(outline.nodes))
     return Split(
         id=number,
         device=here,
@@ -204,11 +208,14 @@ def _make_split(draft: Draft, number: int, outline: Outline) -> Split:
         ),
         copies_out=tuple(CopyOut(v, outbox.get(v, NOWHERE)) for v in outline.leaving),
         waits=outline.waits,
-        barriers=find_barriers(split_items(graph, outline, spans, whole)),
+        barriers=find_barriers(split_items(graph, outline, spans, whole), begins),
         levels=count_levels(graph, outline),
         inner_barriers=sum(
             [draft.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]
         ),
         observed=outline.observed,
         in_place=outline.in_place,
+        aside=outline.aside,
+        orders=orders.of(number, outline),
+        hands_over=outline.hands_over,
     )

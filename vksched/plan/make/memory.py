@@ -31,7 +31,7 @@ from ...graph import Graph
 from ...machine.spec import ALIGN_BYTES
 from ...types import WORD_BYTES
 from ..support import Support
-from ..value import Span, scratch_of
+from ..value import COMING, LEAVING, Span, scratch_of
 from ..words import PAGE
 from .split import Outline
 
@@ -78,10 +78,12 @@ class MemoryUse:
         parts: list[int] = []
         scratch: dict[int, int] = {}
         item = start = 0
-        for outline in outlines:
-            if outline.device != device:
-                continue
+        own = [outline for outline in outlines if outline.device == device]
+        begins: list[int] = []
+        """Of each split its first item."""
+        for outline in own:
             start = item
+            begins.append(item)
             for value, _ in outline.entering:
                 first[value] = last[value] = item
                 parts.append(start)
@@ -106,6 +108,7 @@ class MemoryUse:
                     last[value] = item
                 parts.append(start)
                 item += 1
+        _keep_aside(graph, own, [*begins, item], first, last)
         on_host = support.machine.devices[device].kind == "cpu"
         self.parts = parts
         self.words = {
@@ -164,6 +167,28 @@ class MemoryUse:
             ended += less
             out.append(begin)
         return out
+
+
+def _keep_aside(
+    graph: Graph,
+    own: Sequence[Outline],
+    begins: Sequence[int],
+    first: dict[int, int],
+    last: dict[int, int],
+) -> None:
+    """Lets what the copy queue brings live from the start of the split before, and what it takes
+    away until the host has waited for that.
+
+    own: the splits of the device. begins: the first item of each, and how many items there are.
+    """
+    for at, outline in enumerate(own):
+        if COMING in outline.aside and at:
+            for value, _ in outline.entering:
+                first[value] = begins[at - 1]
+        if LEAVING in outline.aside:
+            for value in (v if v in first else graph.roots[v] for v in outline.leaving):
+                if value in last:
+                    last[value] = max(last[value], begins[outline.free_at] - 1)
 
 
 def assign_memory(

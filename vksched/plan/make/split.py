@@ -24,9 +24,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from ...machine.hosts import CALLER
 from ...machine.spec import Machine
 from ..support import Support
 from ..value import HOST, Placement, value_of
+from .aside import choose_aside, follow
 from .in_place import InPlace, find_in_place
 
 SUBMISSION_S = 0.5
@@ -42,7 +44,9 @@ All that a submission copies in is there from its start.
 @dataclass(frozen=True, slots=True)
 class Outline:
     """A split before memory is known. entering: (value, source split or HOST). leaving: values.
-    observed: values that the user asked to see once it has run. in_place: see `Split`.
+    observed: values that the user asked to see once it has run. in_place, aside and
+    hands_over: see `Split`. free_at: the position, among the splits of the device, of the first one
+    that may write over what is copied out beside the work.
     """
 
     device: int
@@ -52,6 +56,9 @@ class Outline:
     waits: tuple[int, ...]
     observed: tuple[int, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
+    aside: tuple[str, ...] = ()
+    hands_over: tuple[int, ...] = ()
+    free_at: int = 0
 
 
 def split_graph(
@@ -95,9 +102,10 @@ def split_graph(
         root = graph.root(value)
         if root in of_node:
             leaving[of_node[root]][value_of(graph, value, False)] = None
+    devices = [device[nodes[0]] for nodes in groups]
     waits = _find_waits(
         support.machine,
-        [device[nodes[0]] for nodes in groups],
+        devices,
         [e.values() for e in entering],
         leaving,
         {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
@@ -106,15 +114,25 @@ def split_graph(
     observed: list[list[int]] = [[] for _ in groups]
     for value in support.observed:
         observed[of_node[graph.root(value)]].append(value)
+    specs, host_of = support.machine.devices, support.machine.host_of
+    alone = {host_of(device) for device in devices} <= {CALLER}  # parts of hosts wait anew
+    asides = [
+        choose_aside(specs[devices[i]], graph, entering[i], leaving[i]) if alone and i < run else ()
+        for i in range(len(groups))
+    ]
+    handed_over, free_at = follow(devices, waits, asides)
     outlines = tuple(
         Outline(
-            device[nodes[0]],
+            devices[i],
             nodes,
             tuple(entering[i].items()),
             tuple(leaving[i]),
             waits[i],
             tuple(observed[i]),
             tuple((n, in_place.states[n]) for n in nodes if n in in_place.states),
+            asides[i],
+            handed_over[i],
+            free_at[i],
         )
         for i, nodes in enumerate(groups)
     )

@@ -27,7 +27,7 @@ from ..decision import Candidate
 from ..metrics import period, weigh
 from ..simulate import Part, Program, make_program
 from ..support import Support
-from ..value import commits
+from ..value import HOST, commits
 from .candidates import Candidates, Way
 from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
@@ -177,6 +177,7 @@ class Scale:
 
     def _program(self, outlines: Sequence[Outline], final_waits: tuple[int, ...]) -> Program:
         support = self.support
+        before = _two_before(outlines)
         parts = [
             Part(
                 o.device,
@@ -185,8 +186,11 @@ class Scale:
                 o.leaving,
                 o.waits,
                 commits(support.graph, o.nodes, o.in_place),
+                o.aside,
+                before[number],
+                o.hands_over,
             )
-            for o in outlines
+            for number, o in enumerate(outlines)
         ]
         return make_program(
             support.graph, support.machine, parts, final_waits, support.node_seconds
@@ -195,6 +199,19 @@ class Scale:
     def _used(self, outlines: Sequence[Outline]) -> tuple[str, ...]:
         devices = sorted({outline.device for outline in outlines})
         return tuple(self.support.machine.devices[d].name for d in devices)
+
+
+def _two_before(outlines: Sequence[Outline]) -> list[int]:
+    """Returns for each split the last but one before it on its device, or HOST: by then the memory
+    of its copies in is free, as this lives from the start of the split before.
+    """
+    seen: dict[int, tuple[int, int]] = {}
+    out: list[int] = []
+    for number, outline in enumerate(outlines):
+        last, before = seen.get(outline.device, (HOST, HOST))
+        out.append(before)
+        seen[outline.device] = number, last
+    return out
 
 
 def _enough(program: Program, most: int) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 from ...machine.spec import DeviceSpec
 from ...units import count_of, format_bytes
 from ..query import buffers, copied_bytes, crossings, fences, split_of, without_work
-from ..value import HOST, CopyIn, PlanValue, Span, Split
+from ..value import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, Span, Split
 from .choice import choice_as_dict, choice_lines
 from .fallback import fallback_lines
 from .rounding import precision_lines
@@ -171,15 +171,27 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
 
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
     lines = [f"split {split.id} on {plan.machine.devices[split.device].name}{wait}"]
-    lines += listed("in", [(c.node, f" from {_source(plan, c)}") for c in split.copies_in])
+    comes = _beside(split, COMING)
+    entering = [(c.node, f" from {_source(plan, c)}{comes}") for c in split.copies_in]
+    lines += listed("in", entering)
     counts = Counter(graph.nodes[n].op for n in split.nodes)
     text = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
     run = f"{count_of(len(split.nodes), 'node')} with {count_of(len(split.barriers), 'barrier')}"
     lines.append(f"  run  {run}: {text}")
     written = [(v, f" in place of {graph.nodes[s].name}") for v, s in split.in_place]
     lines += listed("over", written)
-    lines += listed("out", [(c.node, "") for c in split.copies_out])
+    leaves = _beside(split, LEAVING)
+    lines += listed("out", [(c.node, leaves) for c in split.copies_out])
     return lines + listed("seen", [(v, " by an observer") for v in split.observed])
+
+
+def _beside(split: Split, stage: str) -> str:
+    """Returns, of copies in or out, whether they run beside the work, and when they may begin."""
+    if stage not in split.aside:
+        return ""
+    after = [number for of, number in split.after(stage) if of == WORK and number != split.id]
+    once = f", once the work of {_splits(tuple(after))} is complete" if after else ""
+    return f", beside the work{once}"
 
 
 def _source(plan: PlanValue, copy: CopyIn) -> str:
@@ -355,6 +367,9 @@ def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
         "levels": split.levels,
         "observed": _node_names(plan, split.observed),
         "in_place": _node_names(plan, [value for value, _ in split.in_place]),
+        "aside": list(split.aside),
+        "orders": [order._asdict() for order in split.orders],
+        "hands_over": list(split.hands_over),
     }
 
 

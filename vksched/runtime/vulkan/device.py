@@ -42,6 +42,8 @@ class VulkanDevice:
             spec = dataclasses.replace(spec, limits=spec.limits.without_features())
         if left_out():
             spec = dataclasses.replace(spec, limits=dataclasses.replace(spec.limits, matrices=()))
+        # its recordings all go to one queue
+        spec = dataclasses.replace(spec, limits=dataclasses.replace(spec.limits, copy_queue=False))
         self._spec = spec
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
