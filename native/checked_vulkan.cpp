@@ -17,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #define EXPORT VISIBLE
 #define WRAP(result, name, ...)                                                                    \
@@ -92,7 +93,9 @@ namespace {
 
 struct Opened {
     VkPhysicalDevice physical = VK_NULL_HANDLE;
-    bool featured = false; // with what it has beyond Vulkan 1.1
+    bool featured = false;  // with what it has beyond Vulkan 1.1
+    bool timelines = false; // with timeline semaphores
+    std::vector<uint32_t> families; // of its queues
 };
 std::mutex opened_mutex;
 std::map<VkDevice, Opened> opened;
@@ -210,6 +213,12 @@ EXPORT int vksched_featured(VkDevice device)
     return find_opened(device).featured ? 1 : 0;
 }
 
+// Whether a device was opened with timeline semaphores.
+EXPORT int vksched_timelines(VkDevice device)
+{
+    return find_opened(device).timelines ? 1 : 0;
+}
+
 // ---- instance and device: kp::Manager
 
 WRAP(VkResult, vkCreateInstance, const VkInstanceCreateInfo* info,
@@ -234,6 +243,7 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
     // driver says of it, opens without
     VkResult result = VK_ERROR_FEATURE_NOT_PRESENT;
     bool featured = physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext;
+    bool timelines = false;
     if (featured) {
         const vksched::Features features(physical);
         std::vector<const char*> names(info->ppEnabledExtensionNames,
@@ -245,6 +255,7 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
         asked.ppEnabledExtensionNames = names.data();
         result = __real_vkCreateDevice(physical, &asked, allocator, device);
         featured = result == VK_SUCCESS;
+        timelines = featured && features.timelines.timelineSemaphore == VK_TRUE;
     }
     if (result != VK_SUCCESS) {
         result = __real_vkCreateDevice(physical, info, allocator, device);
@@ -252,7 +263,11 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
     note(result, device);
     if (result == VK_SUCCESS) {
         std::lock_guard<std::mutex> lock(opened_mutex);
-        opened[*device] = { physical, featured };
+        Opened& here = opened[*device];
+        here = { physical, featured, timelines, {} };
+        for (uint32_t i = 0; i < info->queueCreateInfoCount; i++) {
+            here.families.push_back(info->pQueueCreateInfos[i].queueFamilyIndex);
+        }
     }
     return result;
 }
@@ -309,6 +324,12 @@ WRAP(VkResult, vkCreateBuffer, VkDevice device, const VkBufferCreateInfo* info,
 {
     VkBufferCreateInfo with = *info; // kp lets only some kinds of buffers be copied
     with.usage |= VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    const std::vector<uint32_t> families = find_opened(device).families;
+    if (families.size() > 1) { // values of one page belong to one family or another at a time
+        with.sharingMode = VK_SHARING_MODE_CONCURRENT;
+        with.queueFamilyIndexCount = static_cast<uint32_t>(families.size());
+        with.pQueueFamilyIndices = families.data();
+    }
     VkResult result = note(__real_vkCreateBuffer(device, &with, allocator, buffer), buffer);
     tensor = {};
     tensor.buffer = *buffer;

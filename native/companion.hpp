@@ -61,6 +61,7 @@ struct InKp {
     PreferCached prefer_cached = nullptr;
     RequireSubgroup require_subgroup = nullptr;
     Featured featured = nullptr;
+    Featured timelines = nullptr;
     MakePipeline make_pipeline = nullptr;
     FillCache fill_cache = nullptr;
     ReadCache read_cache = nullptr;

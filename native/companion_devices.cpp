@@ -381,8 +381,11 @@ py::dict describe_device(VkInstance instance, VkPhysicalDevice device, uint32_t 
         }
     }
     entry["queue_families"] = family_list;
-    features["copy_queue"] = std::any_of(families.begin(), families.end(), is_copy_family);
     entry["compute_queue_family"] = compute_family;
+    const auto copies = std::find_if(families.begin(), families.end(), is_copy_family);
+    features["copy_queue"] = copies != families.end();
+    entry["copy_queue_family"] =
+      copies == families.end() ? py::object(py::none()) : py::int_(copies - families.begin());
     entry["timestamp_valid_bits"] = valid_bits;
 
     std::string why;

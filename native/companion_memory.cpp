@@ -132,6 +132,9 @@ void bind_memory(py::module_& m)
     m.def("featured",
           [](kp::Manager& manager) { return in_kp.featured(open_device(manager)) != 0; },
           py::arg("manager"), "Whether the device opened with what it has beyond Vulkan 1.1.");
+    m.def("timelines",
+          [](kp::Manager& manager) { return in_kp.timelines(open_device(manager)) != 0; },
+          py::arg("manager"), "Whether the device opened with timeline semaphores.");
     m.def("prefer_cached", [](bool on) { in_kp.prefer_cached(on); }, py::arg("on"),
           "Whether host tensors that this thread makes are to be fast for the host to read.");
     m.def("require_subgroup", [](uint32_t size) { in_kp.require_subgroup(size); }, py::arg("size"),

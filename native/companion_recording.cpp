@@ -21,19 +21,60 @@ using Clock = std::chrono::steady_clock;
 constexpr double CLOSE_LIMIT_S = 10.0;
 constexpr uint64_t SLICE_NS = 100'000'000; // between two looks at Ctrl-C
 
-// A VkQueue must be used by one thread at a time, and all sequences of a Manager share one.
-std::shared_ptr<std::mutex> queue_mutex(VkQueue queue)
+// A queue as recordings share it. A VkQueue must be used by one thread at a time. Where submissions
+// to several queues wait for each other, each one sets the timeline semaphore of its queue to the
+// number that it has there.
+class Line {
+  public:
+    Line(std::shared_ptr<kp::Manager> manager, bool ordered)
+      : manager_(std::move(manager)), device_(raw<VkDevice>(get(*manager_, ManagerDevice{})))
+    {
+        if (!ordered) {
+            return;
+        }
+        VkSemaphoreTypeCreateInfo type{};
+        type.sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO;
+        type.semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE;
+        VkSemaphoreCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO;
+        info.pNext = &type;
+        check(vkCreateSemaphore(device_, &info, nullptr, &semaphore), "vkCreateSemaphore");
+    }
+
+    Line(const Line&) = delete;
+    Line& operator=(const Line&) = delete;
+
+    ~Line()
+    {
+        if (raw<VkDevice>(get(*manager_, ManagerDevice{})) == device_) {
+            vkDestroySemaphore(device_, semaphore, nullptr);
+        }
+    }
+
+    std::mutex mutex;
+    VkSemaphore semaphore = VK_NULL_HANDLE; // none where nothing waits for it
+    uint64_t last = 0; // what the newest submission sets it to
+
+  private:
+    std::shared_ptr<kp::Manager> manager_;
+    VkDevice device_;
+};
+
+std::shared_ptr<Line> line_of(VkQueue queue, std::shared_ptr<kp::Manager> manager, bool ordered)
 {
     static std::mutex guard;
-    static std::map<VkQueue, std::weak_ptr<std::mutex>> mutexes;
+    static std::map<VkQueue, std::weak_ptr<Line>> lines;
     std::lock_guard<std::mutex> lock(guard);
-    std::shared_ptr<std::mutex> mutex = mutexes[queue].lock();
-    if (!mutex) {
-        mutex = std::make_shared<std::mutex>();
-        mutexes[queue] = mutex;
+    std::shared_ptr<Line> line = lines[queue].lock();
+    if (!line) {
+        line = std::make_shared<Line>(std::move(manager), ordered);
+        lines[queue] = line;
     }
-    return mutex;
+    return line;
 }
+
+// What a submission has to wait for on the device: a queue's submission, by its number.
+using Mark = std::pair<std::shared_ptr<Line>, uint64_t>;
 
 struct Access {
     VkPipelineStageFlags stage;
@@ -70,7 +111,10 @@ Access named_access(const std::string& name, bool before)
 // empty -> recording -> recorded -> pending -> recorded ...
 class Recording {
   public:
-    Recording(std::shared_ptr<kp::Manager> manager, std::shared_ptr<kp::Sequence> sequence)
+    // queue: which of the manager's the sequence is of. ordered: whether submissions wait for each
+    // other on the device, which takes timeline semaphores.
+    Recording(std::shared_ptr<kp::Manager> manager, std::shared_ptr<kp::Sequence> sequence,
+              uint32_t queue, bool ordered)
       : manager_(std::move(manager)), sequence_(std::move(sequence))
     {
         require_open(*manager_);
@@ -84,12 +128,14 @@ class Recording {
         if (pool_ == VK_NULL_HANDLE || commands_ == VK_NULL_HANDLE) {
             throw Failure("vkAllocateCommandBuffers", VK_ERROR_OUT_OF_HOST_MEMORY);
         }
-        queue_mutex_ = queue_mutex(queue_);
+        line_ = line_of(queue_, manager_, ordered);
 
         const auto physical = raw<VkPhysicalDevice>(get(*manager_, ManagerPhysical{}));
         const auto families = queue_families(physical);
-        const uint32_t family = get(*manager_, ManagerFamilies{}).at(0);
-        valid_bits_ = families.at(family).timestampValidBits;
+        const uint32_t family = get(*manager_, ManagerFamilies{}).at(queue);
+        copies_only_ = (families.at(family).queueFlags & VK_QUEUE_COMPUTE_BIT) == 0;
+        // such a queue cannot reset queries
+        valid_bits_ = copies_only_ ? 0 : families.at(family).timestampValidBits;
         VkPhysicalDeviceProperties properties{};
         vkGetPhysicalDeviceProperties(physical, &properties);
         period_ns_ = properties.limits.timestampPeriod;
@@ -235,8 +281,8 @@ class Recording {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         require_recording("barrier");
-        const Access from = named_access(source, true);
-        const Access to = named_access(destination, false);
+        const Access from = named_access(here(source), true);
+        const Access to = named_access(here(destination), false);
         VkMemoryBarrier barrier{};
         barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
         barrier.srcAccessMask = from.access;
@@ -257,9 +303,18 @@ class Recording {
         state_ = State::recorded;
     }
 
-    // Without the GIL.
-    void submit()
+    // after: recordings of this device; what their last submissions do is complete, and seen, before
+    // this one begins. Without the GIL.
+    void submit(const std::vector<std::shared_ptr<Recording>>& after)
     {
+        std::map<std::shared_ptr<Line>, uint64_t> marks;
+        for (const auto& other : after) {
+            const Mark mark = other->mark();
+            if (!mark.first->semaphore) {
+                throw std::runtime_error("[submit] expected recordings that are ordered, got another");
+            }
+            marks[mark.first] = std::max(marks[mark.first], mark.second);
+        }
         std::unique_lock<std::mutex> lock(mutex_);
         require_usable("submit");
         if (state_ != State::recorded) {
@@ -279,13 +334,39 @@ class Recording {
         info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
         info.commandBufferCount = 1;
         info.pCommandBuffers = &commands_;
+        std::vector<VkSemaphore> semaphores;
+        std::vector<uint64_t> values;
+        for (const auto& [line, value] : marks) {
+            semaphores.push_back(line->semaphore);
+            values.push_back(value);
+        }
+        const std::vector<VkPipelineStageFlags> stages(marks.size(),
+                                                       VK_PIPELINE_STAGE_ALL_COMMANDS_BIT);
+        uint64_t number = 0;
+        VkTimelineSemaphoreSubmitInfo timeline{};
+        timeline.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
+        timeline.waitSemaphoreValueCount = static_cast<uint32_t>(values.size());
+        timeline.pWaitSemaphoreValues = values.data();
+        timeline.signalSemaphoreValueCount = 1;
+        timeline.pSignalSemaphoreValues = &number;
+        if (line_->semaphore) {
+            info.pNext = &timeline;
+            info.waitSemaphoreCount = static_cast<uint32_t>(semaphores.size());
+            info.pWaitSemaphores = semaphores.data();
+            info.pWaitDstStageMask = stages.data();
+            info.signalSemaphoreCount = 1;
+            info.pSignalSemaphores = &line_->semaphore;
+        }
         submitted_ = false;
         VkResult result = VK_SUCCESS;
         {
-            std::lock_guard<std::mutex> queue_lock(*queue_mutex_);
+            std::lock_guard<std::mutex> queue_lock(line_->mutex);
+            number = ++line_->last; // in the order in which the queue gets them
             result = vkQueueSubmit(queue_, 1, &info, fence_);
         }
         note_lost(result, "vkQueueSubmit");
+        number_ = number;
+        waited_for_ = std::move(marks);
         submitted_ = true;
         pending_ = true;
         ++generation_;
@@ -383,7 +464,8 @@ class Recording {
         }
         idle = left_.wait_for(lock, limit, [this] { return waiters_ == 0; }) && idle;
         if (!idle) {
-            new Kept{ manager_, sequence_, std::move(algorithms_), std::move(tensors_) };
+            new Kept{ manager_,          sequence_, std::move(algorithms_), std::move(tensors_),
+                      std::move(waited_for_), line_ };
             end_without_destructors();
             return false;
         }
@@ -392,6 +474,8 @@ class Recording {
         vkDestroyQueryPool(device_, queries_, nullptr);
         algorithms_.clear();
         tensors_.clear();
+        waited_for_.clear();
+        line_.reset();
         return true;
     }
 
@@ -402,7 +486,26 @@ class Recording {
         std::shared_ptr<kp::Sequence> sequence;
         std::vector<std::shared_ptr<kp::Algorithm>> algorithms;
         std::vector<std::shared_ptr<kp::Tensor>> tensors;
+        std::map<std::shared_ptr<Line>, uint64_t> waited_for;
+        std::shared_ptr<Line> line;
     };
+
+    // What another submission waits for to come after the last one of this.
+    Mark mark()
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        require_usable("submit");
+        if (!submitted_) {
+            throw std::runtime_error("[submit] expected a submitted recording to wait for, got another");
+        }
+        return { line_, number_ };
+    }
+
+    // Queues that only copy know no shaders.
+    std::string here(const std::string& name) const
+    {
+        return copies_only_ && (name == "device" || name == "shader") ? "copy" : name;
+    }
 
     void require_usable(const char* what) const
     {
@@ -465,7 +568,8 @@ class Recording {
     std::vector<std::shared_ptr<kp::Tensor>> tensors_;       // those of all copies
     VkPipeline bound_pipeline_ = VK_NULL_HANDLE;
     VkDescriptorSet bound_set_ = VK_NULL_HANDLE;
-    std::shared_ptr<std::mutex> queue_mutex_;
+    std::shared_ptr<Line> line_;
+    bool copies_only_ = false;
     VkDevice device_ = VK_NULL_HANDLE;
     VkQueue queue_ = VK_NULL_HANDLE;
     VkCommandPool pool_ = VK_NULL_HANDLE;
@@ -481,6 +585,8 @@ class Recording {
     State state_ = State::empty;
     int waiters_ = 0;
     uint64_t generation_ = 0;
+    uint64_t number_ = 0; // of the last submission, in its line
+    std::map<std::shared_ptr<Line>, uint64_t> waited_for_; // by that submission
     bool submitted_ = false;
     bool pending_ = false;
     bool lost_ = false;
@@ -493,15 +599,16 @@ void bind_recording(py::module_& m)
 {
     using no_gil = py::call_guard<py::gil_scoped_release>;
     py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
-      .def(py::init<std::shared_ptr<kp::Manager>, std::shared_ptr<kp::Sequence>>(),
-           py::arg("manager"), py::arg("sequence"))
+      .def(py::init<std::shared_ptr<kp::Manager>, std::shared_ptr<kp::Sequence>, uint32_t, bool>(),
+           py::arg("manager"), py::arg("sequence"), py::arg("queue") = 0, py::arg("ordered") = false)
       .def("begin", &Recording::begin)
       .def("dispatch", &Recording::dispatch, py::arg("algorithm"), py::arg("groups"), py::arg("push"))
       .def("copy", &Recording::copy, py::arg("source"), py::arg("target"), py::arg("source_word"),
            py::arg("target_word"), py::arg("words"))
       .def("barrier", &Recording::barrier, py::arg("source"), py::arg("destination"))
       .def("end", &Recording::end)
-      .def("submit", &Recording::submit, no_gil())
+      .def("submit", &Recording::submit,
+           py::arg("after") = std::vector<std::shared_ptr<Recording>>{}, no_gil())
       .def("wait", &Recording::wait, py::arg("timeout_s"))
       .def("done", &Recording::done, no_gil())
       .def_property_readonly("pending", &Recording::pending, no_gil())

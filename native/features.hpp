@@ -57,6 +57,7 @@ struct Features {
     VkPhysicalDeviceSubgroupSizeControlFeaturesEXT subgroup_sizes{};
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices{};
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
+    VkPhysicalDeviceTimelineSemaphoreFeatures timelines{};
     std::vector<const char*> extensions;
 };
 

@@ -183,11 +183,8 @@ class LazySession:
     def carry_out(self, slot: int, number: int, stage: str) -> None:
         split = self.plan.splits[number]
         items: list[CopyIn | int | CopyOut] = [*split.copies_in, *split.nodes, *split.copies_out]
-        begin = len(split.copies_in) if COMING in split.aside else 0
-        end = len(items) - (len(split.copies_out) if LEAVING in split.aside else 0)
-        part = {COMING: range(begin), WORK: range(begin, end), LEAVING: range(end, len(items))}
         group: list[CopyIn | int | CopyOut] = []
-        for position in part[stage]:
+        for position in split.stages[stage]:
             item = items[position]
             if position in split.barriers:
                 self._together(slot, group)

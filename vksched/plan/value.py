@@ -117,6 +117,15 @@ class Split:
     hands_over: tuple[int, ...] = ()
 
     @property
+    def stages(self) -> dict[str, range]:
+        """The positions of the items of each submission, in (copies_in + nodes + copies_out)."""
+        end = len(self.copies_in) + len(self.nodes) + len(self.copies_out)
+        comes = len(self.copies_in) if COMING in self.aside else 0
+        leaves = end - len(self.copies_out) if LEAVING in self.aside else end
+        parts = {COMING: range(comes), WORK: range(comes, leaves), LEAVING: range(leaves, end)}
+        return {s: part for s, part in parts.items() if s == WORK or s in self.aside}
+
+    @property
     def begins(self) -> tuple[int, ...]:
         """The positions of the items that begin another submission, in (copies_in + nodes +
         copies_out).

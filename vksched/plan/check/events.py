@@ -308,13 +308,9 @@ class Narrator:
                 Item(item.name, position in barriers, item.reads, item.writes)
                 for position, item in enumerate(items)
             ]
-        begin = len(split.copies_in) if COMING in split.aside else 0
-        end = len(split.copies_in) + len(split.nodes) if LEAVING in split.aside else len(items)
-        stages = {COMING: items[:begin], WORK: items[begin:end], LEAVING: items[end:]}
         return {
-            stage: (*found, self._sequence_word(split, stage))
-            for stage, found in stages.items()
-            if stage == WORK or stage in split.aside
+            stage: (*(items[at] for at in part), self._sequence_word(split, stage))
+            for stage, part in (split.stages if not on_cpu else {WORK: range(len(items))}).items()
         }
 
     def _sequence_word(self, split: Split, stage: str) -> Item:

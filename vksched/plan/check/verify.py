@@ -19,8 +19,8 @@ from ...errors import PlanError
 from ...graph import Node
 from .. import cost
 from ..value import (
-    COMING,
     HOST,
+    WORK,
     PlanValue,
     Span,
     Split,
@@ -372,8 +372,9 @@ def _words_used(
 ) -> tuple[WordSet, WordSet]:
     """Returns the words that the work of a split reads, and those that it writes."""
     read, written = WordSet(), WordSet()
-    begin = len(split.copies_in) if COMING in split.aside else 0
-    for operands, results in itertools.islice(_accesses(plan, split, spans), begin, None):
+    part = split.stages[WORK]
+    every = _accesses(plan, split, spans)
+    for operands, results in itertools.islice(every, part.start, part.stop):
         read.add(*(span for _, span in operands))
         written.add(*(spans[value] for value in results))
     return read, written

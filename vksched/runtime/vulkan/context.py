@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DeviceError, OutOfMemory, ShaderError
+from ...switches import word_of
 from . import binding
 from .binding import describe_devices, errors, kp_errors
 from .buffers import Buffer, HostBuffer
@@ -46,13 +47,40 @@ MAX_BUFFER_BYTES = (1 << 32) - 4
 """kp counts bytes in 32 bits."""
 
 
+COPY_PATHS = ("own", "same", "off")
+"""What VKSCHED_COPY_QUEUE may be."""
+
+
+def is_same_queue() -> bool:
+    """Returns whether copies of their own are to go to the queue of all others, for tests."""
+    return word_of("VKSCHED_COPY_QUEUE", COPY_PATHS) == "same"
+
+
+def _open(described: dict[str, Any], index: int, name: str) -> tuple[str, Any]:
+    """Returns where recordings of copies go, and the open device."""
+    path = word_of("VKSCHED_COPY_QUEUE", COPY_PATHS)
+    compute, copies = (described.get(f"{kind}_queue_family") for kind in ("compute", "copy"))
+    knows = hasattr(binding.companion, "timelines")  # else it was built before there were queues
+    if knows and copies is not None and path in ("", "own"):
+        with contextlib.suppress(DeviceError), kp_errors("open", name):
+            manager = binding.kp.Manager(index, [compute, copies], [])
+            binding.companion.require_open(manager)
+            return "own", manager
+    with kp_errors("open", name):
+        manager = binding.kp.Manager(index, [], [])
+        binding.companion.require_open(manager)
+    return ("same" if knows and path == "same" else ""), manager
+
+
 # -- context ---------------------------------------------------------------------------------------
 
 
 class Context:
     """One opened logical device; opening the same index again gives another one.
 
-    featured: whether it opened with what it has beyond Vulkan 1.1, as drivers list it.
+    featured: whether it opened with what it has beyond Vulkan 1.1, as drivers list it. copies:
+    where recordings of copies go: "own", a queue that only copies; "same", the queue of all others;
+    "", there are none.
 
     Raises:
         DeviceError: there is no such device, or it cannot be opened.
@@ -77,10 +105,9 @@ class Context:
             limits["maxStorageBufferRange"],
             limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
         )
-        with kp_errors("open", name):
-            manager = binding.kp.Manager(index, [], [])
-            binding.companion.require_open(manager)
-            self.featured: bool = binding.companion.featured(manager)
+        self.copies, manager = _open(described, index, name)
+        self.featured: bool = binding.companion.featured(manager)
+        self._ordered = bool(self.copies) and binding.companion.timelines(manager)
         self._device = DeviceHandle(index, name, manager)
         self._finalizer = weakref.finalize(self, DeviceHandle.destroy_at_exit, self._device)
 
@@ -158,15 +185,19 @@ class Context:
             self._device.counters.pipelines += 1
         return Pipeline(self._device, native)
 
-    def recording(self) -> Recording:
-        """Returns an empty recording."""
+    def recording(self, copies: bool = False) -> Recording:
+        """Returns an empty recording. copies: it copies only, beside others where there is a queue
+        for that.
+        """
         self._device.require_open("recording")
+        manager, queue = self._device.manager, int(copies and self.copies == "own")
         with kp_errors("recording", self.name):
-            sequence = self._device.manager.sequence()
-            native = binding.companion.Recording(self._device.manager, sequence)
+            sequence = manager.sequence(queue)
+            more = (queue, self._ordered) if self.copies else ()
+            native = binding.companion.Recording(manager, sequence, *more)
         with self._device.lock:
             self._device.counters.recordings += 1
-        return Recording(self._device, native, sequence)
+        return Recording(self._device, native, sequence, self._ordered)
 
     def free_bytes(self) -> int:
         """Returns the free bytes of the largest device-local heap.

@@ -18,16 +18,16 @@ from ...graph import Graph
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...ops.core.late import Held
-from ...plan.value import CopyIn, CopyOut, PlanValue, Split
+from ...plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
 from ...types import NDArray, Progress, TensorType
 from ..device import Gauge, Times
 from .ahead import UploadAhead
 from .buffers import Buffer, HostBuffer
-from .context import Context, Recording, Wanted
+from .context import Context, Recording, Wanted, is_same_queue
 from .handle import CLOSE_LIMIT_S
 from .memory import DeviceStates, WeightStore, WordView
 from .probe import PLANNED_SHARE
-from .recorder import ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
+from .recorder import ASIDE_ECHO, ASIDE_WORDS, ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
 from .shaders import left_out
 
 B = TypeVar("B", Buffer, HostBuffer)
@@ -42,8 +42,9 @@ class VulkanDevice:
             spec = dataclasses.replace(spec, limits=spec.limits.without_features())
         if left_out():
             spec = dataclasses.replace(spec, limits=dataclasses.replace(spec.limits, matrices=()))
-        # its recordings all go to one queue
-        spec = dataclasses.replace(spec, limits=dataclasses.replace(spec.limits, copy_queue=False))
+        copy_queue = bool(self.context.copies) and (spec.limits.copy_queue or is_same_queue())
+        limits = dataclasses.replace(spec.limits, copy_queue=copy_queue)
+        spec = dataclasses.replace(spec, limits=limits)
         self._spec = spec
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
@@ -102,17 +103,26 @@ class _Slot:
         self.activations: list[Buffer] = []
         self.inbox: list[HostBuffer] = []
         self.outbox: list[HostBuffer] = []
-        self.recordings: dict[int, tuple[Recording, ...]] = {}
+        self.recordings: dict[int, dict[str, tuple[Recording, ...]]] = {}
+        """By split and stage."""
         self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
+        beside = [s.id for s in splits if s.aside]
+        self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(beside)}
+        self.aside: HostBuffer | None = None
         self.tickets: dict[int, int] = {}
         """By split, of the run that submitted it last, or was about to."""
         self.order: dict[int, int] = {}
         """By split, the number of its last submission."""
+        self.given: dict[int, int] = {}
+        """By split, the run whose copies out the copy queue got last."""
         self._buffers: list[Buffer] = []
         self._views: dict[int, WordView] = {}
         try:
             self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits)), read=True))
             self.status.array[:] = 0
+            if beside:
+                words = ASIDE_WORDS * len(beside)
+                self.aside = self._keep(context.host(words, read=True))
             for words in memory.activation_pages:
                 self.activations.append(self._keep(context.storage(words)))
             for words in memory.inbox_pages:
@@ -156,6 +166,7 @@ class VulkanSession:
         self._graph: Graph = plan.graph
         self._index = index
         self._splits = tuple(s for s in plan.splits if s.device == index)
+        self._by_id = {split.id: split for split in self._splits}
         self._outboxes: dict[int, CopyOut] = {
             copy.node: copy for split in self._splits for copy in split.copies_out
         }
@@ -178,8 +189,8 @@ class VulkanSession:
             for _ in range(plan.copies):
                 self._slots.append(_Slot(self._context, plan, index, self._splits))
                 for split in self._splits:
-                    recordings = self._recorder.record(split, self._slots[-1])
-                    self._slots[-1].recordings[split.id] = recordings
+                    recorded = self._recorder.record(split, self._slots[-1])
+                    self._slots[-1].recordings[split.id] = recorded
             undo.pop_all()
 
     def _compile(self, wanted: Collection[Wanted]) -> None:
@@ -203,29 +214,60 @@ class VulkanSession:
         again = memory.tickets.get(split) == ticket  # an interrupt came, maybe after the device's
         memory.tickets[split] = ticket
         memory.order[split] = next(self._numbers)
-        for recording in memory.recordings[split]:
+        made = self._by_id[split]
+        if memory.aside is not None and made.aside:
+            memory.aside.array[memory.aside_of[split] + TICKET] = ticket
+        if COMING in made.aside:
+            self._hand_over(memory, split, COMING, again)
+        self._hand_over(memory, split, WORK, again)
+        for number in made.hands_over:
+            if number in memory.order:  # else its submission was dropped
+                self._hand_over(memory, number, LEAVING, again)
+
+    def _hand_over(self, memory: _Slot, split: int, stage: str, again: bool = False) -> None:
+        """Submits a stage of a split, behind what it waits for. again: but what is under way."""
+        recordings = memory.recordings
+        after = [recordings[n][of][-1] for of, n in self._by_id[split].after(stage)]
+        for recording in recordings[split][stage]:
             if not (again and recording.pending):
-                recording.submit()
+                recording.submit(after)
+                after = []
+        if stage == LEAVING:
+            memory.given[split] = memory.tickets[split]
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
-        """One fence for all that was submitted before: a queue ends its submissions in order."""
-        recordings, order = self._slots[slot].recordings, self._slots[slot].order
+        """One fence for all work that was submitted before, as a queue ends its submissions in
+        order, and one for copies out that run beside it.
+        """
+        limit_s = time.monotonic() + timeout_s
+        memory = self._slots[slot]
+        recordings, order = memory.recordings, memory.order
         until = order.get(split, math.inf)  # one that was dropped is behind all others
-        last = recordings[split][-1]
-        last.wait(timeout_s)
-        for number, parts in recordings.items():
-            for recording in parts if order.get(number, -1) <= until else ():
-                if recording is not last and recording.pending and not recording.done():
+        recordings[split][WORK][-1].wait(timeout_s)
+        ended = [number for number, at in order.items() if at <= until]
+        leaving = [number for number in ended if LEAVING in recordings[number]]
+        for number in leaving:
+            if memory.given.get(number) != memory.tickets[number]:
+                self._hand_over(memory, number, LEAVING)
+        for number in leaving:
+            recordings[number][LEAVING][-1].wait(max(0.0, limit_s - time.monotonic()))
+        for number in ended:
+            for recording in itertools.chain.from_iterable(recordings[number].values()):
+                if recording.pending and not recording.done():
                     recording.wait(timeout_s)  # its own fence comes a moment after its work
 
     def ends_s(self, slot: int, split: int) -> float | None:
-        parts = self._slots[slot].recordings[split]
+        parts = self._slots[slot].recordings[split][WORK]
         return None if any(part.pending and not part.done() for part in parts) else -math.inf
 
     def check(self, slot: int, split: int, ticket: int) -> None:
         memory = self._slots[slot]
         at = memory.status_of[split]
         echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
+        if memory.aside is not None:
+            words, beside = memory.aside.array, self._by_id[split].aside
+            echoes = [int(words[memory.aside_of[split] + ASIDE_ECHO[stage]]) for stage in beside]
+            echo = next((each for each in echoes if each != ticket), echo)
         if echo != ticket:
             raise DeviceLost(
                 f"[check] {self._device.name}: expected sequence word {ticket} after split "
@@ -242,7 +284,7 @@ class VulkanSession:
         return self._slots[slot].view(self._outboxes[node], self._graph.nodes[node].type).read()
 
     def times_s(self, slot: int, split: int) -> Times:
-        each = [r.duration_s() for r in self._slots[slot].recordings[split]]
+        each = [r.duration_s() for r in self._slots[slot].recordings[split][WORK]]
         known = [t for t in each if t is not None]
         return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
 
@@ -253,7 +295,8 @@ class VulkanSession:
         stuck: list[DeviceError] = []
         limit = time.monotonic() + CLOSE_LIMIT_S  # for all: one that hangs holds up the others
         for slot in self._slots:
-            for recording in (r for parts in slot.recordings.values() for r in parts):
+            stages = (parts for recorded in slot.recordings.values() for parts in recorded.values())
+            for recording in itertools.chain.from_iterable(stages):
                 try:
                     recording.close(max(0.0, limit - time.monotonic()))
                 except DeviceError as error:

@@ -325,7 +325,7 @@ class _Stage:
 
     def __init__(self, context: Context, words: int, reads: bool = False) -> None:
         self.host: HostBuffer = context.host(words, zeroed=False, read=reads)
-        self._recording: Recording = context.recording()
+        self._recording: Recording = context.recording(copies=True)
         self._pending = False
 
     def copy(self, source: Buffer, target: Buffer, at: int, to: int, words: int) -> None:

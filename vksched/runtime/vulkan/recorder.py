@@ -3,6 +3,8 @@
 Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
                        | copies out (activations -> outbox), ticket -> status word | barrier to host
 
+Copies that run beside the work are recordings of their own, each with its ticket and its barriers.
+
 A barrier orders dispatches alone where no copy is near: then drivers need not wait for their copy
 engines. A node that alone takes longer than drivers allow is spread over several recordings.
 """
@@ -19,7 +21,17 @@ from ...ops.core.lower import Lowering
 from ...ops.core.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ...plan import cost
 from ...plan.make.split import SUBMISSION_S
-from ...plan.value import CopyIn, CopyOut, PlanValue, Span, Split, scratch_of
+from ...plan.value import (
+    COMING,
+    LEAVING,
+    WORK,
+    CopyIn,
+    CopyOut,
+    PlanValue,
+    Span,
+    Split,
+    scratch_of,
+)
 from .buffers import Buffer
 from .context import Context, Pipeline, Recording, Wanted
 from .memory import DeviceStates, WeightStore
@@ -28,6 +40,10 @@ from .shaders import Shader, load_shader
 TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
 """Words of a split in its slot's status buffer: number given by the host, number written back,
 error bits.
+"""
+ASIDE_ECHO, ASIDE_WORDS = {COMING: 1, LEAVING: 2}, 4
+"""Words of a split in its slot's buffer for copies beside the work: first the ticket, then what
+each stage has written back. It is apart, as kernels bind all of the other one.
 """
 
 
@@ -57,12 +73,20 @@ class SlotMemory(Protocol):
     @property
     def status_of(self) -> dict[int, int]: ...
 
+    @property
+    def aside(self) -> Buffer | None: ...
+
+    @property
+    def aside_of(self) -> dict[int, int]: ...
+
 
 class _Commands:
     """Recordings under way. The last one is written to; this knows its commands since a barrier."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, copies: bool = False) -> None:
+        """copies: for the queue that copies."""
         self._context = context
+        self._copies = copies
         self.parts: list[Recording] = []
         self.next_part()
 
@@ -73,7 +97,7 @@ class _Commands:
         """
         if self.parts:
             self.parts[-1].end()
-        self.parts.append(self._context.recording())
+        self.parts.append(self._context.recording(self._copies))
         self.parts[-1].begin()
         self.parts[-1].barrier("device", "device")
         self._copied = self._dispatched = False
@@ -100,11 +124,11 @@ class _Commands:
         self.parts[-1].barrier(around, around)
         self._copied = self._dispatched = False
 
-    def finish(self, status: Buffer, at: int) -> tuple[Recording, ...]:
+    def finish(self, ticket: _Place, echo: _Place) -> tuple[Recording, ...]:
         """Ends with the ticket, which no dispatch comes after."""
         if self._dispatched:
             self.barrier(copies_follow=True)
-        self.copy(_Place(status, at + TICKET), _Place(status, at + ECHO), 1)
+        self.copy(ticket, echo, 1)
         self.parts[-1].barrier("device", "host")
         self.parts[-1].end()
         return tuple(self.parts)
@@ -155,9 +179,14 @@ class Recorder:
                 found[module, values, count, shader.push_bytes, dispatch.subgroup] = None
         return tuple(found)
 
-    def record(self, split: Split, slot: SlotMemory) -> tuple[Recording, ...]:
-        """Returns one recording, or several where one submission would take too long."""
-        commands = _Commands(self._context)
+    def record(self, split: Split, slot: SlotMemory) -> dict[str, tuple[Recording, ...]]:
+        """Returns for each stage one recording, or several where one submission of work would take
+        too long.
+        """
+        return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
+
+    def _record_stage(self, split: Split, slot: SlotMemory, stage: str) -> tuple[Recording, ...]:
+        commands = _Commands(self._context, copies=stage != WORK)
         first_out = len(split.copies_in) + len(split.nodes)
         last_barrier = max((b for b in split.barriers if b <= first_out), default=-1)
         items: tuple[CopyIn | int | CopyOut, ...] = (
@@ -165,7 +194,8 @@ class Recorder:
             *split.nodes,
             *split.copies_out,
         )
-        for position, item in enumerate(items):
+        for position in split.stages[stage]:
+            item = items[position]
             if position in split.barriers:
                 # the last one before the copies out stands for those without one, too
                 commands.barrier(position == last_barrier or position >= first_out)
@@ -178,7 +208,12 @@ class Recorder:
                 commands.copy(self._place(item.node, slot), target, item.outbox.words)
             else:
                 self._record_node(commands, item, slot, split)
-        return commands.finish(slot.status, slot.status_of[split.id])
+        if stage == WORK:
+            at, status = slot.status_of[split.id], slot.status
+            return commands.finish(_Place(status, at + TICKET), _Place(status, at + ECHO))
+        assert slot.aside is not None
+        at, echo = slot.aside_of[split.id], ASIDE_ECHO[stage]
+        return commands.finish(_Place(slot.aside, at + TICKET), _Place(slot.aside, at + echo))
 
     def close(self) -> None:
         for pipeline in self.pipelines.values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import binding
@@ -18,6 +19,9 @@ from .handle import CLOSE_LIMIT_S, DeviceHandle
 
 if TYPE_CHECKING:
     from .buffers import Buffer
+
+FENCES_LIMIT_S = 120.0
+"""How long the host waits for what a submission has to come after, without semaphores."""
 
 
 class Pipeline:
@@ -37,10 +41,14 @@ class Pipeline:
 class Recording:
     """Commands recorded once and submitted any number of times, one submission at a time."""
 
-    def __init__(self, device: DeviceHandle, native: Any, sequence: Any) -> None:
+    def __init__(
+        self, device: DeviceHandle, native: Any, sequence: Any, ordered: bool = False
+    ) -> None:
+        """ordered: whether the device itself can let a submission wait for others."""
         self._device = device
         self._native: Any = native
         self._sequence: Any = sequence
+        self._ordered = ordered
         with self._device.lock:
             self._device.recordings.add(self)
 
@@ -74,10 +82,20 @@ class Recording:
         with errors("end", self._device.name):
             self._open_native().end()
 
-    def submit(self) -> None:
-        """Hands the commands to the device and returns at once."""
+    def submit(self, after: Sequence[Recording] = ()) -> None:
+        """Hands the commands to the device and returns at once.
+
+        after: submitted recordings of the same device, which are to be complete before this begins.
+            A device without timeline semaphores lets the host wait for their fences.
+        """
+        if after and not self._ordered:
+            for other in after:
+                other.wait(FENCES_LIMIT_S)
         with errors("submit", self._device.name):
-            self._open_native().submit()
+            if after and self._ordered:
+                self._open_native().submit([other._open_native() for other in after])
+            else:
+                self._open_native().submit()
         with self._device.lock:
             self._device.counters.submissions += 1
 

@@ -1,0 +1,171 @@
+"""Copies beside work on Vulkan devices: submissions of their own, ordered by semaphores or fences.
+
+Drivers with one queue take both there (VKSCHED_COPY_QUEUE=same): the way is the same, nothing
+overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.plan.make import aside
+from vksched.plan.value import COMING, LEAVING, Span
+from vksched.runtime.vulkan import binding
+from vksched.runtime.vulkan.context import Context
+from vksched.runtime.vulkan.device import VulkanSession
+from vksched.runtime.vulkan.memory import download, upload
+from vksched.types import NDArray
+
+SIDE = 48
+LAYERS = 6
+
+
+@pytest.fixture(params=["semaphores", "fences"])
+def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Copies, however small, go a way of their own on devices that are opened now."""
+    monkeypatch.setenv("VKSCHED_COPY_QUEUE", "same")
+    monkeypatch.setattr(aside, "LEAST_BYTES", 1)
+    if request.param == "fences":
+        monkeypatch.setattr(binding.companion, "timelines", lambda manager: False)
+    yield request.param
+
+
+@pytest.fixture
+def gpus(devices: list[str]) -> list[str]:
+    found = [name for name in devices if name != "cpu"]
+    if not found:
+        pytest.skip("no device with queues")
+    return found
+
+
+def streamed(gpus: list[str], rng: np.random.Generator) -> tuple[Any, Any, list[NDArray]]:
+    """Products with weights in host memory, whose results cross from device to device."""
+    y, placement = vs.input("x", (SIDE, SIDE)), {}
+    weights: list[NDArray] = []
+    for layer in range(LAYERS):
+        weights.append(rng.standard_normal((SIDE, SIDE), dtype=np.float32) / 8)
+        weight = vs.weight(weights[-1], name=f"w{layer}")
+        y = vs.matmul(y, weight, name=f"p{layer}")
+        placement |= {weight: "cpu", y: gpus[layer * len(gpus) // LAYERS]}
+    return y, placement, weights
+
+
+def test_runs_in_flight_are_right_and_use_the_way_of_their_own(
+    gpus: list[str], rng: np.random.Generator, copies: str
+) -> None:
+    y, placement, weights = streamed(gpus, rng)
+    with vs.Scheduler(gpus, copies=2, optimize=False) as sched:
+        run = sched.compile(y, placement)
+        splits = run.plan.splits
+        assert all(COMING in split.aside for split in splits) and len(splits) >= LAYERS // 2
+        assert LEAVING in splits[-1].aside
+        for _ in range(3):
+            feeds = [rng.standard_normal((SIDE, SIDE), dtype=np.float32) for _ in range(4)]
+            for feed, future in [(feed, run.submit(x=feed)) for feed in feeds]:
+                expected = feed
+                for weight in weights:
+                    expected = expected @ weight
+                np.testing.assert_allclose(future.result(), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_copies_out_are_handed_over_behind_the_next_copies_in(
+    gpus: list[str], rng: np.random.Generator, copies: str
+) -> None:
+    y, placement, weights = streamed(gpus[:1], rng)
+    results = [tensor for tensor in placement if tensor.op == "matmul"]
+    assert results[-1] is y
+    with vs.Scheduler(gpus[:1], optimize=False) as sched:
+        run = sched.compile(results, placement)
+        assert sum(len(split.hands_over) for split in run.plan.splits) == len(run.plan.splits) - 1
+        expected = rng.standard_normal((SIDE, SIDE), dtype=np.float32)
+        for weight, found in zip(weights, run(x=expected), strict=True):
+            expected = expected @ weight
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_copy_out_that_the_driver_drops_is_found(
+    gpus: list[str], rng: np.random.Generator, copies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y, placement, weights = streamed(gpus[:1], rng)
+    hand_over = VulkanSession._hand_over
+
+    def dropping(self: VulkanSession, memory: Any, split: int, stage: str, *more: Any) -> None:
+        if stage != LEAVING:
+            hand_over(self, memory, split, stage, *more)
+        else:
+            memory.given[split] = memory.tickets[split]
+
+    monkeypatch.setattr(VulkanSession, "_hand_over", dropping)
+    with vs.Scheduler(gpus[:1], optimize=False) as sched:
+        run = sched.compile(y, placement)
+        with pytest.warns(vs.VkschedWarning, match="sequence word"):
+            found = run(x=np.ones((SIDE, SIDE), np.float32))  # on the CPU in the end
+    expected = np.ones((SIDE, SIDE), np.float32)
+    for weight in weights:
+        expected = expected @ weight
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_uploads_and_downloads_go_that_way_too(
+    gpus: list[str], rng: np.random.Generator, copies: str
+) -> None:
+    context = Context(int(gpus[0].split(":")[1]), gpus[0])
+    try:
+        assert context.copies == "same" and context._ordered == (copies == "semaphores")
+        buffer = context.storage(3000)
+        array = rng.standard_normal(2000, dtype=np.float32)
+        upload(context, buffer, [array], at_word=16)
+        words = download(context, buffer, Span(0, 16, 2000))
+        assert np.array_equal(words.view(np.float32), array)
+    finally:
+        context.close()
+
+
+def test_a_submission_waits_for_others_and_only_for_those_that_there_are(
+    gpus: list[str], copies: str
+) -> None:
+    context = Context(int(gpus[0].split(":")[1]), gpus[0])
+    try:
+        buffers = [context.host(64) for _ in range(4)]
+        buffers[0].array[:] = 7
+        chain = []
+        for number, (source, target) in enumerate(pairwise(buffers)):
+            recording = context.recording(copies=number % 2 == 0)
+            recording.begin()
+            recording.barrier("device", "device")
+            recording.copy(source, target, 0, 0, 64)
+            recording.barrier("device", "host")
+            recording.end()
+            chain.append(recording)
+        if copies == "semaphores":
+            with pytest.raises(vs.DeviceError, match="expected a submitted recording"):
+                chain[1].submit([chain[0]])
+        for _ in range(3):
+            chain[0].submit()
+            chain[1].submit([chain[0]])
+            chain[2].submit([chain[1], chain[0]])
+            for recording in chain:
+                recording.wait(60.0)
+            assert (buffers[3].array == 7).all()
+    finally:
+        context.close()
+
+
+def test_on_drivers_with_one_queue_nothing_changes(
+    gpus: list[str], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "LEAST_BYTES", 1)
+    described = binding.describe_devices()
+    y, placement, _ = streamed(gpus, rng)
+    with vs.Scheduler(gpus, optimize=False) as sched:
+        plan = sched.compile(y, placement).plan
+    for split in plan.splits:
+        index = int(plan.machine.devices[split.device].name.split(":")[1])
+        has_queue = described[index]["copy_queue_family"] is not None
+        assert bool(split.aside) == has_queue
