@@ -281,7 +281,8 @@ py::dict describe_device(VkInstance instance, VkPhysicalDevice device, uint32_t 
     entry["driver_version"] = driver_version_text(properties.driverVersion, properties.vendorID);
     entry["driver_name"] = "";
     entry["driver_info"] = "";
-    for (const char* key : { "driver_id", "uuid", "driver_uuid", "luid", "pci_bus" }) {
+    for (const char* key : { "driver_id", "uuid", "driver_uuid", "luid", "pci_bus",
+                            "import_alignment" }) {
         entry[key] = py::none();
     }
     py::dict limits = describe_limits(properties.limits);
@@ -325,9 +326,19 @@ py::dict describe_device(VkInstance instance, VkPhysicalDevice device, uint32_t 
         const bool has_pci = has(extensions, "VK_EXT_pci_bus_info");
         if (has_pci) {
             *tail = &pci;
+            tail = &pci.pNext;
+        }
+        VkPhysicalDeviceExternalMemoryHostPropertiesEXT imports{};
+        imports.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT;
+        const bool has_imports = has(extensions, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+        if (has_imports) {
+            *tail = &imports;
         }
         vkGetPhysicalDeviceProperties2(device, &all);
 
+        if (has_imports) {
+            entry["import_alignment"] = imports.minImportedHostPointerAlignment;
+        }
         entry["uuid"] = hex(id.deviceUUID, VK_UUID_SIZE);
         entry["driver_uuid"] = hex(id.driverUUID, VK_UUID_SIZE);
         if (id.deviceLUIDValid) {

@@ -1,6 +1,7 @@
 // Recording: a kp.Sequence recorded with barriers, submitted without blocking, waited for without
 // the GIL, timed, every VkResult checked.
 #include "companion.hpp"
+#include "imported.hpp"
 
 #include <algorithm>
 #include <array>
@@ -174,6 +175,7 @@ class Recording {
         }
         algorithms_.clear();
         tensors_.clear();
+        imported_.clear();
         bound_pipeline_ = VK_NULL_HANDLE;
         bound_set_ = VK_NULL_HANDLE;
         state_ = State::empty;
@@ -275,6 +277,32 @@ class Recording {
                 tensors_.push_back(tensor);
             }
         }
+    }
+
+    // Copies words from host memory, from a byte on, to a buffer.
+    void copy_imported(std::shared_ptr<Imported> source, std::shared_ptr<kp::Tensor> target,
+                       int64_t source_byte, int64_t target_word, int64_t words)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        require_recording("copy");
+        const auto to = raw<VkBuffer>(get(*target, TensorBuffer{}));
+        if (to == VK_NULL_HANDLE || source->device() != device_ ||
+            raw<VkDevice>(get(*target, TensorDevice{})) != device_) {
+            throw py::value_error("[copy] expected buffers of this device, got one that is closed or "
+                                  "another device's");
+        }
+        const int64_t source_bytes = int64_t(source->size()), target_words = target->size();
+        if (words < 1 || source_byte < 0 || source_byte % 4 || target_word < 0 ||
+            source_byte > source_bytes - 4 * words || target_word > target_words - words) {
+            throw py::value_error("[copy] expected words within host memory of " +
+                                  std::to_string(source_bytes) + " bytes and a buffer of " +
+                                  std::to_string(target_words) + " words");
+        }
+        const VkBufferCopy region{ VkDeviceSize(source_byte), 4 * VkDeviceSize(target_word),
+                                   4 * VkDeviceSize(words) };
+        vkCmdCopyBuffer(commands_, source->buffer(), to, 1, &region);
+        imported_.push_back(std::move(source));
+        tensors_.push_back(std::move(target));
     }
 
     void barrier(const std::string& source, const std::string& destination)
@@ -464,8 +492,13 @@ class Recording {
         }
         idle = left_.wait_for(lock, limit, [this] { return waiters_ == 0; }) && idle;
         if (!idle) {
-            new Kept{ manager_,          sequence_, std::move(algorithms_), std::move(tensors_),
-                      std::move(waited_for_), line_ };
+            new Kept{ manager_,
+                      sequence_,
+                      std::move(algorithms_),
+                      std::move(tensors_),
+                      std::move(imported_),
+                      std::move(waited_for_),
+                      line_ };
             end_without_destructors();
             return false;
         }
@@ -474,6 +507,7 @@ class Recording {
         vkDestroyQueryPool(device_, queries_, nullptr);
         algorithms_.clear();
         tensors_.clear();
+        imported_.clear();
         waited_for_.clear();
         line_.reset();
         return true;
@@ -486,6 +520,7 @@ class Recording {
         std::shared_ptr<kp::Sequence> sequence;
         std::vector<std::shared_ptr<kp::Algorithm>> algorithms;
         std::vector<std::shared_ptr<kp::Tensor>> tensors;
+        std::vector<std::shared_ptr<Imported>> imported;
         std::map<std::shared_ptr<Line>, uint64_t> waited_for;
         std::shared_ptr<Line> line;
     };
@@ -566,6 +601,7 @@ class Recording {
     std::shared_ptr<kp::Sequence> sequence_;
     std::vector<std::shared_ptr<kp::Algorithm>> algorithms_; // those of all dispatches
     std::vector<std::shared_ptr<kp::Tensor>> tensors_;       // those of all copies
+    std::vector<std::shared_ptr<Imported>> imported_;
     VkPipeline bound_pipeline_ = VK_NULL_HANDLE;
     VkDescriptorSet bound_set_ = VK_NULL_HANDLE;
     std::shared_ptr<Line> line_;
@@ -598,6 +634,9 @@ class Recording {
 void bind_recording(py::module_& m)
 {
     using no_gil = py::call_guard<py::gil_scoped_release>;
+    py::class_<Imported, std::shared_ptr<Imported>>(m, "Imported")
+      .def(py::init<std::shared_ptr<kp::Manager>, uint64_t, uint64_t>(), py::arg("manager"),
+           py::arg("address"), py::arg("size_bytes"), no_gil());
     py::class_<Recording, std::shared_ptr<Recording>>(m, "Recording")
       .def(py::init<std::shared_ptr<kp::Manager>, std::shared_ptr<kp::Sequence>, uint32_t, bool>(),
            py::arg("manager"), py::arg("sequence"), py::arg("queue") = 0, py::arg("ordered") = false)
@@ -605,6 +644,8 @@ void bind_recording(py::module_& m)
       .def("dispatch", &Recording::dispatch, py::arg("algorithm"), py::arg("groups"), py::arg("push"))
       .def("copy", &Recording::copy, py::arg("source"), py::arg("target"), py::arg("source_word"),
            py::arg("target_word"), py::arg("words"))
+      .def("copy_imported", &Recording::copy_imported, py::arg("source"), py::arg("target"),
+           py::arg("source_byte"), py::arg("target_word"), py::arg("words"))
       .def("barrier", &Recording::barrier, py::arg("source"), py::arg("destination"))
       .def("end", &Recording::end)
       .def("submit", &Recording::submit,

@@ -30,6 +30,7 @@ from vksched.plan.value import COMING, LEAVING, WORK, Order
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
+from vksched.trace.perfetto import perfetto_events
 from vksched.types import NDArray
 
 SIDE = 512
@@ -312,3 +313,32 @@ def test_devices_that_take_every_liberty_show_an_order_that_is_missing() -> None
         mutants = [m for seed in range(3) for m in without_each_order(drawn_plan(seed, 12, 2))]
         shown = [not all(is_right(mutant, seed) for seed in range(8)) for mutant in mutants]
     assert len(mutants) > 4 and sum(shown) > len(mutants) // 2
+
+
+# -- what traces show ------------------------------------------------------------------------------
+
+
+def test_copies_have_a_row_of_their_own_in_timelines_and_perfetto() -> None:
+    clock, tape = vs.SimulatedClock(), vs.Tape()
+    device = vs.NullDevice(card("null:0", True, WORK_S), clock, link=LINK)
+    host = vs.NullDevice(DeviceSpec("cpu", "cpu", submit_s=0.0), clock)
+    with vs.Scheduler([device, host], trace=vs.Trace(clock, [tape]), optimize=False) as sched:
+        run = sched.compile(*layers(4))
+        run(x=np.ones((SIDE, SIDE), np.float32))
+        found = vs.timeline(tape)
+    file = tape.contents()
+    copies = [event for event in file.events if event.name == "aside"]
+    works = [event for event in file.events if event.name == "split"]
+    assert [event.fields["way"] for event in copies] == ["in"] * 4 + ["out"]
+    # the second weight comes while the first layer works
+    assert copies[1].start_s < works[0].end_s and copies[1].end_s > works[0].start_s
+    predicted = {(s.start_s, s.finish_s) for s in simulate(run.plan).spans if s.kind == "aside"}
+    assert len(predicted) == 5
+    rows = {(span.row, span.kind) for span in found.spans}
+    assert {("aside", "aside"), ("aside predicted", "aside"), ("work", "split")} <= rows
+    threads = {
+        each["args"]["name"]
+        for each in perfetto_events(file.events, file.graphs, file.plans)
+        if each["name"] == "thread_name"
+    }
+    assert {"copies", "copies, predicted", "measured", "predicted"} <= threads

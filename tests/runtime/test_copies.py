@@ -169,3 +169,25 @@ def test_on_drivers_with_one_queue_nothing_changes(
         index = int(plan.machine.devices[split.device].name.split(":")[1])
         has_queue = described[index]["copy_queue_family"] is not None
         assert bool(split.aside) == has_queue
+
+
+def test_a_tape_tells_what_the_copy_queue_did(
+    gpus: list[str], rng: np.random.Generator, copies: str
+) -> None:
+    y, placement, _ = streamed(gpus, rng)
+    tape = vs.Tape()
+    with vs.Scheduler(gpus, trace=tape, optimize=False) as sched:
+        run = sched.compile(y, placement)
+        run(x=np.ones((SIDE, SIDE), np.float32))
+        splits = run.plan.splits
+    told = [event for event in tape.contents().events if event.name == "aside"]
+    assert len(told) == sum(len(split.aside) for split in splits)
+    assert {event.fields["way"] for event in told} == {"in", "out"}
+    for event in told:
+        assert (
+            event.start_s <= event.end_s
+            and event.fields["bytes"] == 4 * SIDE * SIDE
+            or (
+                event.fields["bytes"] == 8 * SIDE * SIDE  # x and the first weight
+            )
+        )

@@ -15,7 +15,7 @@ from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
-from vksched.runtime.device import Times
+from vksched.runtime.device import Aside, Times
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.states import HostStates
 from vksched.runtime.vulkan.memory import read_words, write_words
@@ -173,6 +173,9 @@ class LazySession:
 
     def times_s(self, slot: int, split: int) -> Times:
         return (None, None)
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return dict.fromkeys(self.plan.splits[split].aside, (None, None))
 
     def close(self) -> None:
         with self.device.lock:

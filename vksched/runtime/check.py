@@ -17,7 +17,7 @@ from ..plan.check.happens import Checker, Finding, fail_on
 from ..plan.value import CopyIn, PlanValue
 from ..switches import is_on
 from ..types import NDArray
-from .device import Session, Times
+from .device import Aside, Session, Times
 
 
 def wanted() -> bool:
@@ -118,6 +118,9 @@ class _Watched:
 
     def times_s(self, slot: int, split: int) -> Times:
         return self._session.times_s(slot, split)
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return self._session.aside_s(slot, split)
 
     def close(self) -> None:
         self._log.take([self._tell.free(self._device)])

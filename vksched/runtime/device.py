@@ -9,7 +9,7 @@ A slot is one of the plan's `copies` sets of memory; a slot carries one run at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..machine.links import Link
@@ -21,6 +21,11 @@ from .states import StateStore
 
 Times = tuple[float | None, float | None]
 """Seconds of a split and of its longest submission; None where the device cannot tell."""
+
+Aside = Mapping[str, tuple[float | None, float | None]]
+"""By stage of a split that a copy queue carried out, when that began and its seconds; None where
+the device cannot tell.
+"""
 
 
 class Closing(Protocol):
@@ -70,6 +75,9 @@ class Session(Closing, Protocol):
 
     def times_s(self, slot: int, split: int) -> Times:
         """Returns how long a complete split took on the device, and its longest submission."""
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        """Returns what the copy queue did for a complete split; nothing where it had no part."""
 
 
 class Device(Protocol):

@@ -36,7 +36,7 @@ from ..trace import Event, Trace
 from ..types import NDArray, Progress
 from . import check
 from .carrier import INTERRUPTED_S, Carrier, Results
-from .device import Device, Session, Times
+from .device import Aside, Device, Session, Times
 from .host.evaluate import Values
 from .record import AtWork, Observers, Reporter, RunRecord
 from .stats import RunStats
@@ -174,6 +174,9 @@ class _Told:
 
     def times_s(self, slot: int, split: int) -> Times:
         return self.times[split]
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return {}
 
 
 Deed = tuple[str, int, int, int]

@@ -19,7 +19,7 @@ from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
 from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
-from .device import Times
+from .device import Aside, Times
 from .host.evaluate import Values, last_uses, run_split
 from .states import HostStates
 
@@ -331,6 +331,14 @@ class NullSession:
     def times_s(self, slot: int, split: int) -> Times:
         start, end = self._intervals[slot][split]
         return end - start, end - start
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        made = self._aside[slot]
+        return {
+            stage: (start, end - start)
+            for (number, stage), (start, end) in made.items()
+            if number == split
+        }
 
     def close(self) -> None:
         for values in self._values:

@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 from ..errors import DeviceError
 from ..plan.cost import op_seconds
-from ..plan.value import PlanValue, Split
+from ..plan.value import COMING, PlanValue, Split
 from ..trace import Event, Trace
 from ..types import NDArray
-from .device import Times
+from .device import Aside, Times
 from .stats import HostSpan, RunStats, SplitStats
 
 Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
@@ -67,6 +67,8 @@ class Timed(Protocol):
 
     def times_s(self, slot: int, split: int) -> Times: ...
 
+    def aside_s(self, slot: int, split: int) -> Aside: ...
+
 
 class Reporter:
     """Tells of the runs of one plan."""
@@ -109,6 +111,9 @@ class Reporter:
         for split in self._plan.splits:
             submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
             begin = max(submitted, free_at.get(split.device, submitted))
+            beside = self._place_aside(run, split, sessions[split.device]) if split.aside else {}
+            if COMING in beside:
+                begin = max(begin, beside[COMING][1])
             measured, longest = _times_of(sessions[split.device], run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
@@ -128,6 +133,7 @@ class Reporter:
                 self._trace.emit(
                     Event("split", name, begin, finish, run.number, fields, self.number)
                 )
+                self._tell_aside(run, split, beside)
         stats = RunStats(
             run.number,
             end - start,
@@ -163,6 +169,40 @@ class Reporter:
         about = {"stats": stats}
         when = stats.start_s, stats.end_s
         self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
+
+    def _place_aside(
+        self, run: RunRecord, split: Split, session: Timed
+    ) -> dict[str, tuple[float, float, float | None]]:
+        """Returns for each stage that a copy queue carried out its start and end, by the
+        scheduler's clock, and its seconds by the device's own, or None. Where the device does not
+        tell when, copies in stand right behind their submission, and copies out right before the
+        host saw them.
+        """
+        out: dict[str, tuple[float, float, float | None]] = {}
+        submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
+        for stage, (start, seconds) in session.aside_s(run.slot, split.id).items():
+            took = seconds or 0.0
+            if start is None:
+                start = submitted if stage == COMING else max(submitted, complete - took)
+            out[stage] = start, min(complete, start + took), seconds
+        return out
+
+    def _tell_aside(
+        self,
+        run: RunRecord,
+        split: Split,
+        beside: Mapping[str, tuple[float, float, float | None]],
+    ) -> None:
+        nodes, name = self._plan.graph.nodes, self._plan.machine.devices[split.device].name
+        for stage, (start, end, seconds) in beside.items():
+            copied = split.copies_in if stage == COMING else split.copies_out
+            fields = {
+                "split": split.id,
+                "way": "in" if stage == COMING else "out",
+                "bytes": sum(nodes[copy.node].type.device_bytes for copy in copied),
+                "device_s": seconds,
+            }
+            self._trace.emit(Event("aside", name, start, end, run.number, fields, self.number))
 
     def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
         """Tells the sinks of something that the host did for a device."""

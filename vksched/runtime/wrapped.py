@@ -15,7 +15,7 @@ from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.value import CopyIn, PlanValue
 from ..types import NDArray, Progress
-from .device import Device, Gauge, Gauged, Session, Times
+from .device import Aside, Device, Gauge, Gauged, Session, Times
 from .states import StateStore
 from .vulkan import probe
 from .vulkan.opening import open_device
@@ -104,6 +104,9 @@ class WrappedSession:
 
     def times_s(self, slot: int, split: int) -> Times:
         return self._session.times_s(slot, split)
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return self._session.aside_s(slot, split)
 
     def close(self) -> None:
         self._session.close()

@@ -38,6 +38,7 @@ NAMES = (
     "copy",
     "wait",
     "split",
+    "aside",
     "run",
     "failed",
     "step",

@@ -25,7 +25,7 @@ BY_HOST = frozenset(
     ("plan", "prepare", "submit", "copy", "wait", "step", "free", "tune", "calibrate")
 )
 """Events that tell what the host did, for a device or by itself."""
-THREADS = ("runs", "work", "measured", "predicted")
+THREADS = ("runs", "work", "measured", "copies", "predicted", "copies, predicted")
 LEAST_US = 1e-3
 
 
@@ -85,6 +85,8 @@ def name_of(
         return (
             f"split {split}: {' .. '.join(nodes[n]['name'] for n in inside[:1] + inside[1:][-1:])}"
         )
+    if kind == "aside":
+        return f"copies of split {split}"
     if kind in ("split", "submit"):
         return f"{kind} {split}"
     if kind in ("copy", "wait") and split >= 0:
@@ -105,6 +107,7 @@ def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) 
     by_host = event.name in BY_HOST
     process = HOST if by_host or event.name == "run" else event.device
     thread = "runs" if event.name == "run" else "work" if by_host else "measured"
+    thread = "copies" if event.name == "aside" else thread
     link = (event.name, event.plan, event.run, split) if event.run >= 0 else None
     return _Slice(
         process,
@@ -130,10 +133,11 @@ def _predicted(
     names = [device["name"] for device in plan["machine"]["devices"]]
     for kind, device, split, start_s, end_s in plan["spans"]:
         number = -1 if split is None else split
-        process = names[device] if kind == "split" else HOST
+        process = names[device] if kind in ("split", "aside") else HOST
+        thread = "copies, predicted" if kind == "aside" else "predicted"
         name = name_of(kind, number, -1, -1 if plan["decides"] else run.plan, graphs, plans)
         times = run.start_s + start_s, run.start_s + end_s
-        yield _Slice(process, "predicted", "predicted", name, *times, {"run": run.run})
+        yield _Slice(process, thread, "predicted", name, *times, {"run": run.run})
 
 
 # -- in the format ---------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
     _in_range([plan], len(plans), f"{where}.plan", -1)
     if max(abs(start_s), abs(end_s)) > LONGEST_S:
         raise Wrong(f"expected seconds of at most {LONGEST_S:.0e} in {where}")
-    if plan >= 0 and name in ("submit", "copy", "wait", "split"):
+    if plan >= 0 and name in ("submit", "copy", "wait", "split", "aside"):
         splits = len(plans[plan]["splits"])
         nodes = len(plans[plan]["placements"])  # one for each
         _in_range([fields.get("node", -1)], nodes, f"{where}.node", -1)

@@ -161,6 +161,7 @@ FIELDS = {
     "copy": {"split": int, "node": int, "bytes": int, "way": str, "needed_by": int},
     "wait": {"split": int, "needed_by": int},
     "split": {"split": int, "device_s": Either((None, float)), "observed_s": float},
+    "aside": {"split": int, "way": str, "bytes": int, "device_s": Either((None, float))},
     "prepare": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
     "free": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
     "plan": {"cause": str},

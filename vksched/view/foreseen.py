@@ -25,9 +25,10 @@ def foreseen_spans(told: PlanTold, plan: int, run: int, start_s: float, ops: boo
 
 def _span(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Span:
     begin, end = start_s + part.start_s, start_s + part.end_s
-    lane = part.lane if part.kind == "split" else HOST
+    lane = part.lane if part.kind in ("split", "aside") else HOST
+    row = "aside predicted" if part.kind == "aside" else "predicted"
     name = name_of(told, part.kind, part.split)
-    return Span(lane, "predicted", part.kind, name, begin, end, run, plan, part.split)
+    return Span(lane, row, part.kind, name, begin, end, run, plan, part.split)
 
 
 def _ops(told: PlanTold, plan: int, run: int, start_s: float, part: Foreseen) -> Iterator[Span]:
@@ -48,8 +49,8 @@ def name_of(told: PlanTold, kind: str, split: int) -> str:
         return "copy results" if kind == "copy" else kind
     if kind == "wait":
         return f"wait for split {split}"
-    if kind == "copy":
-        return f"copy for split {split}"
+    if kind in ("copy", "aside"):
+        return f"copy for split {split}" if kind == "copy" else f"copies of split {split}"
     nodes = told.splits[split].nodes
     names = [told.nodes[n].name for n in (nodes[:1] + nodes[1:][-1:])]
     return f"split {split}: {' .. '.join(names)}"

@@ -16,7 +16,7 @@ from ..units import format_bytes
 from .foreseen import name_of
 from .value import HOST, Lane, PlanTold, Span
 
-LASTING = frozenset(("split", "copy", "wait", "submit"))
+LASTING = frozenset(("split", "aside", "copy", "wait", "submit"))
 """Events that are on their rows even where they took no time."""
 SHOWN = 6
 """Fields of an event in a tooltip."""
@@ -80,7 +80,7 @@ class _Maker:
             return self._lane(event.device), "mark"
         if event.name in BY_HOST:
             return HOST, "host"
-        return self._lane(event.device), "work"
+        return self._lane(event.device), "aside" if event.name == "aside" else "work"
 
     def _lane(self, device: str) -> int:
         if device not in self._number:
@@ -99,6 +99,8 @@ class _Maker:
         if event.name == "copy":
             way = "from" if event.fields.get("way") == "out" else "to"
             return f"copy {value} {way} {event.device}" if value else f"copy for split {split}"
+        if event.name == "aside":
+            return f"copies {event.fields.get('way', '')} of split {split}"
         if event.name in ("wait", "submit") and split >= 0:
             return f"{event.name}{' for' if event.name == 'wait' else ''} split {split}"
         if event.name in ("prepare", "free"):

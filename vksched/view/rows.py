@@ -18,7 +18,9 @@ WORDS = {
     "host": "work",
     "mark": "events",
     "work": "measured",
+    "aside": "copies",
     "predicted": "predicted",
+    "aside predicted": "copies, predicted",
     "ops": "ops, predicted",
 }
 

@@ -27,7 +27,7 @@ from ...machine.spec import DeviceSpec
 from ...plan.cost import call_of, call_work, family_of
 from ...plan.value import CopyIn, PlanValue
 from ...types import NDArray, Progress
-from ..device import Gauge, Times
+from ..device import Aside, Gauge, Times
 from ..states import HostStates
 from ..vulkan.probe import host_memory_bytes, resident_bytes
 from .evaluate import HostWeights, Values
@@ -222,6 +222,9 @@ class CpuSession:
 
     def times_s(self, slot: int, split: int) -> Times:
         return self._tasks[slot, split].result(), None  # no driver ends what numpy does
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return {}
 
     def close(self) -> None:
         for future in [task.future for task in self._tasks.values() if task.future is not None]:

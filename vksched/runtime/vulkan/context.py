@@ -100,6 +100,8 @@ class Context:
         self.name = name
         self.index = index
         self.pci: str = described["pci_bus"] or ""
+        self.import_alignment: int = described.get("import_alignment") or 0
+        """Of host memory that `imported` takes, in bytes; 0: it takes none."""
         self.max_buffer_bytes: int = min(
             MAX_BUFFER_BYTES,
             limits["maxStorageBufferRange"],
@@ -198,6 +200,18 @@ class Context:
         with self._device.lock:
             self._device.counters.recordings += 1
         return Recording(self._device, native, sequence, self._ordered)
+
+    def imported(self, address: int, size_bytes: int) -> Any:
+        """Returns pages of the host's as something to copy from (`Recording.copy_imported`), which
+        are to stay as they are until it is gone; None where the driver does not take them.
+        """
+        self._device.require_open("import")
+        with contextlib.suppress(binding.companion.VulkanError):
+            native = binding.companion.Imported(self._device.manager, address, size_bytes)
+            with self._device.lock:
+                self._device.counters.imports += 1
+            return native
+        return None
 
     def free_bytes(self) -> int:
         """Returns the free bytes of the largest device-local heap.

@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -20,11 +20,12 @@ from ...machine.spec import DeviceSpec
 from ...ops.core.late import Held
 from ...plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
 from ...types import NDArray, Progress, TensorType
-from ..device import Gauge, Times
+from ..device import Aside, Gauge, Times
 from .ahead import UploadAhead
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording, Wanted, is_same_queue
 from .handle import CLOSE_LIMIT_S
+from .importing import Pages, import_array
 from .memory import DeviceStates, WeightStore, WordView
 from .probe import PLANNED_SHARE
 from .recorder import ASIDE_ECHO, ASIDE_WORDS, ECHO, FLAGS, STATUS_WORDS, TICKET, Recorder
@@ -48,6 +49,7 @@ class VulkanDevice:
         self._spec = spec
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
+        self.import_alignment = self.context.import_alignment if limits.host_import else 0
         self.kept: list[object] = []
         self._ahead: list[UploadAhead] = []
         self.weights = WeightStore(self.context, spec.page_bytes)
@@ -115,6 +117,14 @@ class _Slot:
         """By split, the number of its last submission."""
         self.given: dict[int, int] = {}
         """By split, the run whose copies out the copy queue got last."""
+        self.imported: dict[int, dict[int, Pages]] = {}
+        """By split and node what the run under way copies in from where the caller has it."""
+        self.importing: dict[int, Recording] = {}
+        """By split the recording that does so, made anew for each run."""
+        self.made_for: dict[int, int] = {}
+        """By split the run for which that recording was made."""
+        self.imported_s: dict[int, float | None] = {}
+        """By split what that took, in the run under way."""
         self._buffers: list[Buffer] = []
         self._views: dict[int, WordView] = {}
         try:
@@ -132,6 +142,23 @@ class _Slot:
         except BaseException:
             self.close()
             raise
+
+    def stage(self, split: int, stage: str) -> tuple[Recording, ...]:
+        """Returns the recordings of a stage in the run under way."""
+        if stage == COMING and split in self.imported:
+            return (self.importing[split],)
+        return self.recordings[split][stage]
+
+    def stages(self, split: int) -> Iterator[Recording]:
+        """Yields all recordings of a split that may be under way."""
+        for stage in self.recordings[split]:
+            yield from self.stage(split, stage)
+
+    def give_back(self, split: int) -> None:
+        """Lets go of what a complete split has copied in from where the caller has it."""
+        if self.imported.pop(split, None) is not None and split in self.importing:
+            self.imported_s[split] = self.importing[split].duration_s()
+            self.importing[split].begin()  # which forgets the pages
 
     def view(self, copy: CopyIn | CopyOut, type_: TensorType) -> WordView:
         """Returns a value's words in the window that the host sees."""
@@ -167,6 +194,14 @@ class VulkanSession:
         self._index = index
         self._splits = tuple(s for s in plan.splits if s.device == index)
         self._by_id = {split.id: split for split in self._splits}
+        self._imports: dict[int, int] = {
+            copy.node: split.id
+            for split in self._splits
+            if COMING in split.aside
+            for copy in split.copies_in
+            if plan.graph.nodes[copy.node].op == "input"
+        }
+        """By input the split that it enters, where it may be copied from the caller's memory."""
         self._outboxes: dict[int, CopyOut] = {
             copy.node: copy for split in self._splits for copy in split.copies_out
         }
@@ -200,11 +235,19 @@ class VulkanSession:
     # -- running -----------------------------------------------------------------------------------
 
     def begin(self, slot: int) -> None:
-        return None
+        memory = self._slots[slot]
+        for split in list(memory.imported):  # of a run that failed
+            memory.give_back(split)
 
     def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
         if copy.inbox.words:
-            self._slots[slot].view(copy, self._graph.nodes[copy.node].type).write(array)
+            type_, split = self._graph.nodes[copy.node].type, self._imports.get(copy.node)
+            if split is not None:
+                pages = import_array(self._context, self._device.import_alignment, type_, array)
+                if pages is not None:
+                    self._slots[slot].imported.setdefault(split, {})[copy.node] = pages
+                    return
+            self._slots[slot].view(copy, type_).write(array)
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         memory = self._slots[slot]
@@ -218,17 +261,26 @@ class VulkanSession:
         if memory.aside is not None and made.aside:
             memory.aside.array[memory.aside_of[split] + TICKET] = ticket
         if COMING in made.aside:
+            self._record_imported(memory, made, ticket)
             self._hand_over(memory, split, COMING, again)
         self._hand_over(memory, split, WORK, again)
         for number in made.hands_over:
             if number in memory.order:  # else its submission was dropped
                 self._hand_over(memory, number, LEAVING, again)
 
+    def _record_imported(self, memory: _Slot, split: Split, ticket: int) -> None:
+        """Records the copies in of a split anew, once for a run, where some are imported."""
+        pages, first = memory.imported.get(split.id), memory.importing.get(split.id)
+        if pages is None:
+            memory.imported_s.pop(split.id, None)
+        elif memory.made_for.get(split.id) != ticket:
+            memory.importing[split.id] = self._recorder.record_imported(split, memory, pages, first)
+            memory.made_for[split.id] = ticket
+
     def _hand_over(self, memory: _Slot, split: int, stage: str, again: bool = False) -> None:
         """Submits a stage of a split, behind what it waits for. again: but what is under way."""
-        recordings = memory.recordings
-        after = [recordings[n][of][-1] for of, n in self._by_id[split].after(stage)]
-        for recording in recordings[split][stage]:
+        after = [memory.stage(n, of)[-1] for of, n in self._by_id[split].after(stage)]
+        for recording in memory.stage(split, stage):
             if not (again and recording.pending):
                 recording.submit(after)
                 after = []
@@ -252,9 +304,10 @@ class VulkanSession:
         for number in leaving:
             recordings[number][LEAVING][-1].wait(max(0.0, limit_s - time.monotonic()))
         for number in ended:
-            for recording in itertools.chain.from_iterable(recordings[number].values()):
+            for recording in memory.stages(number):
                 if recording.pending and not recording.done():
                     recording.wait(timeout_s)  # its own fence comes a moment after its work
+            memory.give_back(number)
 
     def ends_s(self, slot: int, split: int) -> float | None:
         parts = self._slots[slot].recordings[split][WORK]
@@ -288,6 +341,17 @@ class VulkanSession:
         known = [t for t in each if t is not None]
         return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
 
+    def aside_s(self, slot: int, split: int) -> Aside:
+        """A queue that only copies has no timestamps."""
+        memory, out = self._slots[slot], dict[str, tuple[None, float | None]]()
+        if split in memory.imported_s:
+            out[COMING] = None, memory.imported_s[split]
+        elif COMING in memory.recordings[split]:
+            out[COMING] = None, memory.recordings[split][COMING][-1].duration_s()
+        if LEAVING in memory.recordings[split]:
+            out[LEAVING] = None, memory.recordings[split][LEAVING][-1].duration_s()
+        return out
+
     def close(self) -> None:
         if self._closed:
             return
@@ -296,7 +360,8 @@ class VulkanSession:
         limit = time.monotonic() + CLOSE_LIMIT_S  # for all: one that hangs holds up the others
         for slot in self._slots:
             stages = (parts for recorded in slot.recordings.values() for parts in recorded.values())
-            for recording in itertools.chain.from_iterable(stages):
+            own = itertools.chain.from_iterable(stages)
+            for recording in (*own, *slot.importing.values()):
                 try:
                     recording.close(max(0.0, limit - time.monotonic()))
                 except DeviceError as error:

@@ -68,6 +68,7 @@ class Counters:
     recordings: int = 0
     submissions: int = 0
     fence_waits: int = 0
+    imports: int = 0
 
 
 class DeviceHandle:

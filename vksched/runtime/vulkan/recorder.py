@@ -11,9 +11,10 @@ engines. A node that alone takes longer than drivers allow is spread over severa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Protocol
 
 from ...graph import Graph
@@ -34,6 +35,7 @@ from ...plan.value import (
 )
 from .buffers import Buffer
 from .context import Context, Pipeline, Recording, Wanted
+from .importing import Pages
 from .memory import DeviceStates, WeightStore
 from .shaders import Shader, load_shader
 
@@ -83,10 +85,13 @@ class SlotMemory(Protocol):
 class _Commands:
     """Recordings under way. The last one is written to; this knows its commands since a barrier."""
 
-    def __init__(self, context: Context, copies: bool = False) -> None:
-        """copies: for the queue that copies."""
+    def __init__(
+        self, context: Context, copies: bool = False, first: Recording | None = None
+    ) -> None:
+        """copies: for the queue that copies. first: the recording to begin with, anew."""
         self._context = context
         self._copies = copies
+        self._first = first
         self.parts: list[Recording] = []
         self.next_part()
 
@@ -97,7 +102,8 @@ class _Commands:
         """
         if self.parts:
             self.parts[-1].end()
-        self.parts.append(self._context.recording(self._copies))
+        self.parts.append(self._first or self._context.recording(self._copies))
+        self._first = None
         self.parts[-1].begin()
         self.parts[-1].barrier("device", "device")
         self._copied = self._dispatched = False
@@ -114,6 +120,11 @@ class _Commands:
             ends = source.buffer, target.buffer, source.offset, target.offset
             self.parts[-1].copy(*ends, words)
             self._copied = True
+
+    def copy_imported(self, pages: Pages, target: _Place, words: int) -> None:
+        to = target.buffer, pages.offset, target.offset
+        self.parts[-1].copy_imported(pages.native, *to, words)
+        self._copied = True
 
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
         self.parts[-1].dispatch(pipeline, groups, push)
@@ -185,8 +196,28 @@ class Recorder:
         """
         return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
 
-    def _record_stage(self, split: Split, slot: SlotMemory, stage: str) -> tuple[Recording, ...]:
-        commands = _Commands(self._context, copies=stage != WORK)
+    def record_imported(
+        self,
+        split: Split,
+        slot: SlotMemory,
+        pages: Mapping[int, Pages],
+        recording: Recording | None,
+    ) -> Recording:
+        """Returns the copies in of a split, some of them by node from pages of the caller's.
+
+        recording: one that this returned before.
+        """
+        return self._record_stage(split, slot, COMING, pages, recording)[0]
+
+    def _record_stage(
+        self,
+        split: Split,
+        slot: SlotMemory,
+        stage: str,
+        pages: Mapping[int, Pages] = MappingProxyType({}),
+        first: Recording | None = None,
+    ) -> tuple[Recording, ...]:
+        commands = _Commands(self._context, stage != WORK, first)
         first_out = len(split.copies_in) + len(split.nodes)
         last_barrier = max((b for b in split.barriers if b <= first_out), default=-1)
         items: tuple[CopyIn | int | CopyOut, ...] = (
@@ -202,7 +233,10 @@ class Recorder:
             if isinstance(item, CopyIn):
                 source = _Place(slot.inbox[item.inbox.page], item.inbox.offset)
                 target = _Place(slot.activations[item.target.page], item.target.offset)
-                commands.copy(source, target, item.target.words)
+                if item.node in pages:
+                    commands.copy_imported(pages[item.node], target, item.target.words)
+                else:
+                    commands.copy(source, target, item.target.words)
             elif isinstance(item, CopyOut):
                 target = _Place(slot.outbox[item.outbox.page], item.outbox.offset)
                 commands.copy(self._place(item.node, slot), target, item.outbox.words)

@@ -70,6 +70,11 @@ class Recording:
             natives = source._open_native(), target._open_native()
             self._open_native().copy(*natives, at, to, words)
 
+    def copy_imported(self, pages: Any, target: Buffer, at: int, to: int, words: int) -> None:
+        """Records a copy of words from byte `at` of imported pages to word `to` of a buffer."""
+        with errors("copy", self._device.name):
+            self._open_native().copy_imported(pages, target._open_native(), at, to, words)
+
     def barrier(self, source: str, destination: str) -> None:
         """Makes what was written before visible after: by a "shader", a "copy", the "device", which
         is both, or the "host".

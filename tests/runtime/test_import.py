@@ -1,0 +1,164 @@
+"""Large inputs that a device copies from where the caller has them: right, counted, given back, and
+the usual way for all that cannot be imported.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import vulkan_names
+
+import vksched as vs
+from vksched.plan.value import COMING
+from vksched.runtime.vulkan import context as contexts
+from vksched.runtime.vulkan.context import Context
+from vksched.runtime.vulkan.device import VulkanSession
+from vksched.runtime.vulkan.importing import LEAST_BYTES, import_array
+from vksched.types import NDArray, TensorType
+
+ROWS, COLUMNS = 512, 768
+"""1.5 MiB of float32."""
+
+
+@pytest.fixture(params=vulkan_names() or [None])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param is None:
+        pytest.skip("no Vulkan device here")
+    monkeypatch.setenv("VKSCHED_COPY_QUEUE", "same")
+    name: str = request.param
+    return name
+
+
+def aligned(rng: np.random.Generator, shape: tuple[int, ...], shift: int = 0) -> NDArray:
+    """Values that begin so many bytes behind the start of a page."""
+    count = int(np.prod(shape))
+    raw = np.empty(4 * count + 2 * mmap.PAGESIZE, np.uint8)
+    begin = -raw.__array_interface__["data"][0] % mmap.PAGESIZE + shift
+    array = raw[begin : begin + 4 * count].view(np.float32).reshape(shape)
+    array[...] = rng.standard_normal(shape, dtype=np.float32)
+    return array
+
+
+def scaled(gpu: str) -> tuple[vs.Tensor, dict[str, str]]:
+    x, y = vs.input("x", (ROWS, COLUMNS)), vs.input("y", (ROWS, COLUMNS))
+    return vs.add(vs.mul(x, 2.0), y, name="sum"), {"*": gpu}
+
+
+class Counted:
+    """How many inputs were imported, and whether their pages are held."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made: list[bool] = []
+        self.sessions: list[VulkanSession] = []
+        imported, prepared = Context.imported, VulkanSession.__init__
+
+        def counting(context: Context, address: int, size_bytes: int) -> Any:
+            found = imported(context, address, size_bytes)
+            self.made.append(found is not None)
+            return found
+
+        def keeping(session: VulkanSession, *args: Any) -> None:
+            prepared(session, *args)
+            self.sessions.append(session)
+
+        monkeypatch.setattr(Context, "imported", counting)
+        monkeypatch.setattr(VulkanSession, "__init__", keeping)
+
+    def held(self) -> int:
+        slots = [slot for session in self.sessions for slot in session._slots]
+        return sum(len(slot.imported) for slot in slots)
+
+
+def needs_import(gpu: str) -> None:
+    described = contexts.describe_devices()[int(gpu.split(":")[1])]
+    if not described["import_alignment"] or described["import_alignment"] > mmap.PAGESIZE:
+        pytest.skip("the driver imports no host memory")
+
+
+@pytest.mark.parametrize("shift", [0, 16, 2052])
+def test_large_inputs_are_copied_from_where_they_are(
+    gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, shift: int
+) -> None:
+    needs_import(gpu)
+    counted = Counted(monkeypatch)
+    with vs.Scheduler([gpu], copies=2, optimize=False) as sched:
+        run = sched.compile(*scaled(gpu))
+        assert all(COMING in split.aside for split in run.plan.splits if split.copies_in)
+        for _ in range(3):
+            feeds = [
+                {name: aligned(rng, (ROWS, COLUMNS), shift) for name in "xy"} for _ in range(3)
+            ]
+            for given, future in [(feed, run.submit(**feed)) for feed in feeds]:
+                np.testing.assert_allclose(
+                    future.result(), given["x"] * 2 + given["y"], rtol=1e-6, atol=1e-6
+                )
+        assert len(counted.made) == 18 and all(counted.made)
+        assert counted.held() == 0, "pages are given back when the run is done"
+
+
+def test_what_a_driver_refuses_goes_the_usual_way(
+    gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(self: Context, address: int, size_bytes: int) -> None:
+        asked.append(size_bytes)
+
+    monkeypatch.setattr(Context, "imported", refuse)
+    x = aligned(rng, (ROWS, COLUMNS))
+    with vs.Scheduler([gpu], optimize=False) as sched:
+        run = sched.compile(*scaled(gpu))
+        for y in (x, np.asfortranarray(x), x[::-1], np.broadcast_to(x[0], x.shape)):
+            np.testing.assert_allclose(run(x=x, y=y), x * 2 + y, rtol=1e-6, atol=1e-6)
+    has_import = contexts.describe_devices()[int(gpu.split(":")[1])]["import_alignment"]
+    assert bool(asked) == bool(has_import)
+
+
+def test_pages_around_an_array_are_taken_where_they_are_the_systems(
+    gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_import(gpu)
+    type_ = TensorType((ROWS, COLUMNS), "float32")
+    context = Context(int(gpu.split(":")[1]), gpu)
+    try:
+        array = aligned(rng, type_.shape, 64)
+        alignment = context.import_alignment
+        found = import_array(context, alignment, type_, array)
+        assert found is not None and found.offset == 64 and context.counters.imports == 1
+        del found
+        turned = np.asfortranarray(array)
+        assert import_array(context, alignment, type_, turned) is None
+        assert import_array(context, alignment, type_, array.view(np.int32)) is None
+        assert import_array(context, 0, type_, array) is None
+        assert import_array(context, 16 * mmap.PAGESIZE, type_, array) is None
+        small = TensorType((LEAST_BYTES // 4 - 1,), "float32")
+        assert import_array(context, alignment, small, aligned(rng, small.shape)) is None
+    finally:
+        context.close()
+
+
+def test_a_run_that_fails_before_it_is_submitted_gives_its_pages_back(
+    gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_import(gpu)
+    counted = Counted(monkeypatch)
+    submit, fails = VulkanSession.submit, [True]
+
+    def failing(session: VulkanSession, slot: int, split: int, ticket: int) -> None:
+        if fails:
+            fails.clear()
+            raise ValueError("planted")
+        submit(session, slot, split, ticket)
+
+    monkeypatch.setattr(VulkanSession, "submit", failing)
+    given = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
+    with vs.Scheduler([gpu], optimize=False) as sched:
+        run = sched.compile(*scaled(gpu))
+        with pytest.raises(ValueError, match="planted"):
+            run(**given)
+        expected = given["x"] * 2 + given["y"]
+        np.testing.assert_allclose(run(**given), expected, rtol=1e-6, atol=1e-6)
+        assert len(counted.made) == 4 and counted.held() == 0
