@@ -26,7 +26,8 @@ from ...units import format_share
 from ..support import Support
 from .draft import Draft
 from .memory import MemoryUse, aligned
-from .placement import NONE, WELL_FILLED, Caps
+from .placement import NONE, Caps
+from .room import WELL_FILLED
 
 PEAK_SHARE = 0.6
 """Of a device's nodes: so many around one moment may go elsewhere alone, as the first layers of a

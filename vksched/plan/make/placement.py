@@ -17,7 +17,6 @@ Complexity: O(sweeps * edges). Examples: tests/plan/test_plan.py.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -29,11 +28,7 @@ from ..names import NameIndex
 from ..support import Support
 from ..value import Placement
 from .merging import Merger
-
-WELL_FILLED = 0.9
-"""The share of its memory from which on a device that refuses a weight takes no further ones, and
-from which on the planner looks for no higher cap.
-"""
+from .room import Room
 
 NONE = -1
 """The cap of a device that must not take any node, not even one that streams its weights."""
@@ -129,13 +124,10 @@ class _Placer:
         self.kept: dict[int, str] = {}
         self._others = {d for d in range(self.machine.cpu) if not self._is_cpu(d)}
         """All devices but CPUs."""
-        self._closed: dict[int, float] = {}
-        """Devices that have refused a weight, with the bytes from which on they take others."""
         self._weights = frozenset(n.id for n in self.graph.nodes if n.op in ("weight", "state"))
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
-        self._room: list[float] = [spec.memory_bytes for spec in self.machine.devices]
-        self._room[self.machine.cpu] = math.inf  # its weights are the caller's arrays
+        self.room = Room(support)
 
     def why_not(self, node: Node, device: int) -> str | None:
         cap, number = self.caps.first[device], self._rank[node.id]
@@ -194,7 +186,7 @@ class _Placer:
                 continue
             for weight in new:
                 self.homes[weight] = device
-                self._take(device, weight)
+                self.room.take(device, weight)
             self.put(node, device, self.wishes.rule)
 
     def pull_by_weights(self) -> None:
@@ -273,21 +265,14 @@ class _Placer:
         settled = not self._is_cpu(home) or full or not self._others
         if settled or self.graph.nodes[weight].op == "state":
             self.homes[weight] = home
-            self._take(home, weight)
+            self.room.take(home, weight)
 
     def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
         reason = self.why_not(node, device) or self._cannot_hold(weight, device)
         if reason is not None:
             return reason
-        missing = self.support.missing_bytes(weight, device)
-        room, spec = self._room[device], self.machine.devices[device]
-        if missing > room:  # the small weights further on would be islands here
-            least = (1 - WELL_FILLED) * spec.memory_bytes
-            small = min(missing, least) if room >= least else math.inf
-            self._closed[device] = max(small, self._closed.get(device, 0))
-        if missing > room or 0 < missing < self._closed.get(device, 0):
-            return f"{spec.name} is full"
-        return None
+        full = self.room.refuses(device, weight)
+        return f"{self.machine.devices[device].name} is full" if full else None
 
     def _offload(self, node: Node, behind: Sequence[int], widening: Sequence[int]) -> bool:
         """Puts a node whose heaviest weight is in host memory on a GPU, where that pays.
@@ -306,9 +291,10 @@ class _Placer:
             return False
         intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
-        near = (d for d in dict.fromkeys((*others, *self._gpus)) if self._reaches(d, cpu))
-        for device in near:
-            spec, room = self.machine.devices[device], self._room[device]
+        for device in (d for d in dict.fromkeys((*others, *self._gpus)) if not self._is_cpu(d)):
+            if self.machine.cpu_of(device) != cpu:  # no weight crosses a network in each run
+                continue
+            spec, room = self.machine.devices[device], self.room.left(device)
             # a window in the device's own memory takes as much as the weight would
             fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
             pays = intensity >= spec.offload_flops_per_byte
@@ -316,7 +302,7 @@ class _Placer:
             if not (fits and pays and able) or self.caps.first[device] == NONE:
                 continue
             if not spec.windows_apart:
-                self._room[device] -= moved
+                self.room.take_window(device, moved)
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
             for each in together:
                 self.put(
@@ -328,12 +314,6 @@ class _Placer:
                 )
             return True
         return False
-
-    def _reaches(self, device: int, cpu: int) -> bool:
-        """Whether a device can stream what is in a CPU's memory: no weight crosses a network in
-        each run.
-        """
-        return not self._is_cpu(device) and self.machine.cpu_of(device) == cpu
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
         node = self.graph.nodes[weight]
@@ -420,18 +400,8 @@ class _Placer:
 
     # -- helpers -----------------------------------------------------------------------------------
 
-    def _take(self, device: int, weight: int) -> None:
-        """Counts a weight off the room of a device and of those that share its memory."""
-        missing = self.support.missing_bytes(weight, device)
-        for other in self.machine.pool(device):
-            self._room[other] -= missing
-
     def _bytes(self, node_id: int) -> int:
         return self.graph.words[node_id] * WORD_BYTES
-
-    def names(self, devices: Iterable[int]) -> str:
-        """Returns the names of some devices, as text."""
-        return ", ".join(self.machine.devices[d].name for d in sorted(devices))
 
 
 def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
@@ -446,7 +416,7 @@ def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
                 continue
             placer.homes[target.id] = device
             placer.kept[target.id] = text
-            placer._take(device, target.id)
+            placer.room.take(device, target.id)
         elif target.id in placer._rank:
             _override(placer, target, device, text)
         elif target.op == "input" and text not in heeded:
@@ -489,17 +459,22 @@ def _placements(placer: _Placer) -> tuple[Placement, ...]:
     return tuple(out)
 
 
+def _names(placer: _Placer, devices: Iterable[int]) -> str:
+    """Returns the names of some devices, as text."""
+    return ", ".join(placer.machine.devices[d].name for d in sorted(devices))
+
+
 def _leaf(placer: _Placer, node: Node) -> Placement:
     cpu = placer.machine.cpu
     users = list(dict.fromkeys([placer.device[r] for r in placer.support.readers[node.id]]))
     if node.op == "input":
-        return Placement(cpu, f"from the caller to {placer.names(users) or 'no device'}")
+        return Placement(cpu, f"from the caller to {_names(placer, users) or 'no device'}")
     home = placer.homes.get(node.id)
     if len(users) == 1 and home in (None, users[0]):
         return Placement(users[0], node.op)
     gpus = [d for d in users if not placer.machine.is_cpu(d)]
     if home is not None and placer.machine.is_cpu(home) and gpus:
-        return Placement(home, f"{node.op} in host memory; streamed to {placer.names(gpus)}")
+        return Placement(home, f"{node.op} in host memory; streamed to {_names(placer, gpus)}")
     if home is None or (users and home not in users):
         if node.id in placer.kept:
             reader = next(r for r in placer.support.readers[node.id] if home != placer.device[r])
@@ -509,6 +484,6 @@ def _leaf(placer: _Placer, node: Node) -> Placement:
                 f"reads it, runs on {placer.machine.devices[placer.device[reader]].name} ({why})"
             )
         home = (gpus or users or [cpu])[0]  # numpy has it in any case
-    others = placer.names(d for d in users if d != home)
+    others = _names(placer, [d for d in users if d != home])
     also = f"; also on {others}, for the ops there" if others else ""
     return Placement(home, f"{node.op}{also}")
