@@ -347,7 +347,7 @@ class Scheduler:
 
 
 def _join(cluster: Cluster | str, trace: Trace) -> Joined:
-    from .cluster.cluster import as_cluster  # without a cluster nothing of it is imported
+    from .cluster.given import as_cluster  # without a cluster nothing of it is imported
 
     return as_cluster(cluster).join(trace.clock)
 

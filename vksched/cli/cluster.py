@@ -93,7 +93,8 @@ def devices(
 
     Without --node, those of a Ray cluster.
     """
-    from ..cluster.cluster import Cluster, as_cluster
+    from ..cluster.cluster import Cluster
+    from ..cluster.given import as_cluster
     from ..machine.spec import spec_as_dict
 
     if nodes and credentials is None:

@@ -57,18 +57,3 @@ class Cluster:
         key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
         security = Security(key, self.security)
         return Joined(self.nodes, security, clock or SystemClock(), self.locate)
-
-
-def as_cluster(given: Cluster | str) -> Cluster:
-    """Returns a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
-
-    Raises:
-        VkschedError: there is none.
-    """
-    if isinstance(given, Cluster):
-        return given
-    if not isinstance(given, str):
-        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {given!r}')
-    from .on_ray import find
-
-    return find(given)

@@ -1,0 +1,20 @@
+"""What a scheduler is given as its cluster: nodes by their addresses, or those of a Ray cluster."""
+
+from __future__ import annotations
+
+from ..errors import DeviceError
+from .cluster import Cluster
+from .on_ray import find
+
+
+def as_cluster(given: Cluster | str) -> Cluster:
+    """Returns a cluster that is given, or that of Ray at an address: "auto", "ray://HOST:PORT".
+
+    Raises:
+        VkschedError: there is none.
+    """
+    if isinstance(given, Cluster):
+        return given
+    if not isinstance(given, str):
+        raise DeviceError(f'[cluster] expected a vs.Cluster or "auto", got {given!r}')
+    return find(given)
