@@ -25,7 +25,8 @@ from vksched.plan.documents.question import Question
 from vksched.plan.make import aside
 from vksched.plan.make.aside import LEAST_BYTES
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import Simulation, simulate
+from vksched.plan.simulate import simulate
+from vksched.plan.simulated import Simulation
 from vksched.plan.value import COMING, LEAVING, WORK, Order
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor

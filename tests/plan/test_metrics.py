@@ -18,7 +18,8 @@ from vksched.machine.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Wat
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.metrics import energy, period_of, plan_metrics, weigh
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import Program, Step, run_program, simulate
+from vksched.plan.simulate import run_program, simulate
+from vksched.plan.simulated import Program, Step
 from vksched.runtime.null import NullSession
 from vksched.types import Progress
 

@@ -22,7 +22,8 @@ from vksched.machine.spec import DeviceSpec
 from vksched.plan import simulate as simulator
 from vksched.plan.make import aside
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import Program, Step, program_of, run_program, simulate
+from vksched.plan.simulate import program_of, run_program, simulate
+from vksched.plan.simulated import Program, Step
 from vksched.types import NDArray
 
 SPECS = (

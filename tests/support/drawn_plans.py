@@ -218,7 +218,7 @@ def bare(o: _Ops, a: vs.Tensor) -> vs.Tensor:
 KINDS: tuple[tuple[float, Callable[[_Ops, vs.Tensor], vs.Tensor]], ...] = (
     (4, product),
     (4, pair),
-    (3, lambda o, a: (vs.relu, vs.exp, vs.tanh)[o.below(3)](a)),
+    (3, lambda o, a: (vs.relu, vs.exp, vs.abs)[o.below(3)](a)),
     (2, lambda o, a: vs.add(square(a), o.weight(COLUMNS))),
     (1, halves),
     (1, lambda o, a: square(a)[: ROWS // 2]),

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from ..machine.power import watts_of
 from ..machine.spec import Machine
 from ..schedule import Metrics
-from .simulate import Program, Simulation, program_of, run_program
+from .simulate import program_of, run_program
+from .simulated import Program, Simulation
 from .value import PlanValue
 
 WARM, FLOWING = 4, 6

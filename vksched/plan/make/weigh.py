@@ -25,7 +25,8 @@ from ...errors import OutOfMemory
 from ...types import WORD_BYTES
 from ..decision import Candidate
 from ..metrics import period, weigh
-from ..simulate import Part, Program, make_program
+from ..simulate import make_program
+from ..simulated import Part, Program
 from ..support import Support
 from ..value import HOST, commits
 from .candidates import Candidates, Way
