@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import clusters
 import numpy as np
 import pytest
+from cluster_nodes import Nodes, cluster, on_cpus
 from graphs import transformer
 
 import vksched as vs
-from vksched.cluster.node import ClusterNode
 from vksched.errors import DeviceError, HostLost, StateLost, VkschedError
 
 WAIT_S = 120.0
-Start = Callable[..., ClusterNode]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts nodes in this process; the second argument is the address of one that was."""
-    made: list[ClusterNode] = []
-
-    def begin(name: str, address: str = "127.0.0.1:0") -> ClusterNode:
-        about = clusters.made(), "tls", ["cpu"]
-        made.append(ClusterNode(name, address, *about, cache_folder=tmp_path / name))
-        return made[-1]
-
-    yield begin
-    for node in made:
-        node.close()
-
-
-def on_cpus(nodes: Sequence[ClusterNode], **more: Any) -> vs.Scheduler:
-    """Returns a scheduler whose results are numpy's, wherever they are computed."""
-    return vs.Scheduler([f"{node.name}/cpu" for node in nodes], cluster=cluster(nodes), **more)
-
-
-def cluster(nodes: Sequence[ClusterNode]) -> vs.Cluster:
-    return vs.Cluster([node.address for node in nodes], clusters.made())
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -67,7 +41,7 @@ def used(run: vs.Run) -> set[str]:
     return {run.plan.machine.devices[split.device].name for split in run.plan.splits}
 
 
-def test_a_scheduler_uses_the_devices_of_a_cluster(start: Start, rng: np.random.Generator) -> None:
+def test_a_scheduler_uses_the_devices_of_a_cluster(start: Nodes, rng: np.random.Generator) -> None:
     outputs = transformer(layers=2)[0]
     nodes = [start("node1"), start("node2")]
     given = {
@@ -90,7 +64,7 @@ def test_a_scheduler_uses_the_devices_of_a_cluster(start: Start, rng: np.random.
     wait_for(lambda: not any(node.callers for node in nodes))
 
 
-def test_devices_of_a_cluster_are_chosen_by_name(start: Start) -> None:
+def test_devices_of_a_cluster_are_chosen_by_name(start: Nodes) -> None:
     nodes = [start("node1"), start("node2")]
     with vs.Scheduler(["node2/cpu"], cluster=cluster(nodes)) as sched:
         assert [d.name for d in sched.devices] == ["node2/cpu", "cpu"]
@@ -102,7 +76,7 @@ def test_devices_of_a_cluster_are_chosen_by_name(start: Start) -> None:
 
 
 def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
-    start: Start, rng: np.random.Generator
+    start: Nodes, rng: np.random.Generator
 ) -> None:
     nodes = [start("node1"), start("node2")]
     out, at = chain(rng)
@@ -122,7 +96,7 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
 
 
 def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
-    start: Start, rng: np.random.Generator
+    start: Nodes, rng: np.random.Generator
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
@@ -139,7 +113,7 @@ def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
         assert used(run) == {"node1/cpu"}
 
 
-def test_readmit_says_what_it_cannot_do(start: Start) -> None:
+def test_readmit_says_what_it_cannot_do(start: Nodes) -> None:
     node = start("node1")
     with on_cpus([node]) as sched:
         sched.readmit("node1/cpu")
@@ -157,7 +131,7 @@ def test_readmit_says_what_it_cannot_do(start: Start) -> None:
 
 
 def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
-    start: Start, rng: np.random.Generator
+    start: Nodes, rng: np.random.Generator
 ) -> None:
     node = start("node1")
     out, _ = chain(rng)
@@ -174,7 +148,7 @@ def test_with_on_fault_raise_the_loss_of_a_computer_is_the_callers(
 
 
 @pytest.mark.parametrize("backup", [False, True])
-def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Start, backup: bool) -> None:
+def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Nodes, backup: bool) -> None:
     nodes = [start("node1"), start("node2")]
     total = vs.state(np.zeros(4, np.float32), name="total", backup=backup)
     x = vs.input("x", (4,))
@@ -198,7 +172,7 @@ def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Start, backup:
         assert np.array_equal(sched.read(total), 3 * ones)
 
 
-def test_a_cluster_says_what_is_wrong_with_it(start: Start, tmp_path: Path) -> None:
+def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> None:
     key = clusters.made()
     with pytest.raises(DeviceError, match="expected the addresses of nodes"):
         vs.Cluster([], key)
@@ -219,6 +193,6 @@ def test_a_cluster_says_what_is_wrong_with_it(start: Start, tmp_path: Path) -> N
     wait_for(lambda: not node.callers)
 
 
-def test_dynamic_plans_stay_on_this_computer(start: Start, rng: np.random.Generator) -> None:
+def test_dynamic_plans_stay_on_this_computer(start: Nodes, rng: np.random.Generator) -> None:
     with pytest.raises(VkschedError, match="cluster"):
         vs.Scheduler(["cpu"], policy="dynamic", cluster=cluster([start("node1")]))

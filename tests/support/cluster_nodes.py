@@ -1,0 +1,39 @@
+"""Nodes in the process of the tests, and schedulers that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import clusters
+
+import vksched as vs
+from vksched.cluster.node import ClusterNode
+
+
+class Nodes:
+    """Starts nodes that serve the CPU, and closes them all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: list[ClusterNode] = []
+
+    def __call__(self, name: str, address: str = "127.0.0.1:0") -> ClusterNode:
+        """Returns a new node. address: of one that was, where it is to come back."""
+        about = clusters.made(), "tls", ["cpu"]
+        self._made.append(ClusterNode(name, address, *about, cache_folder=self._folder / name))
+        return self._made[-1]
+
+    def close(self) -> None:
+        for node in self._made:
+            node.close()
+
+
+def on_cpus(nodes: Sequence[ClusterNode], **more: Any) -> vs.Scheduler:
+    """Returns a scheduler whose results are numpy's, wherever they are computed."""
+    return vs.Scheduler([f"{node.name}/cpu" for node in nodes], cluster=cluster(nodes), **more)
+
+
+def cluster(nodes: Sequence[ClusterNode]) -> vs.Cluster:
+    return vs.Cluster([node.address for node in nodes], clusters.made())
