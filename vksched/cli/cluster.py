@@ -21,6 +21,13 @@ _address = click.option(
     metavar="HOST:PORT",
     help="Of the Ray cluster; auto: the one that this computer is in.",
 )
+security_option = click.option(
+    "--security",
+    type=click.Choice(["tls", "plain"]),
+    default="tls",
+    show_default=True,
+    help="plain: both ends prove that they know the key, but nothing is encrypted.",
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 
 
@@ -41,13 +48,7 @@ def key(path: Path) -> None:
 
 @cluster.command()
 @_address
-@click.option(
-    "--security",
-    type=click.Choice(["tls", "plain"]),
-    default="tls",
-    show_default=True,
-    help="plain: both ends prove that they know the key, but nothing is encrypted.",
-)
+@security_option
 @_json
 def start(address: str, security: str, as_json: bool) -> None:
     """Start a node on each computer of a Ray cluster that has none."""
@@ -79,7 +80,7 @@ def stop(address: str) -> None:
 @cluster.command()
 @click.option("--node", "nodes", multiple=True, metavar="HOST:PORT", help="One that runs.")
 @click.option("--credentials", type=click.Path(path_type=Path), help="The key of these nodes.")
-@click.option("--security", type=click.Choice(["tls", "plain"]), default="tls", show_default=True)
+@security_option
 @_address
 @_json
 def devices(

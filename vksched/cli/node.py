@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from .cluster import security_option
+
 GB = 10**9
 
 
@@ -27,13 +29,7 @@ GB = 10**9
     required=True,
     help="The cluster's key, as `vksched cluster key` makes it.",
 )
-@click.option(
-    "--security",
-    type=click.Choice(["tls", "plain"]),
-    default="tls",
-    show_default=True,
-    help="plain: both ends prove that they know the key, but nothing is encrypted.",
-)
+@security_option
 @click.option("--devices", metavar="A,B", help="Serve these devices, and the CPU.")
 @click.option(
     "--cache",
