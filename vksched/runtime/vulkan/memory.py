@@ -367,8 +367,10 @@ def write_new(
             for first in range(0, len(pieces), PIECES_AT_ONCE):
                 some = pieces[first : first + PIECES_AT_ONCE]
                 workers.each(_write, ((words, parts) for parts in some))
-                if progress is not None:
-                    progress("upload", 4 * some[-1][-1].behind, 4 * words.size)
+                if progress is not None:  # behind the last piece there may be a gap
+                    last = first + len(some) == len(pieces)
+                    done = words.size if last else some[-1][-1].behind
+                    progress("upload", 4 * done, 4 * words.size)
 
 
 def _write(words: NDArray, parts: Sequence[_Part]) -> None:
