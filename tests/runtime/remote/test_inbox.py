@@ -167,4 +167,7 @@ def test_values_of_a_plan_that_is_gone_are_dropped(inbox: Inbox) -> None:
     send(inbox, RUN, 1)
     inbox.forget(1)
     send(inbox, RUN, 1)
+    inbox.abort(RUN)
     assert not inbox._runs
+    with pytest.raises(Wrong, match="which is not here"):
+        inbox.place(Message("value", {**RUN._asdict(), "node": 7}), 1 << 36, "node1")

@@ -260,7 +260,6 @@ def test_a_caller_that_connects_again_starts_anew(
         cluster.hosts["node1"].close()
         cluster.hosts["node1"] = cluster.connect(cluster.nodes, "node1")
         cluster.hosts["node2"].retire(1)
-        cluster.nodes.mail.forget(1)
     assert cluster.servers["node1"].callers == 1
 
 
@@ -456,10 +455,11 @@ def test_plans_come_and_go_without_end(cluster: Cluster, rng: np.random.Generato
         run_once(cluster, caller, RunKey(number, 0, 0), x)
         for node in cluster.hosts.values():
             node.retire(number)
-        cluster.nodes.mail.forget(number)
     for node in cluster.hosts.values():
         node.channel.ask("clock", {}, (), WAIT_S)
         assert not node._prepared and not node._runs
+        with pytest.raises(RunAborted, match="expected a run under way"):
+            node.finish(RunKey(0, 0, 0), WAIT_S)
     assert not cluster.nodes.mail._runs and not cluster.nodes.mail._plans
 
 

@@ -19,7 +19,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from ...errors import DeviceError, DeviceLost, DeviceTimeout, HostLost, PlanError
+from ...errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    HostLost,
+    PlanError,
+    RunAborted,
+)
 from ...fork import Owner
 from ...machine.hosts import on
 from ...machine.links import Link
@@ -283,6 +290,7 @@ class Node:
 
     def retire(self, number: int) -> None:
         self._prepared.pop(number, None)
+        self._nodes.mail.forget(number)
         self._stale = True
         try:
             self.channel.tell("retire", {"plan": number})
@@ -293,7 +301,9 @@ class Node:
         with self._changed:
             found = self._runs.get(run)
             if found is None:
-                raise again(self._error) if self._error else HostLost(f"[cluster] {run} is no run")
+                if self._error is not None:
+                    raise again(self._error)
+                raise RunAborted(f"[run] expected a run under way on {self.name}, got {run}")
             if not self._changed.wait_for(lambda: bool(found.error) or over(found), timeout_s):
                 raise DeviceTimeout(
                     f"[cluster] expected {self.name} to be {what} within {timeout_s:g} s, and it "

@@ -59,12 +59,15 @@ class Inbox:
         self._runs: dict[RunKey, _Run] = {}
         self._lost: dict[str, HostLost] = {}
         self._spares = Spares()
+        self._most_bytes = 0
+        """Of a value of any plan so far."""
 
     def expect(self, plan: int, slots: int, awaited: Awaited) -> None:
         """Lets values of a plan in, beside those of earlier calls for it."""
         with self._changed:
             known = self._plans.setdefault(plan, _Plan(slots, {}))
             known.awaited = {**known.awaited, **awaited}
+            self._most_bytes = max(self._most_bytes, *(_bytes(t) for _, t in awaited.values()), 0)
 
     def forget(self, plan: int) -> None:
         """Lets no more values of a plan in."""
@@ -85,6 +88,8 @@ class Inbox:
         with self._changed:
             plan = self._plans.get(run.plan)
             if plan is None:  # it was retired meanwhile
+                if size > self._most_bytes:
+                    raise Wrong(f"{size} bytes came for plan {run.plan}, which is not here")
                 return memoryview(bytearray(size))
             host, type_ = plan.awaited.get(value, (None, None))
             if host != sender or type_ is None or not 0 <= run.slot < plan.slots:
@@ -92,7 +97,7 @@ class Inbox:
             waiting = [r for r in self._runs if (r.plan, r.slot) == (run.plan, run.slot)]
             if run not in self._runs and len(waiting) >= AHEAD:
                 raise Wrong(f"values of more than {AHEAD} runs of one slot came")
-            expected = type_.size * numpy_dtype(type_.dtype).itemsize
+            expected = _bytes(type_)
             if size != expected:
                 raise Wrong(f"expected {expected} bytes of value {value}, got {size}")
             return self._spares.take((run.plan, run.slot, value), size)
@@ -148,7 +153,7 @@ class Inbox:
     def abort(self, run: RunKey) -> None:
         with self._changed:
             plan = self._plans.get(run.plan)
-            if plan is None or run.ticket > plan.ended.get(run.slot, -1):
+            if plan is not None and run.ticket > plan.ended.get(run.slot, -1):
                 self._runs.setdefault(run, _Run()).aborted = True
                 self._changed.notify_all()
 
@@ -159,6 +164,10 @@ class Inbox:
                 plan.ended[run.slot] = max(run.ticket, plan.ended.get(run.slot, -1))
             for each in [r for r in self._runs if r[:2] == run[:2] and r.ticket <= run.ticket]:
                 del self._runs[each]
+
+
+def _bytes(type_: TensorType) -> int:
+    return type_.size * numpy_dtype(type_.dtype).itemsize
 
 
 def _late(run: RunKey, value: int, host: str, timeout_s: float) -> DeviceTimeout:
