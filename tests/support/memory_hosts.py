@@ -242,6 +242,7 @@ class Cluster:
         make: Callable[[str, str], Device],
         timeout_s: float = 30.0,
         trace: vs.Trace | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.network = Network()
         self.plan = plan
@@ -265,7 +266,7 @@ class Cluster:
         names = [spec.name for spec in plan.machine.devices]
         seen = [d if not host_of(n) else _Named(n) for n, d in zip(names, self.real, strict=True)]
         self.executor = ClusterExecutor(
-            plan, self.hosts, seen, post, trace or vs.Trace(), timeout_s
+            plan, self.hosts, seen, post, trace or vs.Trace(), timeout_s, progress
         )
 
     def run(self, feeds: Mapping[str, NDArray]) -> tuple[NDArray, ...]:

@@ -107,7 +107,7 @@ class Carrier:
         self, progress: Progress | None, make: Callable[[int, Progress | None], None]
     ) -> None:
         """Makes the sessions of all devices; where one cannot be made, none is left."""
-        told = _guarded(progress) if progress is not None else None
+        told = guarded(progress) if progress is not None else None
         try:
             for index in self._working:
                 start = self._trace.clock.now()
@@ -265,8 +265,8 @@ class Carrier:
             self._state.notify_all()
 
 
-def _guarded(progress: Progress) -> Progress:
-    """What the caller's function raises is no device's failure."""
+def guarded(progress: Progress) -> Progress:
+    """Returns a function of the caller's; what it raises is no device's failure then."""
 
     def call(what: str, done: int, total: int) -> None:
         try:

@@ -23,12 +23,20 @@ from graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_hosts import Cluster, lost
+from memory_hosts import Cluster, MemoryHost, lost
 
 import vksched as vs
 from vksched.engine.devices import DeviceSet
-from vksched.errors import DeviceError, DeviceLost, DeviceTimeout, HostLost, RunAborted
+from vksched.errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    HostLost,
+    PlanError,
+    RunAborted,
+)
 from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
 from vksched.runtime.carrier import CommitFailed, Retired
 from vksched.runtime.device import Device
@@ -37,7 +45,7 @@ from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.stats import RunStats
-from vksched.types import NDArray
+from vksched.types import NDArray, Progress
 
 X = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) / 64
 TWO = ("node1", "node2")
@@ -404,6 +412,37 @@ def test_a_run_that_is_interrupted_twice_takes_the_plan_out_of_use() -> None:
         host.finish = finish  # type: ignore[method-assign]
         with pytest.raises(Retired):
             cluster.run({"x": X})
+
+
+def test_a_run_that_waits_for_a_caller_who_has_left_it_ends_with_its_plan() -> None:
+    plan = counting()
+    with Cluster(plan, null_devices(plan)) as cluster:
+        host, left = cluster.hosts["node1"], RunKey(cluster.executor._plan_number, 0, 99)
+        host.start(left, dict.fromkeys(host.prepared[0].inputs, X), lambda error: None)
+        host.ready(left, 30.0)
+        host.retire(left.plan)
+        with pytest.raises(RunAborted):
+            host.finish(left, 30.0)
+        assert not cluster.state("s").any()
+
+
+def test_what_progress_raises_is_the_callers_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, retired = spread(make_plan(*chain([A, B])), TWO), []
+    monkeypatch.setattr(MemoryHost, "retire", lambda host, number: retired.append(host.name))
+
+    def prepare(host: MemoryHost, number: int, part: Part, progress: Progress | None) -> None:
+        assert progress is not None
+        progress("weights", 1, 2)
+
+    def stop(*_: object) -> None:
+        raise DeviceLost("[x] not a device's")
+
+    monkeypatch.setattr(MemoryHost, "prepare", prepare)
+    with pytest.raises(PlanError, match="the function given failed"):
+        Cluster(plan, null_devices(plan), progress=stop)
+    assert sorted(retired) == ["node1", "node2"]
 
 
 def test_nothing_of_a_closed_cluster_is_left() -> None:

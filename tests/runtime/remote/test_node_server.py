@@ -385,6 +385,13 @@ def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:
     with pytest.raises(DeviceError, match="prepared already"):
         node.prepare(1, parts[1])
     cluster.walkers["node1"][0].fails = None
+
+    def stop(*said: object) -> None:
+        raise ZeroDivisionError(said)
+
+    with pytest.raises(ZeroDivisionError):
+        node.prepare(4, parts[1], stop)
+    assert node.error is None and 4 not in node._prepared
     node.prepare(2, parts[1])
     node.retire(2)
     node.prepare(3, parts[1])

@@ -151,9 +151,20 @@ class _Run:
 
 @dataclass(slots=True)
 class _Prepared:
+    """raised: by progress, which is not called again then."""
+
     part: Part
     progress: Progress | None = None
     keys: frozenset[tuple[str, object]] = field(default_factory=frozenset)
+    raised: Exception | None = None
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Calls the caller's function; what it raises does not end the connection."""
+        if self.progress is not None and self.raised is None:
+            try:
+                self.progress(what, done, total)
+            except Exception as error:
+                self.raised = error
 
 
 class Node:
@@ -233,10 +244,13 @@ class Node:
             for spec, memory in zip(part.plan.machine.devices, part.plan.memory, strict=True)
             for node in memory.weights
         )
-        self._prepared[number] = _Prepared(part, progress, keys)
+        prepared = self._prepared[number] = _Prepared(part, progress, keys)
         try:
             fields = {"plan": number, "hosts": nodes.hosts}
             self.channel.ask("prepare", fields, [text], PREPARE_S)
+            if prepared.raised is not None:
+                self.retire(number)
+                raise prepared.raised
         except BaseException:
             self._prepared.pop(number, None)
             raise
@@ -330,8 +344,8 @@ class Node:
             self._nodes.mail.arrived(message, self.name)
         elif message.kind == "progress":
             prepared = self._prepared.get(fields["plan"])
-            if prepared is not None and prepared.progress is not None:
-                prepared.progress(fields["what"], fields["done"], fields["total"])
+            if prepared is not None:
+                prepared.tell(fields["what"], fields["done"], fields["total"])
         elif message.kind == "ready":
             self._note(run_of(fields), is_ready=True)
         elif message.kind == "done":

@@ -28,7 +28,7 @@ from ...plan.plan import Plan
 from ...plan.value import HOST
 from ...trace import Trace
 from ...types import NDArray, Progress
-from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all
+from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all, guarded
 from ..device import Closing, Device
 from ..record import Observers, RunRecord
 from ..stats import RunStats
@@ -85,7 +85,11 @@ class ClusterExecutor(Carrier):
         here = [d for d in devices if host_of(d.name) == CALLER]
         about = here, post, Trace(trace.clock, []), timeout_s, progress
         self._own = PartExecutor(own, *about, number=number)
-        self._prepare_hosts(progress)
+        try:
+            self._prepare_hosts(guarded(progress) if progress is not None else None)
+        except BaseException:
+            self._free()
+            raise
 
     def _prepare_hosts(self, progress: Progress | None) -> None:
         """Prepares all hosts at once; where one cannot be prepared, none is left."""
@@ -106,7 +110,6 @@ class ClusterExecutor(Carrier):
                 if error is not None:
                     blame.add(name, error)
         if blame.any:
-            self._free()
             raise blame.cause()
 
     # -- a run -------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class PartHost:
         self._trace = trace
         self._timeout_s = timeout_s
         self._plans: dict[int, _Served] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
@@ -73,7 +74,11 @@ class PartHost:
             _named(error, part.host)
             raise
         with self._lock:
-            self._plans[number] = made
+            if not self._closed:
+                self._plans[number] = made
+                return
+        made.executor.close()
+        raise RunAborted("[parts] the caller has gone")
 
     def _devices_of(self, part: Part) -> list[Device]:
         """Returns the devices of a part: they must be what it takes them for."""
@@ -117,25 +122,30 @@ class PartHost:
         """Has a run give up; one that is over is left as it is."""
         found = self._find(run)
         if found is not None:
-            found.aborted = True
-            self._post.abort(run)
-            found.told.set()
+            self._give_up(run, found)
+
+    def _give_up(self, run: RunKey, found: _Run) -> None:
+        found.aborted = True
+        self._post.abort(run)
+        found.told.set()
 
     def retire(self, number: int) -> None:
-        """Waits for the runs of a plan and frees what it holds."""
+        """Frees what a plan holds. Runs that its caller has left, as it was interrupted, give up."""
         with self._lock:
             served = self._plans.pop(number, None)
+            runs = dict(served.runs) if served is not None else {}
+        for run, found in runs.items():
+            self._give_up(run, found)
         if served is not None:
             served.threads.shutdown(wait=True)
             served.executor.close()
 
     def close(self) -> None:
-        """Gives all runs up and frees all plans."""
+        """Gives all runs up and frees all plans; none begins any more."""
         with self._lock:
-            plans = {number: list(served.runs) for number, served in self._plans.items()}
-        for number, runs in plans.items():
-            for run in runs:
-                self.abort(run)
+            self._closed = True
+            plans = list(self._plans)
+        for number in plans:
             self.retire(number)
 
     def _find(self, run: RunKey) -> _Run | None:
