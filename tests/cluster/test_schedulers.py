@@ -172,6 +172,15 @@ def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Nodes, backup:
         assert np.array_equal(sched.read(total), 3 * ones)
 
 
+def test_an_input_without_elements_goes_to_a_node(start: Nodes) -> None:
+    node = start("node1")
+    with on_cpus([node]) as sched:
+        run = sched.compile(vs.relu(vs.input("x", (0, 4)), name="y"), {"*": "node1/cpu"})
+        assert used(run) == {"node1/cpu"}
+        assert run(x=np.zeros((0, 4), np.float32)).shape == (0, 4)
+        assert not sched.quarantined
+
+
 def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> None:
     key = clusters.made()
     with pytest.raises(DeviceError, match="expected the addresses of nodes"):

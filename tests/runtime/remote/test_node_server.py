@@ -311,13 +311,50 @@ def test_states_live_on_a_device_of_a_node(cluster: Cluster) -> None:
         assert device.holds(key)
         read = states.read(key)
         assert read.dtype == value.dtype and np.array_equal(read, value)
-    states.write(keys[0], values[0].T)
-    assert np.array_equal(states.read(keys[0]), values[0].T)
+    states.write(keys[0], np.asfortranarray(values[0] * 2))
+    assert np.array_equal(states.read(keys[0]), values[0] * 2)
+    for wrong in (values[0].T, np.zeros((2, 4), np.float32), values[0].astype(np.int32)):
+        with pytest.raises(DeviceError, match=r"expected float32\[2,3\] for"):
+            states.write(keys[0], wrong)
     states.remove(keys[0])
     states.remove(object())
     assert not states.holds(keys[0])
     assert len(cluster.devices["node1"][1].states.keys()) == 2
     assert cluster.devices["node1"][0].states.keys() == ()
+
+
+def test_any_number_of_states_is_added_or_none(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, there = cluster.hosts["node1"].devices[0].states, cluster.devices["node1"][0].states
+    items = [(object(), np.full((1, 1, 1, 7), n, np.float32)) for n in range(2000)]
+    states.add(items)
+    assert len(there.keys()) == 2000
+    assert all(np.array_equal(states.read(key), array) for key, array in items[::499])
+    add, calls = there.add, []
+
+    def full(given: list[tuple[object, NDArray]]) -> None:
+        calls.append(len(given))
+        if len(calls) > 1:
+            raise OutOfMemory("[x] no room")
+        add(given)
+
+    monkeypatch.setattr(there, "add", full)
+    with pytest.raises(OutOfMemory, match="no room"):
+        states.add([(object(), array) for _, array in items])
+    assert len(there.keys()) == len(states.keys()) == 2000
+
+
+def test_a_node_that_another_lost_is_heard_again_by_the_next_plan(cluster: Cluster) -> None:
+    plan = plan_of_two()
+    cluster.prepare(plan)
+    (session,) = cluster.servers["node2"]._sessions.values()
+    session._mail.lose("node1", HostLost("[x] a cable"))
+    with pytest.raises(HostLost, match="a cable"):
+        session._mail.take(RunKey(1, 0, 0), 0, "node1", WAIT_S)
+    cluster.prepare(plan, 2)
+    with pytest.raises(DeviceTimeout):
+        session._mail.take(RunKey(2, 0, 0), 0, "node1", 0.01)
 
 
 def test_devices_are_as_the_node_describes_them(cluster: Cluster) -> None:

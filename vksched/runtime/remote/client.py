@@ -57,6 +57,8 @@ from .told import Told, devices_of, named, seen_from, stats_of
 ANSWER_S = 30.0
 PREPARE_S = 600.0
 CLOCK_TRIES = 8
+MOST_ADDED = 256
+"""States in one message, whose fields have a bounded size."""
 
 
 class Nodes:
@@ -423,12 +425,19 @@ class RemoteStates:
 
     def add(self, items: Iterable[Item]) -> None:
         pairs = [(key, np.asarray(array)) for key, array in items]
-        if not pairs:
-            return
-        names = {key: self._nodes.state_name(key) for key, _ in pairs}
-        arrays, payload = pack(array for _, array in pairs)
-        self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)
-        self._keys.update(names)
+        added: list[object] = []
+        try:
+            for start in range(0, len(pairs), MOST_ADDED):
+                some = pairs[start : start + MOST_ADDED]
+                names = {key: self._nodes.state_name(key) for key, _ in some}
+                arrays, payload = pack(array for _, array in some)
+                self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)
+                self._keys.update(names)
+                added += names
+        except BaseException:  # all of them, or none
+            for key in added:
+                self.remove(key)
+            raise
 
     def read(self, key: object) -> NDArray:
         answer = self._ask("read", {"key": self._keys[key]})
@@ -447,7 +456,7 @@ class RemoteStates:
         if name is not None and self._node.error is None:
             try:
                 self._ask("remove", {"key": name})
-            except HostLost:  # all of it is freed there
+            except DeviceError:  # it is not used any more, and freed with the connection
                 return
 
     def keys(self) -> tuple[object, ...]:

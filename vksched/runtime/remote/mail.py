@@ -97,18 +97,20 @@ class Peers:
         """The address and the life of each node."""
         self._channels: dict[str, Channel] = {}
         self._taken: list[Channel] = []
+        self._closed = False
         self._turns: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def know(self, hosts: Mapping[str, Sequence[str]]) -> None:
-        """Learns where other nodes are; one that has begun another life is lost no more."""
+        """Learns where other nodes are. The caller is right about who is there: one that was lost
+        from here may be reached again, and who sends to it finds out.
+        """
         for host, (address, life) in hosts.items():
+            self._inbox.regain(host)  # what its caller takes it for
             with self._lock:
                 _, before = self._hosts.get(host, ("", life))
                 self._hosts[host] = address, life
                 old = self._channels.pop(host, None) if before != life else None
-            if before != life:
-                self._inbox.regain(host)
             if old is not None:
                 old.close()
 
@@ -135,12 +137,16 @@ class Peers:
             return found
 
     def take_in(self, channel: Channel) -> None:
-        """Keeps a channel of another node, to close it."""
+        """Begins to hear another node, until `close`."""
         with self._lock:
             self._taken = [each for each in self._taken if each.error is None] + [channel]
+        channel.start()
+        if self._closed:
+            channel.close()
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             channels = [*self._channels.values(), *self._taken]
         for each in channels:
             each.close()

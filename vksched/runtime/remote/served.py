@@ -130,7 +130,7 @@ class PartHost:
         found.told.set()
 
     def retire(self, number: int) -> None:
-        """Frees what a plan holds. Runs that its caller has left, as it was interrupted, give up."""
+        """Frees what a plan holds. Runs that an interrupted caller has left give up."""
         with self._lock:
             served = self._plans.pop(number, None)
             runs = dict(served.runs) if served is not None else {}

@@ -23,7 +23,7 @@ from ...plan.parts import Part, Take
 from ...trace import warn
 from ...trace.events import Clock
 from ...trace.schema import Wrong, check
-from ...types import NDArray, Progress
+from ...types import NDArray, Progress, TensorType
 from ..carrier import CommitFailed
 from ..device import Device
 from ..stats import RunStats
@@ -119,6 +119,8 @@ class Session:
         self._weights: dict[str, NDArray] = {}
         self._spares = Spares()
         self._states: dict[str, StateKey] = {}
+        self._types: dict[tuple[str, str], TensorType] = {}
+        """Of each state, by its device and name."""
         self._devices = {device.name: device for device in here.devices}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
 
@@ -132,7 +134,6 @@ class Session:
         """Takes values of another node in."""
         channel = Channel(stream, host, self._peers.handler(host, life))
         self._peers.take_in(channel)
-        channel.start()
 
     def close(self) -> None:
         """Ends the connection, as if the caller had; what it had is freed soon."""
@@ -167,7 +168,8 @@ class Session:
         elif message.kind == "start":
             run = run_of(fields)
             part, types = self._part(run.plan), self._input_types(run)
-            if not 0 <= run.slot < part.plan.copies or (message.payload is None) != (not types):
+            missing = message.payload is None and typed_bytes(types)
+            if missing or not 0 <= run.slot < part.plan.copies:
                 raise Wrong(f"expected the inputs of a run, got those of {run}")
             payload = self._spares.lend(run[:2], message.payload or memoryview(b""))
             arrays = typed_arrays(types, payload)
@@ -275,6 +277,7 @@ class Session:
             raise DeviceError(f"[cluster] plan {number} is prepared already")
         text = bytes(message.payload or b"")
         part = self._here.documents.read(text, self._require_weight, self._state)
+        self._require_states(part)
         self._peers.know(message.fields["hosts"])
         nodes = part.plan.graph.nodes
         takes = [step for step in part.walk() if isinstance(step, Take)]
@@ -292,7 +295,21 @@ class Session:
         except BaseException:
             self._forget(number)
             raise
+        if number not in self._parts:  # its caller gave up waiting
+            self._served.retire(number)
         return {}, []
+
+    def _require_states(self, part: Part) -> None:
+        """Raises where a part takes a state for another type than it has here."""
+        graph = part.plan.graph
+        for spec, there in zip(part.plan.machine.devices, part.plan.memory, strict=True):
+            for node in there.states:
+                key, type_ = graph.keys[node], graph.nodes[node].type
+                held = isinstance(key, StateKey) and self._types.get((spec.name, key.name))
+                if held and held != type_:
+                    raise DeviceError(
+                        f"[cluster] expected {held} for a state on {spec.name}, got {type_}"
+                    )
 
     def _forget(self, number: int) -> None:
         self._mail.forget(number)
@@ -315,8 +332,12 @@ class Session:
     def _add(self, message: Message) -> Answer:
         fields = message.fields
         arrays = unpack(fields["arrays"], message.payload)
-        keys = [self._state(name) for name in fields["keys"]]
-        self._device(message).states.add(list(zip(keys, arrays, strict=True)))
+        device, keys = self._device(message), [self._state(name) for name in fields["keys"]]
+        items = list(zip(keys, arrays, strict=True))
+        for key in keys:  # of which the caller knows nothing
+            device.states.remove(key)
+        device.states.add(items)
+        self._types.update({(device.name, key.name): _type_of(array) for key, array in items})
         return {}, []
 
     def _held(self, message: Message) -> tuple[Device, StateKey]:
@@ -333,7 +354,11 @@ class Session:
 
     def _write(self, message: Message) -> Answer:
         device, key = self._held(message)
-        device.states.write(key, unpack([message.fields], message.payload)[0])
+        (array,) = unpack([message.fields], message.payload)
+        expected = self._types[device.name, key.name]
+        if _type_of(array) != expected:
+            raise DeviceError(f"[cluster] expected {expected} for a state, got {_type_of(array)}")
+        device.states.write(key, array)
         return {}, []
 
     def _remove(self, message: Message) -> Answer:
@@ -378,6 +403,10 @@ class _Telling:
         cause = error.cause if isinstance(error, CommitFailed) else error
         with suppress(HostLost):
             self._channel.tell("failed", {**run._asdict(), **fields_of(cause), "torn": torn})
+
+
+def _type_of(array: NDArray) -> TensorType:
+    return TensorType(array.shape, array.dtype.name)
 
 
 def _bytes(message: Message) -> NDArray:
