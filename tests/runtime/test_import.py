@@ -140,6 +140,29 @@ def test_pages_around_an_array_are_taken_where_they_are_the_systems(
         context.close()
 
 
+def test_a_wait_for_an_earlier_split_leaves_the_pages_of_a_later_one(
+    gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_import(gpu)
+    counted = Counted(monkeypatch)
+    x, y = vs.input("x", (ROWS, COLUMNS)), vs.input("y", (ROWS, COLUMNS))
+    doubled = vs.mul(x, 2.0, name="doubled")
+    shown: list[NDArray] = []
+    with vs.Scheduler([gpu], optimize=False) as sched:
+        total = vs.add(doubled, y, name="sum")
+        run = sched.compile(
+            total, {"*": gpu}, observe={doubled: lambda _, value: shown.append(value)}
+        )
+        first, second = run.plan.splits
+        assert COMING in second.aside and first.id in second.waits
+        for _ in range(3):  # from the second run on a split has an earlier submission, too
+            given = {name: aligned(rng, (ROWS, COLUMNS)) for name in "xy"}
+            expected = given["x"] * 2 + given["y"]
+            np.testing.assert_allclose(run(**given), expected, rtol=1e-6, atol=1e-6)
+            np.testing.assert_array_equal(shown.pop(), given["x"] * 2)
+        assert len(counted.made) == 6 and counted.held() == 0
+
+
 def test_a_run_that_fails_before_it_is_submitted_gives_its_pages_back(
     gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

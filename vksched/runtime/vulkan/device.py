@@ -114,7 +114,7 @@ class _Slot:
         self.tickets: dict[int, int] = {}
         """By split, of the run that submitted it last, or was about to."""
         self.order: dict[int, int] = {}
-        """By split, the number of its last submission."""
+        """By split, the number of its submission in the run under way."""
         self.given: dict[int, int] = {}
         """By split, the run whose copies out the copy queue got last."""
         self.imported: dict[int, dict[int, Pages]] = {}
@@ -236,6 +236,7 @@ class VulkanSession:
 
     def begin(self, slot: int) -> None:
         memory = self._slots[slot]
+        memory.order.clear()
         for split in list(memory.imported):  # of a run that failed
             memory.give_back(split)
 
