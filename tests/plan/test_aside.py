@@ -255,6 +255,49 @@ def test_both_checkers_find_copies_in_that_write_over_what_is_read() -> None:
         mutant.verify()
 
 
+@pytest.mark.parametrize(
+    ("number", "orders"),
+    [
+        (2, (Order(COMING, COMING, 0), Order(WORK, COMING, 2))),  # done long before its work is
+        (2, (Order(COMING, LEAVING, 0), Order(WORK, COMING, 2))),
+        (2, (Order(COMING, WORK, 2), Order(WORK, COMING, 2))),  # in a circle
+        (2, (Order(COMING, WORK, 0), Order(WORK, COMING, 2), Order(LEAVING, WORK, 2))),
+        (2, (Order(COMING, WORK, 3), Order(WORK, COMING, 2))),
+        (2, (Order(COMING, WORK, -1), Order(WORK, COMING, 2))),
+    ],
+)
+def test_verify_refuses_orders_that_say_nothing_or_cannot_be_kept(
+    number: int, orders: tuple[Order, ...]
+) -> None:
+    plan, _, _ = run_on_null(layers(4), True)
+    splits = list(plan.splits)
+    splits[number] = replace(splits[number], orders=orders)
+    with pytest.raises(PlanError, match="wait"):
+        replace(plan, splits=tuple(splits)).verify()
+
+
+@pytest.mark.parametrize("stages", [(COMING, "work"), (COMING, COMING), (COMING, "copies")])
+def test_verify_refuses_stages_that_no_copy_queue_has(stages: tuple[str, ...]) -> None:
+    plan, _, _ = run_on_null(layers(4), True)
+    splits = (replace(plan.splits[0], aside=stages), *plan.splits[1:])
+    with pytest.raises(PlanError, match="beside its work"):
+        replace(plan, splits=splits).verify()
+
+
+def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
+    x = vs.input("x", (SIDE, SIDE))
+    host = DeviceSpec("cpu", "cpu", limits=Limits(copy_queue=True))
+    machine = vs.Machine((card("null:0", True, WORK_S), host))
+    graph, _ = vs.build_graph([vs.exp(vs.exp(x, name="a"), name="b")])
+    names = {node.name: node.id for node in graph.nodes}
+    overrides = [(names["a"], "null:0"), (names["b"], "cpu")]
+    plan = vs.plan_graph(graph, machine, overrides=overrides)
+    assert [split.aside for split in plan.splits] == [(COMING, LEAVING), ()]
+    splits = (plan.splits[0], replace(plan.splits[1], aside=(COMING,)))
+    with pytest.raises(PlanError, match="no queue"):
+        replace(plan, splits=splits).verify()
+
+
 # -- any graph -------------------------------------------------------------------------------------
 
 

@@ -29,17 +29,15 @@ def check_aside(
         PlanError: the first promise that is broken.
     """
     spec = plan.machine.devices[splits[0].device]
+    has_queue = spec.limits.copy_queue and spec.kind != "cpu"
     handed_over: set[int] = set()
     known = HOST  # the last split whose work is complete for all that the copy queue gets
     for at, split in enumerate(splits):
         if not (split.aside or split.orders or split.hands_over):
             continue
-        if not spec.limits.copy_queue:
+        if not has_queue:
             raise _fail(f"split {split.id} has copies beside its work, and {spec.name} no queue")
-        for order in split.orders:
-            same = plan.splits[order.split] if 0 <= order.split <= split.id else None
-            if same is None or same.device != split.device:
-                raise _fail(f"split {split.id} waits for split {order.split}, not before it there")
+        _check_stages(plan, split)
         for number in split.hands_over:
             left = {s.id for s in splits[:at] if LEAVING in s.aside} - handed_over
             if number not in left or _seen(plan, plan.splits[number]) <= split.id:
@@ -52,6 +50,23 @@ def check_aside(
             known = max(known, *(n for _, n in plan.splits[number].after(LEAVING)), HOST)
         if LEAVING in split.aside:
             _check_leaving(plan, splits[at + 1 :], split, spans, used)
+
+
+def _check_stages(plan: PlanValue, split: Split) -> None:
+    """Checks that there are such stages, and that each waits for what the device has got by then:
+    the work of a split of its own, or earlier, or for the copies in of its own.
+    """
+    if not set(split.aside) <= {COMING, LEAVING} or len(set(split.aside)) != len(split.aside):
+        raise _fail(f"split {split.id} has {split.aside} beside its work")
+    own = (WORK, COMING, split.id), (LEAVING, WORK, split.id)
+    for order in split.orders:
+        same = plan.splits[order.split] if 0 <= order.split <= split.id else None
+        if same is None or same.device != split.device:
+            raise _fail(f"split {split.id} waits for split {order.split}, not before it there")
+        earlier = order.split < split.id and order[:2] == (COMING, WORK)
+        if not (earlier or order in own) or not {*order[:2]} <= {WORK, *split.aside}:
+            what = f"{order.after} of split {order.split}"
+            raise _fail(f"{order.stage} of split {split.id} cannot wait for {what}")
 
 
 def _waited(plan: PlanValue, split: Split) -> int:

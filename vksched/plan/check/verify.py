@@ -54,9 +54,12 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
     for split in plan.splits:
         splits.setdefault(split.device, []).append(split)
     for device, spec in enumerate(plan.machine.devices):
+        own = splits.get(device, [])
         if spec.kind != "cpu":
-            _check_words(plan, device, calls, spans.get(device, {}), splits.get(device, []))
+            _check_words(plan, device, calls, spans.get(device, {}), own)
             _check_capacity(plan, device)
+        elif own:
+            check_aside(plan, own, {}, {})
     return plan
 
 

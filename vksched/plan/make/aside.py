@@ -35,7 +35,7 @@ def choose_aside(
     spec: DeviceSpec, graph: Graph, entering: Collection[int], leaving: Collection[int]
 ) -> tuple[str, ...]:
     """Returns the stages of a split that its device's copy queue carries out."""
-    if not spec.limits.copy_queue:
+    if spec.kind == "cpu" or not spec.limits.copy_queue:
         return ()
     values = {COMING: entering, LEAVING: leaving}
     return tuple(
