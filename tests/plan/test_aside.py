@@ -31,6 +31,7 @@ from vksched.plan.value import COMING, LEAVING, WORK, Order
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.null import NullSession
 from vksched.trace.perfetto import perfetto_events
 from vksched.types import NDArray
 
@@ -149,6 +150,18 @@ def test_a_stage_of_a_pipeline_takes_the_longer_of_its_copies_and_its_work(work_
     # one thread of the host makes all copies: in, across and out
     assert apart_s >= 4 * BATCHES * COPY_S
     assert seconds <= apart_s - COPY_S * (BATCHES - 1) + 0.01
+
+
+def test_a_device_that_is_lost_when_it_tells_of_its_copies_has_given_its_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost(self: NullSession, slot: int, split: int) -> dict[str, tuple[None, None]]:
+        raise vs.DeviceLost("planted")
+
+    _, _, expected = run_on_null(layers(2), False)
+    monkeypatch.setattr(NullSession, "aside_s", lost)
+    plan, _, results = run_on_null(layers(2), True)
+    assert np.array_equal(results[0], expected[0]) and plan.splits[0].aside
 
 
 def test_a_stream_of_runs_overlaps_copies_and_work_too() -> None:

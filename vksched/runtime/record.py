@@ -180,7 +180,7 @@ class Reporter:
         """
         out: dict[str, tuple[float, float, float | None]] = {}
         submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
-        for stage, (start, seconds) in session.aside_s(run.slot, split.id).items():
+        for stage, (start, seconds) in _aside_of(session, run, split).items():
             took = seconds or 0.0
             if start is None:
                 start = submitted if stage == COMING else max(submitted, complete - took)
@@ -245,3 +245,10 @@ def _times_of(session: Timed, run: RunRecord, split: Split) -> Times:
         return session.times_s(run.slot, split.id)
     except DeviceError:  # the results are there: the next run will find the device lost
         return None, None
+
+
+def _aside_of(session: Timed, run: RunRecord, split: Split) -> Aside:
+    try:
+        return session.aside_s(run.slot, split.id)
+    except DeviceError:  # as above
+        return {}
