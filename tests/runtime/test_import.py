@@ -5,6 +5,7 @@ the usual way for all that cannot be imported.
 from __future__ import annotations
 
 import mmap
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.plan.value import COMING
+from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
-from vksched.runtime.vulkan.context import Context
+from vksched.runtime.vulkan.context import Context, Recording
 from vksched.runtime.vulkan.device import VulkanSession
 from vksched.runtime.vulkan.importing import LEAST_BYTES, import_array
 from vksched.types import NDArray, TensorType
@@ -185,3 +187,35 @@ def test_a_run_that_fails_before_it_is_submitted_gives_its_pages_back(
         expected = given["x"] * 2 + given["y"]
         np.testing.assert_allclose(run(**given), expected, rtol=1e-6, atol=1e-6)
         assert len(counted.made) == 4 and counted.held() == 0
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_what_a_submission_may_still_read_lives_until_the_device_has_ended(
+    gpu: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    needs_import(gpu)
+    context = Context(int(gpu.split(":")[1]), gpu)
+    type_ = TensorType((ROWS, COLUMNS), "float32")
+    pages = import_array(context, context.import_alignment, type_, aligned(rng, type_.shape))
+    assert pages is not None
+    memory = weakref.ref(pages.native)
+    recording, manager = context.recording(), context._device.manager
+    context.keep([pages])
+    del pages
+    leaked: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(binding.companion, "leak", leaked.append)
+        if hangs:
+            patch.setattr(Recording, "_end", lambda self, limit_s: False)
+            with pytest.warns(vs.VkschedWarning, match="their memory is kept"):
+                context.close()
+            assert memory() is not None and context._device.kept in leaked
+        else:
+            context.close()
+            assert memory() is None, "it goes before the device"
+            assert not leaked
+    if hangs:  # it was made up: all ends as ever
+        recording._end(1.0)
+        context._device.kept.clear()
+        leaked.clear()
+        manager.destroy()

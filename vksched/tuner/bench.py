@@ -123,7 +123,7 @@ class CallBench:
             self.close()
         except DeviceError:
             answers = False
-            self._device.kept.append(self)
+            self._context.keep(self)
         # Behind another graph's run it may wait for as long as that takes: who waits for the run
         # will see whether the device has failed.
         if isinstance(error, DeviceTimeout) and (answers or self._context.pending(self._recording)):

@@ -243,6 +243,10 @@ class Context:
         """
         return self._device.kept_open()
 
+    def keep(self, *used: object) -> None:
+        """Keeps what a submission that hangs may still use until the device has ended, if ever."""
+        self._device.kept += used
+
     def pending(self, apart: Recording | None = None) -> bool:
         """Returns whether a submission is under way, apart from one recording's."""
         with self._device.lock:

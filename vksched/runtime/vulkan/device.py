@@ -50,7 +50,6 @@ class VulkanDevice:
         self.limits = spec.limits
         self.own_buffers = spec.own_buffers
         self.import_alignment = self.context.import_alignment if limits.host_import else 0
-        self.kept: list[object] = []
         self._ahead: list[UploadAhead] = []
         self.weights = WeightStore(self.context, spec.page_bytes)
         self.states = DeviceStates(self.context, spec.page_bytes, spec.own_buffers)
@@ -177,6 +176,7 @@ class _Slot:
 
     def close(self) -> None:
         self._views.clear()
+        self.imported.clear()
         for buffer in self._buffers:
             buffer.close()
         self._buffers.clear()
@@ -368,8 +368,7 @@ class VulkanSession:
                 except DeviceError as error:
                     stuck.append(error)
         if stuck:
-            # The device may still work on all this: it is kept until the device itself ends.
-            self._device.kept.append((self._slots, self._recorder))
+            self._context.keep(self._slots, self._recorder)
             self._slots = []
             raise stuck[0]
         self._recorder.close()

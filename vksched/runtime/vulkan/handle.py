@@ -88,6 +88,8 @@ class DeviceHandle:
         self.recordings: weakref.WeakSet[Submitted] = weakref.WeakSet()
         self.mappings: weakref.WeakSet[Mapped] = weakref.WeakSet()
         self.natives: weakref.WeakSet[Native] = weakref.WeakSet()
+        self.kept: list[object] = []
+        """What submissions that hang may still use, the caller's memory too."""
         _devices.add(self)
 
     def require_open(self, stage: str) -> None:
@@ -107,6 +109,7 @@ class DeviceHandle:
             limit = time.monotonic() + CLOSE_LIMIT_S
             ended = [r._end(max(0.0, limit - time.monotonic())) for r in list(self.recordings)]
             if all(ended):
+                self.kept.clear()  # before the device, which imported memory must not outlive
                 self.idle.wait_for(lambda: not self.calls, max(0.0, limit - time.monotonic()))
                 self.destroy_if_unused()
                 return
@@ -130,7 +133,8 @@ class DeviceHandle:
                 owner._native = None
 
     def _keep_natives(self) -> None:
-        """Has no native object destroyed, ever."""
+        """Has no native object destroyed, ever, nor what lies beside it."""
+        binding.companion.leak(self.kept)
         for owner in (*self.natives, *self.recordings):
             binding.companion.leak(owner._native)
         for recording in self.recordings:
