@@ -112,6 +112,40 @@ def test_a_copy_out_that_the_driver_drops_is_found(
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
+    gpus: list[str], rng: np.random.Generator, copies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y, placement, weights = streamed(gpus[:1], rng)
+    hand_over, prepared, interrupts = VulkanSession._hand_over, VulkanSession.__init__, [True]
+    sessions: list[VulkanSession] = []
+
+    def interrupted(
+        self: VulkanSession, memory: Any, split: int, stage: str, *more: Any, **by: Any
+    ) -> None:
+        hand_over(self, memory, split, stage, *more, **by)
+        if stage == LEAVING and interrupts:
+            interrupts.clear()
+            del memory.given[split]  # it came before that was noted
+            raise KeyboardInterrupt
+
+    def keeping(session: VulkanSession, *args: Any) -> None:
+        prepared(session, *args)
+        sessions.append(session)
+
+    monkeypatch.setattr(VulkanSession, "_hand_over", interrupted)
+    monkeypatch.setattr(VulkanSession, "__init__", keeping)
+    expected = np.ones((SIDE, SIDE), np.float32)
+    with vs.Scheduler(gpus[:1], optimize=False) as sched:
+        run = sched.compile(y, placement)
+        with pytest.raises(KeyboardInterrupt):
+            run(x=expected)
+        found = run(x=expected)
+        assert len(sessions) == 1, "nothing is made anew"
+    for weight in weights:
+        expected = expected @ weight
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
 def test_uploads_and_downloads_go_that_way_too(
     gpus: list[str], rng: np.random.Generator, copies: str
 ) -> None:

@@ -301,7 +301,7 @@ class VulkanSession:
         leaving = [number for number in ended if LEAVING in recordings[number]]
         for number in leaving:
             if memory.given.get(number) != memory.tickets[number]:
-                self._hand_over(memory, number, LEAVING)
+                self._hand_over(memory, number, LEAVING, again=True)
         for number in leaving:
             recordings[number][LEAVING][-1].wait(max(0.0, limit_s - time.monotonic()))
         for number in ended:
