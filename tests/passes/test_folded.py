@@ -14,6 +14,7 @@ import vksched as vs
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
 from vksched.passes import Wishes, optimize
+from vksched.passes.precision import set_precision
 
 RNG = np.random.default_rng(4)
 W = RNG.standard_normal((6, 4, 3, 3)).astype(np.float32)
@@ -82,6 +83,17 @@ def test_all_else_stays(build: Build) -> None:
     kept = graph.data[first.inputs[1]]
     np.testing.assert_array_equal(np.asarray(kept), W)
     assert len(first.inputs) == 2
+
+
+def test_weights_stay_that_would_vanish_or_that_their_type_would_not_hold() -> None:
+    small = vs.conv(vs.input("x", (2, 4, 9, 8)), leaf(W * 1e-10))
+    for row, folds in ((np.full(6, 1e-30), False), ([1, 1, 0, 1e-40, 1, 1], True)):
+        graph = optimize(vs.build_graph(small * column(row))[0], Wishes())
+        assert (ops_of(graph) == ["conv"]) == folds
+    graph = vs.build_graph(conv() * column(np.full(6, 1e5)))[0]
+    for word, folds in (("float32", True), ("mixed", False), ("float16", False)):
+        set_ = set_precision(graph, {node.id: word for node in graph.nodes})
+        assert (ops_of(optimize(set_, Wishes())) == ["conv"]) == folds, word
 
 
 def test_weights_that_the_user_placed_stay() -> None:

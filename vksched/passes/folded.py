@@ -4,7 +4,8 @@
 
 as batch norms with given statistics are written out. The weights are multiplied once, on the host;
 graphs that share a weight and a scale share what is made of them. Weights that are not known, are
-placed by the user, are no float32, or would not be finite stay as they are.
+placed by the user, are no float32, or would not be finite or vanish stay as they are, as do those
+that float16 would not hold where precision allows it.
 Examples: tests/passes/test_folded.py.
 """
 
@@ -19,12 +20,16 @@ import numpy as np
 from ..errors import VkschedError
 from ..graph import Node
 from ..ops.core.lower import compute
+from ..ops.core.precision import allows_half
 from ..types import FLOAT32, NDArray
 from .match import sole
 from .rewrite import Rewriter
 
 MOST_CHANNELS, MOST_OPS = 1 << 14, 8
 """Of a row that is computed when the graph is made: its values, and ops one behind the other."""
+LEAST, MOST_SINGLE = (float(m) for m in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+"""The least number of float32 with all of its bits, and the largest."""
+MOST_HALF = float(np.finfo(np.float16).max)
 
 
 class _Key:
@@ -44,7 +49,7 @@ def fold_scale(r: Rewriter, node: Node) -> int | None:
             continue
         conv, row = found
         x, w, *bias = conv.inputs
-        scaled = _scaled_weight(r, w, row)
+        scaled = _scaled_weight(r, w, row, MOST_HALF if allows_half(conv.attrs) else MOST_SINGLE)
         shifts = [_shifted(r, i, 0.0, row) for i in bias]
         if scaled is not None and None not in shifts:
             return r.emit("conv", (x, scaled, *(i for i in shifts if i is not None)), conv.attrs)
@@ -104,14 +109,16 @@ def _known(r: Rewriter, node_id: int, most: int = MOST_OPS) -> NDArray | None:
         return None
 
 
-def _scaled_weight(r: Rewriter, node_id: int, row: NDArray) -> int | None:
-    """Returns weights with each channel of results multiplied."""
+def _scaled_weight(r: Rewriter, node_id: int, row: NDArray, most: float) -> int | None:
+    """Returns weights with each channel of results multiplied. most: their largest magnitude."""
     leaf, key, values = r[node_id], r.key(node_id), r.data(node_id)
     if leaf.type.dtype != FLOAT32 or values is None or not r.is_free(node_id):
         return None
     if leaf.op != "weight" or isinstance(key, (tuple, NoneType)):  # small: made anew each time
         made = _times(values, row)
-        return None if made is None else r.constant(made, _key("scaled", made), leaf.op)
+        if made is None or not _is_within(made, most):
+            return None
+        return r.constant(made, _key("scaled", made), leaf.op)
     known, digest = _scaled.setdefault(key, {}), _digest(row)
     if digest not in known:
         made = _times(values, row)
@@ -119,14 +126,22 @@ def _scaled_weight(r: Rewriter, node_id: int, row: NDArray) -> int | None:
             return None
         known[digest] = _Key(), made
     own, made = known[digest]
-    return r.constant(made, own, leaf.op)
+    return r.constant(made, own, leaf.op) if _is_within(made, most) else None
 
 
 def _times(values: NDArray, row: NDArray) -> NDArray | None:
-    """Returns a new array, None of one that is not finite."""
+    """Returns a new array, None of one that is not finite, or has a channel of which too few bits
+    are left, though scale and weights have them all.
+    """
     with np.errstate(all="ignore"):
         made = values * row.reshape(-1, *(1,) * (values.ndim - 1))
-    return made if np.isfinite(made).all() else None
+    before, after = (abs(x).reshape(len(x), -1).max(1, initial=0) for x in (values, made))
+    lost = (after < LEAST) & (before >= LEAST) & (abs(row) >= LEAST)
+    return made if np.isfinite(made).all() and not lost.any() else None
+
+
+def _is_within(values: NDArray, most: float) -> bool:
+    return bool(max(values.max(initial=0), -values.min(initial=0)) <= most)
 
 
 def _shifted(
