@@ -112,6 +112,22 @@ def test_a_table_may_be_tied() -> None:
     assert found == ["gather", "unpack", "linear_packed"]
 
 
+@pytest.mark.parametrize("home", ("look_up", "product", "w"))
+def test_each_device_reads_the_bits_of_a_tied_table(devices: list[str], home: str) -> None:
+    w, ids = weight("q8_0"), np.array([3, -1, 0, 11], np.int32)
+    with vs.scope("look_up"):
+        rows = vs.embedding(w, IDS)
+    with vs.scope("product"):
+        made = vs.linear(rows, w)
+    with vs.Scheduler(devices) as sched:
+        placement = {"*": sched.devices[0].spec.name, f"{home}*": "cpu"}
+        run = sched.compile(made, placement=placement)
+        assert [node.op for node in run.plan.graph.ops] == ["gather", "unpack", "linear_packed"]
+        got = run(ids=ids)
+    values = floats_of("q8_0")
+    np.testing.assert_allclose(got, values[ids] @ values.T, 1e-4, 1e-4)
+
+
 @pytest.mark.parametrize("name", ("q8_0", "q4_0", "q4_K", "q6_K"))
 @pytest.mark.parametrize("rows", (1, 11))
 def test_results_are_those_of_the_floats(devices: list[str], name: str, rows: int) -> None:

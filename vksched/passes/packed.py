@@ -29,9 +29,14 @@ def read_packed(graph: Graph, wishes: Wishes) -> Graph:
 
 
 def _packed(r: Rewriter, value: int, op: str = "unpack") -> Node | None:
-    """Returns what unpacks words, where it is at the home of the node that is looked at."""
+    """Returns what unpacks words, where it is at the home of the node that is looked at. Weights are
+    read there, wherever their floats are: every device may have them, and no floats cross.
+    """
     node = r[value]
-    return node if node.op == op and r.shares_home(value) else None
+    if node.op != op:
+        return None
+    held = all(r[words].op == "weight" for words in node.inputs)
+    return node if held or r.shares_home(value) else None
 
 
 def _product(r: Rewriter, node: Node) -> int | None:
