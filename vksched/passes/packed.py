@@ -29,8 +29,8 @@ def read_packed(graph: Graph, wishes: Wishes) -> Graph:
 
 
 def _packed(r: Rewriter, value: int, op: str = "unpack") -> Node | None:
-    """Returns what unpacks words, where it is at the home of the node that is looked at. Weights are
-    read there, wherever their floats are: every device may have them, and no floats cross.
+    """Returns what unpacks words, where it is at the home of the node that is looked at. Words of
+    weights are read wherever their floats are: each device may have them, and no floats cross.
     """
     node = r[value]
     if node.op != op:
