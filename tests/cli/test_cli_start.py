@@ -76,6 +76,20 @@ def test_the_package_alone_imports_next_to_nothing() -> None:
     assert not made.stderr and names <= {"vksched", "vksched.version", "__future__"}
 
 
+def test_a_scheduler_without_a_cluster_needs_no_ssl() -> None:
+    made = python(
+        """
+        import sys
+        sys.modules["ssl"] = sys.modules["_ssl"] = None
+        import vksched as vs
+        vs.Cluster
+        with vs.Scheduler(["cpu"]) as sched:
+            print(sched.compile(vs.constant([3.0]) * 2.0)())
+        """
+    )
+    assert (made.stdout.strip(), made.stderr) == ("[6.]", "")
+
+
 def test_names_are_there_at_their_first_use() -> None:
     made = python(
         """

@@ -13,12 +13,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DeviceError
-from ..runtime.remote.keys import Credentials
-from ..runtime.remote.secure import SECURITY, Security, place_of
 from ..trace.events import Clock, SystemClock
-from .joined import Joined
+
+if TYPE_CHECKING:
+    from ..runtime.remote.keys import Credentials
+    from .joined import Joined
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class Cluster:
 
     nodes: Sequence[str]
     credentials: Credentials | str | os.PathLike[str]
-    security: str = SECURITY[0]
+    security: str = "tls"
     locate: Callable[[str], str | None] | None = None
 
     def __post_init__(self) -> None:
+        from ..runtime.remote.secure import place_of  # whoever has no cluster needs no ssl
+
         if isinstance(self.nodes, str) or not self.nodes:
             raise DeviceError(
                 f'[cluster] expected the addresses of nodes, as ["10.0.0.2:7700"], got '
@@ -53,6 +57,10 @@ class Cluster:
         Raises:
             DeviceError: one cannot be reached, or is none of this cluster.
         """
+        from ..runtime.remote.keys import Credentials
+        from ..runtime.remote.secure import Security
+        from .joined import Joined
+
         given = self.credentials
         key = given if isinstance(given, Credentials) else Credentials.load(Path(given))
         security = Security(key, self.security)
