@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +19,9 @@ import vksched as vs
 import vksched.session
 from vksched.monitor import place
 from vksched.runtime.vulkan import probe
+
+if TYPE_CHECKING:
+    from cluster_nodes import Nodes
 
 os.environ.setdefault("VKSCHED_CHECK", "1")  # every run of the suite, and of its children
 os.environ.pop("VKSCHED_MONITOR", None)
@@ -59,6 +62,16 @@ DEVICE_SETS = device_sets()
 MULTI_SETS = {k: v for k, v in DEVICE_SETS.items() if len(v) > 1}
 FEWER_SETS = list(dict.fromkeys([*list(DEVICE_SETS)[:2], list(DEVICE_SETS)[-1]]))
 """Numpy, one Vulkan device, all of them."""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Nodes]:
+    """Starts nodes of a cluster in this process."""
+    from cluster_nodes import Nodes  # which skips where keys cannot be made
+
+    made = Nodes(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

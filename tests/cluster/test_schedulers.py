@@ -11,6 +11,7 @@ import clusters
 import numpy as np
 import pytest
 from cluster_nodes import Nodes, cluster, on_cpus
+from conftest import vulkan_names
 from graphs import transformer
 
 import vksched as vs
@@ -75,6 +76,19 @@ def test_devices_of_a_cluster_are_chosen_by_name(start: Nodes) -> None:
     wait_for(lambda: not any(node.callers for node in nodes))
 
 
+@pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device")
+def test_the_cpu_of_a_node_may_be_left_out(tmp_path: Path, rng: np.random.Generator) -> None:
+    name = vulkan_names()[0]
+    node = ClusterNode("a", "127.0.0.1:0", clusters.made(), devices=[name], cache_folder=tmp_path)
+    given = rng.standard_normal((8, 16), np.float32)
+    try:
+        with vs.Scheduler([f"a/{name}"], cluster=cluster([node])) as sched:
+            run = sched.compile(chain(rng)[0], {"*": f"a/{name}"})
+            assert run(x=given).shape == (8, 16) and used(run) == {f"a/{name}"}
+    finally:
+        node.close()
+
+
 def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
     start: Nodes, rng: np.random.Generator
 ) -> None:
@@ -86,7 +100,7 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
         want = run(x=given)
         assert used(run) == {"node1/cpu", "node2/cpu"}
         nodes[1].close()
-        with pytest.warns(vs.VkschedWarning, match="node2 failed"):
+        with pytest.warns(vs.VkschedWarning, match="node2 failed.*is out of use until it is back"):
             assert np.array_equal(run(x=given), want)
         assert sched.quarantined.keys() == {"node2/cpu"} and used(run).isdisjoint({"node2/cpu"})
         start("node2", nodes[1].address)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..errors import DeviceError, OutOfMemory, StateLost
+from ..errors import DeviceError, HostLost, OutOfMemory, StateLost
 from ..machine.hosts import host_of
 from ..trace import Event, Trace
 from .states import StateTable
@@ -138,7 +138,8 @@ class Faults:
         if not isinstance(error, OutOfMemory):
             self._states.lose(name)  # first, so that a device out of use never holds a state
             self._quarantine.reasons.setdefault(name, reason)
-            return "it is out of use for this scheduler"
+            lasts = "until it is back" if isinstance(error, HostLost) else "for this scheduler"
+            return f"it is out of use {lasts}"
         if replay and name in self.short:
             self._without[name] = reason
             return "this graph does without it"

@@ -81,16 +81,20 @@ class PartHost:
         raise RunAborted("[parts] the caller has gone")
 
     def _devices_of(self, part: Part) -> list[Device]:
-        """Returns the devices of a part: they must be what it takes them for."""
+        """Returns the devices of a part: those that it uses must be what it takes them for. Of a
+        CPU that the caller left out it knows nothing, and uses nothing.
+        """
         found = []
-        for planned in part.plan.machine.devices:
+        used = {split.device for split in part.plan.splits}
+        for number, planned in enumerate(part.plan.machine.devices):
             device = self._devices.get(planned.name)
             if device is None:
                 known = ", ".join(self._devices)
                 raise PlanError(f"[parts] expected one of {known} as device, got {planned.name}")
             there = device.spec
             same = replace(planned.limits, tuned=there.limits.tuned) == there.limits
-            if planned.kind != there.kind or not same or planned.page_bytes > there.page_bytes:
+            fits = number not in used or (same and planned.page_bytes <= there.page_bytes)
+            if planned.kind != there.kind or not fits:
                 raise PlanError(
                     f"[parts] the part takes {planned.name} for another device than it is; try to "
                     "plan again"
