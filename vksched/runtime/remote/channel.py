@@ -108,6 +108,8 @@ class Channel:
         """Begins to read and to beat."""
         self._pulse.add(self)
         self._reader.start()
+        if self._error is not None:  # it was lost before it was watched
+            self._pulse.remove(self)
 
     @property
     def error(self) -> HostLost | None:

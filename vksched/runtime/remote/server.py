@@ -33,7 +33,7 @@ class Server:
     def __init__(self, here: Here, address: tuple[str, int]) -> None:
         self._here = here
         self._sessions: dict[str, Session] = {}
-        self._closed = False
+        self._closed = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         mine = hello("node", here.name, "")
@@ -50,7 +50,7 @@ class Server:
         """Ends all sessions, and waits until what they had is free."""
         self._listener.close()
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._changed.notify_all()
             sessions = list(self._sessions.values())
         for each in sessions:
@@ -73,13 +73,15 @@ class Server:
         with self._changed:
             # one that connects again has left the earlier connection, which is noticed soon
             free = self._changed.wait_for(
-                lambda: self._closed or caller not in self._sessions, FREED_S
+                lambda: self._closed.is_set() or caller not in self._sessions, FREED_S
             )
-            if self._closed or not free:
+            if self._closed.is_set() or not free:
                 stream.close()
                 return
             self._sessions[caller] = session
         session.start(Channel(stream, "", session))
+        if self._closed.is_set():  # meanwhile, when nothing was there to be closed
+            session.close()
 
     def _take_peer(self, stream: Stream, theirs: Fields) -> None:
         with self._lock:
