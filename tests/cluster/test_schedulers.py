@@ -15,6 +15,7 @@ from conftest import vulkan_names
 from graphs import transformer
 
 import vksched as vs
+from vksched.cluster.node import ClusterNode
 from vksched.errors import DeviceError, HostLost, StateLost, VkschedError
 
 WAIT_S = 120.0
