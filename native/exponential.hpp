@@ -49,6 +49,6 @@ struct Tanh {
                                -0.00589515269f};
         const float q = x * x, near = x + x * q * polynomial(p, q);
         const float far = 1.0f - 2.0f / (1.0f + exponential(2.0f * x));
-        return std::fabs(x) < 0.6f ? near : far;
+        return std::copysign(std::fabs(x) < 0.6f ? near : far, x); // -0 stays
     }
 };

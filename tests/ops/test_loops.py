@@ -98,6 +98,16 @@ def test_small_results_keep_their_digits(op: str, tolerance: float, way: str) ->
     assert np.array_equal(np.isinf(got), np.isinf(wanted.astype(np.float32)))
 
 
+@pytest.mark.parametrize("op", ["erf", "tanh"])
+@pytest.mark.skipif(loops.native is None, reason="the native loops are not built")
+def test_odd_functions_keep_the_sign_of_zero(op: str) -> None:
+    x = np.array([-0.0, 0.0] * 20, np.float32)
+    for wide in (True, False):
+        out = np.full(x.shape, 77, np.float32)
+        loops.native.run(op, x, out, wide=wide)
+        assert out.tobytes() == x.tobytes()
+
+
 @pytest.mark.parametrize("op", [op for op, _ in FUNCTIONS])
 def test_a_value_does_not_depend_on_its_neighbours(op: str, way: str) -> None:
     """Pieces may end anywhere: ends of loops give what their middles give."""
