@@ -260,7 +260,9 @@ struct ConvLoop : Loop {
     }
 };
 
-thread_local std::vector<float> turned, parts; // weights, and what values add to their windows
+// Weights, and what values add to their windows; kept from call to call where they are not large.
+thread_local std::vector<float> turned, parts;
+constexpr size_t MOST_KEPT = 1 << 22; // floats
 
 // What every value of x adds to its window is a product, whose rows are channels and taps of the
 // result; then these are added up. A piece: of one image some channels of results.
@@ -288,6 +290,8 @@ struct TransposeLoop : Loop {
                     add(out, parts.data() + (own * taps + tap) * window.planes(), tap);
             }
         }
+        if (parts.capacity() > MOST_KEPT)
+            std::vector<float>().swap(parts);
     }
 
     // Rows (channel, tap) of results, columns places of x.
