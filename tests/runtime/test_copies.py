@@ -95,9 +95,11 @@ def test_a_copy_out_that_the_driver_drops_is_found(
     y, placement, weights = streamed(gpus[:1], rng)
     hand_over = VulkanSession._hand_over
 
-    def dropping(self: VulkanSession, memory: Any, split: int, stage: str, *more: Any) -> None:
+    def dropping(
+        self: VulkanSession, memory: Any, split: int, stage: str, again: bool = False
+    ) -> None:
         if stage != LEAVING:
-            hand_over(self, memory, split, stage, *more)
+            hand_over(self, memory, split, stage, again)
         else:
             memory.given[split] = memory.tickets[split]
 
@@ -120,9 +122,9 @@ def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
     sessions: list[VulkanSession] = []
 
     def interrupted(
-        self: VulkanSession, memory: Any, split: int, stage: str, *more: Any, **by: Any
+        self: VulkanSession, memory: Any, split: int, stage: str, again: bool = False
     ) -> None:
-        hand_over(self, memory, split, stage, *more, **by)
+        hand_over(self, memory, split, stage, again)
         if stage == LEAVING and interrupts:
             interrupts.clear()
             del memory.given[split]  # it came before that was noted
