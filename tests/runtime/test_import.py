@@ -136,6 +136,8 @@ def test_pages_around_an_array_are_taken_where_they_are_the_systems(
         assert import_array(context, alignment, type_, array.view(np.int32)) is None
         assert import_array(context, 0, type_, array) is None
         assert import_array(context, 16 * mmap.PAGESIZE, type_, array) is None
+        context.max_buffer_bytes = array.nbytes  # the pages around it are beyond
+        assert import_array(context, alignment, type_, array) is None
         small = TensorType((LEAST_BYTES // 4 - 1,), "float32")
         assert import_array(context, alignment, small, aligned(rng, small.shape)) is None
     finally:

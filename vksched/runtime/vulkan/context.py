@@ -206,6 +206,8 @@ class Context:
         are to stay as they are until it is gone; None where the driver does not take them.
         """
         self._device.require_open("import")
+        if size_bytes > self.max_buffer_bytes:
+            return None
         with contextlib.suppress(binding.companion.VulkanError):
             native = binding.companion.Imported(self._device.manager, address, size_bytes)
             with self._device.lock:
