@@ -52,6 +52,9 @@ class Line {
         }
     }
 
+    // A driver may give a queue of a later device the handle of one that is gone.
+    bool is_of(const std::shared_ptr<kp::Manager>& manager) const { return manager_ == manager; }
+
     std::mutex mutex;
     VkSemaphore semaphore = VK_NULL_HANDLE; // none where nothing waits for it
     uint64_t last = 0; // what the newest submission sets it to
@@ -67,7 +70,7 @@ std::shared_ptr<Line> line_of(VkQueue queue, std::shared_ptr<kp::Manager> manage
     static std::map<VkQueue, std::weak_ptr<Line>> lines;
     std::lock_guard<std::mutex> lock(guard);
     std::shared_ptr<Line> line = lines[queue].lock();
-    if (!line) {
+    if (!line || !line->is_of(manager)) {
         line = std::make_shared<Line>(std::move(manager), ordered);
         lines[queue] = line;
     }

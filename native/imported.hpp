@@ -75,13 +75,9 @@ class Imported {
 
         VkMemoryRequirements needs{};
         vkGetBufferMemoryRequirements(device_, buffer_, &needs);
-        const uint32_t types = needs.memoryTypeBits & there.memoryTypeBits;
-        if (types == 0 || needs.size > size_) {
+        const uint32_t type = coherent_type(needs.memoryTypeBits & there.memoryTypeBits);
+        if (type == VK_MAX_MEMORY_TYPES || needs.size > size_) {
             throw Failure("vkGetBufferMemoryRequirements", VK_ERROR_INVALID_EXTERNAL_HANDLE);
-        }
-        uint32_t type = 0;
-        while ((types & (1u << type)) == 0) {
-            ++type;
         }
         VkImportMemoryHostPointerInfoEXT import{};
         import.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT;
@@ -94,6 +90,24 @@ class Imported {
         memory.memoryTypeIndex = type;
         check(vkAllocateMemory(device_, &memory, nullptr, &memory_), "vkAllocateMemory");
         check(vkBindBufferMemory(device_, buffer_, memory_, 0), "vkBindBufferMemory");
+    }
+
+    // The first of some memory types in which the device sees what the host has written, without a
+    // flush; VK_MAX_MEMORY_TYPES where there is none.
+    uint32_t coherent_type(uint32_t types) const
+    {
+        const VkMemoryPropertyFlags wanted =
+          VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+        VkPhysicalDeviceMemoryProperties memory{};
+        vkGetPhysicalDeviceMemoryProperties(
+          raw<VkPhysicalDevice>(get(*manager_, ManagerPhysical{})), &memory);
+        for (uint32_t type = 0; type < memory.memoryTypeCount; ++type) {
+            const VkMemoryPropertyFlags flags = memory.memoryTypes[type].propertyFlags;
+            if ((types & (1u << type)) != 0 && (flags & wanted) == wanted) {
+                return type;
+            }
+        }
+        return VK_MAX_MEMORY_TYPES;
     }
 
     void drop()
