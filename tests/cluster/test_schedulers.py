@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import clusters
 import numpy as np
@@ -15,6 +17,7 @@ from conftest import vulkan_names
 from graphs import transformer
 
 import vksched as vs
+from vksched.cluster.joined import Joined
 from vksched.cluster.node import ClusterNode
 from vksched.errors import DeviceError, HostLost, StateLost, VkschedError
 
@@ -185,6 +188,89 @@ def test_states_of_a_lost_computer_are_lost_but_for_copies(start: Nodes, backup:
                 sched.write(total, 2 * ones)
                 assert np.array_equal(run(x=ones)["y"], 6 * ones)
         assert np.array_equal(sched.read(total), 3 * ones)
+
+
+def goes_and_comes(sched: vs.Scheduler, node: ClusterNode, start: Nodes) -> None:
+    """Has the first device of a scheduler go with its computer, and come back."""
+    before = device(sched, f"{node.name}/cpu")
+    node.close()
+    start(node.name, node.address)
+    wait_for(lambda: device(sched, f"{node.name}/cpu") is not before)
+    wait_for(lambda: not sched.quarantined)
+
+
+def test_a_late_word_of_a_loss_does_not_put_out_who_is_back(
+    start: Nodes, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start("node1")
+    out, _ = chain(rng)
+    given = rng.standard_normal((8, 16), np.float32)
+    with on_cpus([node]) as sched:
+        run = sched.compile(out, {"*": "node1/cpu"})
+        want, executor = run(x=given), run._compiled._executor
+        carry, node_hosts = executor.run, sched._membership._hosts
+
+        def late(*given: Any) -> Any:
+            node.close()
+            wait_for(lambda: node_hosts.hosts["node1"].error)  # type: ignore[union-attr]
+            try:
+                return carry(*given)
+            except HostLost:
+                goes_and_comes(sched, node, start)
+                raise
+
+        monkeypatch.setattr(executor, "run", late)
+        assert np.array_equal(run(x=given), want)
+        assert not sched.quarantined and used(run) == {"node1/cpu"}
+
+
+def test_a_state_whose_computer_went_and_came_after_a_run_is_lost(
+    start: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start("node1")
+    total = vs.state(np.zeros(4, np.float32), name="total", backup=False)
+    after = vs.add(total, 1.0, name="next")
+    with on_cpus([node]) as sched:
+        run = sched.compile([], {"*": "node1/cpu"}, updates={total: after})
+        executor = run._compiled._executor
+        carry = executor.run
+
+        def slow(*given: Any) -> Any:
+            results = carry(*given)
+            goes_and_comes(sched, node, start)
+            return results
+
+        monkeypatch.setattr(executor, "run", slow)
+        run()
+        with pytest.raises(StateLost, match="node1/cpu"):
+            sched.read(total)
+
+
+def test_closing_while_a_computer_comes_back_leaves_no_connection(
+    start: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start("node1")
+    sched = on_cpus([node])
+    hosts = sched._membership._hosts
+    assert isinstance(hosts, Joined)
+    connecting, closed = threading.Event(), threading.Event()
+    connect = hosts._nodes.connect
+
+    def slow(*given: Any) -> Any:
+        connecting.set()
+        assert closed.wait(WAIT_S)
+        return connect(*given)
+
+    monkeypatch.setattr(hosts._nodes, "connect", slow)
+    end = hosts._nodes.close
+    monkeypatch.setattr(hosts._nodes, "close", lambda: (end(), closed.set()))
+    node.close()
+    again = start("node1", node.address)
+    assert connecting.wait(WAIT_S)
+    sched.close()
+    wait_for(lambda: not again.callers)
+    with pytest.raises(DeviceError, match="a closed one"):
+        hosts.rejoin("node1")
 
 
 def test_an_input_without_elements_goes_to_a_node(start: Nodes) -> None:

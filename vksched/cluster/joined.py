@@ -20,6 +20,7 @@ from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.client import Node, Nodes, RemoteDevice
 from ..runtime.remote.ports import Post
 from ..runtime.remote.secure import Security
+from ..trace import warn
 from ..trace.events import Clock
 
 LOOK_S = 1.0
@@ -78,13 +79,19 @@ class Joined:
     def rejoin(self, host: str) -> Sequence[RemoteDevice]:
         with self._turn:
             node = self._by_name[host]
+            if self._ended.is_set():
+                raise DeviceError("[cluster] expected an open scheduler, got a closed one")
             if node.error is not None:
                 address = self._locate(host) if self._locate else node.address
                 if address is None:
                     raise DeviceError(f"[cluster] expected {host} to run somewhere, it does not")
                 node = self._nodes.connect(address, LOOK_TIMEOUT_S)
                 self._by_name[host] = node
-                self._measure([host])
+                try:
+                    self._measure([host])
+                except BaseException:
+                    node.close()  # so that it is looked for again
+                    raise
             return node.devices
 
     def watch(self, returned: Callable[[str], None]) -> None:
@@ -96,6 +103,8 @@ class Joined:
     def close(self) -> None:
         self._ended.set()
         self._nodes.close()
+        with self._turn:  # of what was connected meanwhile; nothing is from now on
+            self._nodes.close()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 
@@ -104,8 +113,12 @@ class Joined:
         while not self._ended.wait(LOOK_S):
             lost = {name for name, node in self._by_name.items() if node.error is not None}
             for name in sorted(lost & missing):
-                with suppress(VkschedError):  # it is not there yet
+                try:
                     returned(name)
+                except VkschedError:  # it is not there yet
+                    continue
+                except Exception as error:  # of `locate`; others may come back all the same
+                    warn(f"[cluster] looking for {name} failed: {error!r}")
             missing = lost
 
     def _measure(self, names: Sequence[str] | Mapping[str, Node]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import DeviceError, HostLost, OutOfMemory, StateLost
 from ..machine.hosts import host_of
+from ..runtime.device import Device
 from ..trace import Event, Trace
 from .states import StateTable
 
@@ -98,9 +99,14 @@ class Faults:
         """Returns whether a run that failed so is to be carried out again."""
         return self._is_fault(error) and self._quarantine.on_fault == "replay"
 
-    def take_in(self, errors: Iterable[DeviceError]) -> None:
-        """Notes what failures mean for the next plan."""
+    def take_in(self, errors: Iterable[DeviceError], devices: Sequence[Device] = ()) -> None:
+        """Notes what failures mean for the next plan. devices: those that failed; of one that has
+        come back meanwhile it is no news.
+        """
+        gone = {device.name for device in devices if not self._states.serves(device)}
         for error in filter(self._is_fault, errors):
+            if error.device in gone:
+                continue
             names = self._quarantine.blamed(error)
             now, kind = self._trace.clock.now(), type(error).__name__
             fields = {"error": kind, "message": str(error), "during": error.during}

@@ -264,7 +264,7 @@ class Compiled:
                 continue
             except DeviceError as error:
                 with self._changing:
-                    self._faults.take_in(executor.take_faults())
+                    self._faults.take_in(executor.take_faults(), executor.devices)
                 if not self._faults.may_replay(error):
                     raise
                 continue
@@ -278,7 +278,7 @@ class Compiled:
                 self._watch(executor, *results.ran)
             if late is not None:
                 with self._changing:
-                    self._faults.take_in(executor.take_faults())
+                    self._faults.take_in(executor.take_faults(), executor.devices)
                 if not isinstance(late, DeviceError) or not self._faults.may_replay(late):
                     raise late
                 with suppress(VkschedError):  # the next run says it; this one has what it needs
@@ -320,7 +320,7 @@ class Compiled:
                         if again is None and _works(last, self._quarantine):
                             return last
                     self._unanswered += last.retire()
-                    self._faults.take_in(last.take_faults())
+                    self._faults.take_in(last.take_faults(), last.devices)
                     self._executor = None
                 try:
                     cause, self._stale = _cause(last, again, self._stale), ""
@@ -347,6 +347,7 @@ class Compiled:
         while True:
             self._quarantine.require_empty()
             left_out, small = self._faults.left_out, bool(self._faults.short)
+            devices = tuple(preparing.opened.devices)
             try:
                 with preparing.lock:
                     preparing.require_reach(request.graph, left_out)
@@ -355,7 +356,7 @@ class Compiled:
                         self._measured = True
                     return preparing.executor(request, left_out, small, progress, self._drift, *why)
             except DeviceError as error:
-                self._faults.take_in([error])
+                self._faults.take_in([error], devices)
                 if not self._faults.may_replay(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise

@@ -50,6 +50,11 @@ class Membership:
                     opened.replace(new)
                     self._preparing.specs[new.name] = new.spec
             back = [known for known in names if known in there]
+            if not back:
+                raise DeviceError(
+                    f"[readmit] expected {', '.join(names)} on {host}, which is back with "
+                    f"{', '.join(there) or 'no device'}; try a new Scheduler"
+                )
             for returned in back:
                 self._preparing.states.regain(returned)
             self._preparing.quarantine.readmit(back)

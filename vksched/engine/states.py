@@ -184,7 +184,8 @@ class StateTable:
                 held, value = node.inputs
                 state, home = _key(graph, held), plan.placements[held].device
                 self._copies.pop(state, None)
-                gone = devices[home].name in self._failed
+                # a device that came back meanwhile has not what this run wrote before
+                gone = devices[home].name in self._failed or not devices[home].states.holds(state)
                 if gone:
                     devices[home].states.remove(state)
                 if value in copies:
@@ -214,6 +215,10 @@ class StateTable:
                 if key not in self._copies:
                     self._lost.setdefault(key, f"it lived on {device.name}, which failed")
                 device.states.remove(key)
+
+    def serves(self, device: Device) -> bool:
+        """Whether a device is in use; in place of one that came back there is another."""
+        return any(known is device for known in self._devices())
 
     def regain(self, name: str) -> None:
         """Notes that a device has come back, without the states that it had."""
