@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -67,6 +69,7 @@ def node(
     from ..runtime.remote.pulse import PULSE
 
     PULSE.silent_s = silent_s
+    _allow_files()
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     named = None if devices is None else [each.strip() for each in devices.split(",")]
@@ -84,3 +87,14 @@ def node(
             pass
     finally:
         made.close()
+
+
+def _allow_files() -> None:
+    """Lets this process open as many files as it may: each large weight and connection is one."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # some systems have less than they say
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

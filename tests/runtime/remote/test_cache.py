@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import needs_posix
 
+import vksched.runtime.remote.cache as cache_module
 from vksched.runtime.remote.cache import WeightCache, hash_of
 from vksched.trace import VkschedWarning
 from vksched.types import NDArray
@@ -95,3 +96,12 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     with pytest.warns(VkschedWarning, match="No space left"):
         assert WeightCache(tmp_path).keep(name, data) is data
     assert list(tmp_path.iterdir()) == []
+
+
+def test_small_weights_take_no_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, (name, data) = WeightCache(tmp_path), weight(1)
+    for mapped in (False, True):
+        monkeypatch.setattr(cache_module, "MAPPED_BYTES", data.nbytes if mapped else 1 << 20)
+        for found in (cache.keep(name, data), cache.load(name)):
+            assert isinstance(found, np.memmap) == mapped
+            assert found is not None and not found.flags.writeable and np.array_equal(found, data)

@@ -26,6 +26,10 @@ from ...units import format_bytes
 from .channel import Payload, flat
 
 MOST_BYTES = 64 << 30
+MAPPED_BYTES = 1 << 20
+"""Files of so many bytes and more are mapped, which takes an open file for each; smaller ones, of
+which models have thousands, are read.
+"""
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -55,7 +59,7 @@ class WeightCache:
         if path is None:
             return None
         try:
-            found: NDArray = np.memmap(path, np.uint8, "r")
+            found = _opened(path)
         except (OSError, ValueError):  # it is not there, or empty
             return None
         if hash_of([found]) != name:
@@ -81,7 +85,7 @@ class WeightCache:
                 with open(new, "xb") as file:
                     file.write(flat(data))
                 os.replace(new, path)
-                return np.memmap(path, np.uint8, "r")
+                return _opened(path)
         except OSError as error:
             with suppress(OSError):
                 new.unlink()
@@ -112,3 +116,12 @@ class WeightCache:
             with suppress(OSError):  # another process removed it, or Windows has it open
                 path.unlink()
                 total -= each
+
+
+def _opened(path: Path) -> NDArray:
+    """Returns the bytes of a file, read-only."""
+    if path.stat().st_size >= MAPPED_BYTES:
+        return np.memmap(path, np.uint8, "r")
+    found: NDArray = np.fromfile(path, np.uint8)
+    found.flags.writeable = False
+    return found

@@ -4,7 +4,7 @@
                                    Take: Post --> a feed, which the splits find like an input
     when all but commits is done:  agree, which the caller answers when all hosts are that far
 
-Examples: tests/runtime/remote/test_part.py.
+Examples: tests/runtime/remote/test_cluster.py.
 """
 
 from __future__ import annotations
