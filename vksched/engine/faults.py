@@ -48,9 +48,10 @@ class Quarantine:
     def require_empty(self) -> None:
         """Raises where plans may not change by themselves and a device is missing."""
         for name, reason in list(self.reasons.items()) if self.on_fault == "raise" else ():
+            host = host_of(name)
+            remedy = f"try sched.readmit({host!r})" if host else "make a new Scheduler"
             error = DeviceError(
-                f"[fault] {name} failed earlier: {reason}; make a new Scheduler, or try "
-                'on_fault="replay"'
+                f'[fault] {name} failed earlier: {reason}; {remedy}, or try on_fault="replay"'
             )
             error.device = name
             raise error

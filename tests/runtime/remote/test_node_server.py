@@ -29,6 +29,7 @@ from vksched.runtime.remote.secure import Security, place_text
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Here
 from vksched.runtime.remote.told import Told
+from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.events import SystemClock
 from vksched.types import NDArray
 
@@ -210,6 +211,18 @@ def test_torn_states_are_told_with_their_devices(cluster: Cluster) -> None:
     with pytest.raises(CommitFailed, match="half") as caught:
         cluster.hosts["node1"].finish(run, WAIT_S)
     assert caught.value.devices == {0}
+
+
+@pytest.mark.parametrize("split", [-1, 99])
+def test_a_node_that_tells_times_of_no_split_is_lost(cluster: Cluster, split: int) -> None:
+    plan = plan_of_two()
+    cluster.prepare(plan)
+    run, node = RunKey(1, 0, 0), cluster.hosts["node1"]
+    stats = RunStats(0, 0.5, 1, 2, 3, 4, 5, (SplitStats(split, "null:0", 1, 0.5),))
+    cluster.walkers["node1"][0].caller.done(run, stats)
+    with pytest.raises(HostLost, match="expected times of splits of plan 1"):
+        while True:
+            node.channel.ask("clock", {}, (), WAIT_S)
 
 
 def test_a_node_that_is_gone_fails_its_runs_and_nobody_waits(cluster: Cluster) -> None:

@@ -351,7 +351,12 @@ class Node:
         elif message.kind == "ready":
             self._note(run_of(fields), is_ready=True)
         elif message.kind == "done":
-            self._note(run_of(fields), stats=stats_of(bytes(message.payload or b"")))
+            run, stats = run_of(fields), stats_of(bytes(message.payload or b""))
+            prepared = self._prepared.get(run.plan)
+            splits = {s.split for s in stats.splits} | {at for _, at, _, _ in stats.spans}
+            if prepared is not None and not splits <= set(range(len(prepared.part.numbers))):
+                raise Wrong(f"expected times of splits of plan {run.plan}, got {sorted(splits)}")
+            self._note(run, stats=stats)
         elif message.kind == "failed":
             torn = None if fields["torn"] is None else frozenset(fields["torn"])
             self._note(run_of(fields), error=error_of(fields), torn=torn)
