@@ -332,6 +332,7 @@ def test_states_live_on_a_device_of_a_node(cluster: Cluster) -> None:
     states.remove(keys[0])
     states.remove(object())
     assert not states.holds(keys[0])
+    assert set(cluster.nodes._state_names) == set(keys[1:])
     assert len(cluster.devices["node1"][1].states.keys()) == 2
     assert cluster.devices["node1"][0].states.keys() == ()
 

@@ -132,6 +132,13 @@ class Nodes:
                 self._state_names[key] = f"s{next(self._names)}"
             return self._state_names[key]
 
+    def forget_state(self, key: object) -> None:
+        """Keeps a state no longer that no device has any more."""
+        with self._lock:
+            devices = [device for node in self._nodes.values() for device in node.devices]
+            if not any(device.states.holds(key) for device in devices):
+                self._state_names.pop(key, None)
+
     def _channel_to(self, host: str) -> Channel:
         with self._lock:
             node = self._nodes.get(host)
@@ -458,6 +465,7 @@ class RemoteStates:
 
     def remove(self, key: object) -> None:
         name = self._keys.pop(key, None)
+        self._nodes.forget_state(key)
         if name is not None and self._node.error is None:
             try:
                 self._ask("remove", {"key": name})
