@@ -279,3 +279,19 @@ def test_the_command_makes_a_key_and_refuses_to_write_over_it(tmp_path: Path) ->
 def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["node", "--credentials", str(tmp_path / "none")])
     assert done.exit_code == 1 and "vksched cluster key FILE" in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["cluster", "devices", "--credentials", "key"], "--credentials needs --node"),
+        (["cluster", "devices", "--node", "127.0.0.1:1"], "--node needs --credentials"),
+        (["cluster", "key", "{}/none/key"], "try another folder"),
+        (["node", "--credentials", "key", "--cache", "inf"], "Invalid value for '--cache'"),
+        (["node", "--credentials", "key", "--silent", "inf"], "Invalid value for '--silent'"),
+    ],
+)
+def test_commands_say_what_to_try(command: list[str], said: str, tmp_path: Path) -> None:
+    clusters.made()
+    done = CliRunner().invoke(main, [each.format(tmp_path) for each in command])
+    assert done.exit_code in (1, 2) and said in done.output

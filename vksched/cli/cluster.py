@@ -100,6 +100,8 @@ def devices(
 
     if nodes and credentials is None:
         raise click.UsageError("--node needs --credentials, the key of these nodes")
+    if credentials is not None and not nodes:
+        raise click.UsageError("--credentials needs --node, the addresses of nodes with this key")
     made = Cluster(nodes, credentials, security) if nodes and credentials else as_cluster(address)
     joined = made.join()
     try:

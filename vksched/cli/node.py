@@ -36,8 +36,8 @@ GB = 10**9
 @click.option(
     "--cache",
     "cache_gb",
-    type=click.FloatRange(0),
-    default=64.0,
+    type=click.IntRange(0),
+    default=64,
     show_default=True,
     metavar="GB",
     help="What weights of callers may take on disk.",
@@ -45,7 +45,7 @@ GB = 10**9
 @click.option(
     "--silent",
     "silent_s",
-    type=click.FloatRange(1),
+    type=click.FloatRange(1, 3600),
     default=2.0,
     show_default=True,
     metavar="SECONDS",
@@ -57,7 +57,7 @@ def node(
     credentials: Path,
     security: str,
     devices: str | None,
-    cache_gb: float,
+    cache_gb: int,
     silent_s: float,
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
@@ -79,7 +79,7 @@ def node(
         Credentials.load(credentials),
         security,
         named,
-        cache_bytes=int(cache_gb * GB),
+        cache_bytes=cache_gb * GB,
     )
     try:
         click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")

@@ -60,7 +60,8 @@ class ClusterNode:
     ) -> None:
         if not NAME.fullmatch(name):
             raise VkschedError(
-                f"[node] expected a name of letters, digits, dots and dashes, got {name!r}"
+                f"[node] expected a name of letters, digits, dots and dashes, got {name!r}; try "
+                "--name node1"
             )
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
         self.name = name

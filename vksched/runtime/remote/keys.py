@@ -93,7 +93,9 @@ class Credentials:
                 "remove it: then no node that has it is reached any more"
             ) from None
         except OSError as error:
-            raise VkschedError(f"[cluster] cannot write {path}: {error.strerror}") from error
+            raise VkschedError(
+                f"[cluster] cannot write {path}: {error.strerror}; try another folder"
+            ) from error
 
     @staticmethod
     def load(path: Path) -> Credentials:
