@@ -23,6 +23,8 @@ from .version import __version__
 
 LOCK_S = 1.0
 """How long a writer waits for others."""
+LEFT_NS = 3600 * 10**9
+"""A file that was begun so long ago is of a process that ended before it was whole."""
 BUSY = (5, 32, 33)
 """Windows' codes for a file that somebody has open, is replacing, or has locked."""
 
@@ -54,6 +56,8 @@ def locked(path: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise OSError(f"another process holds {path}") from None
+    except NotImplementedError as error:  # a file system without locks, as filelock says so
+        raise OSError(f"cannot lock {path}: {error}") from error
 
 
 def read_whole(path: Path) -> str:
@@ -76,9 +80,13 @@ def replace_whole(path: Path, text: str) -> None:
 
 
 def remove_old(folder: Path, most: int) -> None:
-    """Removes the files written first of those in a folder, until there are so many."""
+    """Removes the files written first of those in a folder, until there are so many, and what
+    processes left that ended while they wrote.
+    """
     files = sorted(folder.glob("*.json"), key=_changed_ns, reverse=True)
-    for old in files[most:]:
+    begun = time.time_ns() - LEFT_NS
+    left = [path for path in folder.glob("*.tmp") if _changed_ns(path) < begun]
+    for old in [*files[most:], *left]:
         with suppress(OSError):  # Windows: somebody reads it
             old.unlink()
 

@@ -298,3 +298,24 @@ def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: 
         graph = build_graph(step.logits, step.updates)[0]
         KeptStep(model, cache, size, "").write(graph)
     assert len(list(folder.glob("*.json"))) == 2
+
+
+def test_what_processes_left_half_written_goes(tmp_path: Path) -> None:
+    names = ("old.json", "new.json", "ended.tmp", "under_way.tmp")
+    for number, name in enumerate(names):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (number, number))
+    os.utime(tmp_path / "under_way.tmp")
+    caches.remove_old(tmp_path, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"new.json", "under_way.tmp"}
+
+
+def test_a_folder_without_locks_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    def refused(self: object) -> None:
+        raise NotImplementedError("no locks here")
+
+    monkeypatch.setattr(caches.FileLock, "__enter__", refused)
+    assert read(made(tmp_path / "m.gguf"), monkeypatch)[1] == 2
+    assert not list(folder.glob("*.json"))
