@@ -15,6 +15,8 @@ import pytest
 from cluster_nodes import Nodes, cluster, on_cpus
 from conftest import vulkan_names
 from graphs import transformer
+from test_chat import GREEDY, PROMPT, greedy
+from test_chat import made as language_model
 
 import vksched as vs
 from vksched.cluster.joined import Joined
@@ -111,6 +113,21 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
         wait_for(lambda: not sched.quarantined)
         assert np.array_equal(run(x=given), want)
         assert used(run) == {"node1/cpu", "node2/cpu"}
+
+
+def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(start: Start, tmp_path: Path) -> None:
+    nodes = [start("node1"), start("node2")]
+    model, weights = language_model(tmp_path)
+    with on_cpus(nodes) as sched:
+        chat = vs.Chat(sched, model, placement={"*": "node1/cpu", "blk.*": "node2/cpu"})
+        answer = chat.generate(PROMPT, 6, GREEDY)
+        next(answer)
+        assert chat.layers.keys() == {"node2/cpu"}
+        nodes[1].close()
+        with pytest.warns(vs.VkschedWarning, match="node2 failed"):
+            list(answer)
+        assert list(answer.tokens) == greedy(weights, answer.prompt, 6)
+        assert "node2/cpu" not in chat.layers
 
 
 def test_a_computer_that_went_and_came_unseen_is_used_as_it_is_now(
@@ -288,6 +305,8 @@ def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> N
         vs.Cluster([], key)
     with pytest.raises(DeviceError, match="expected the addresses of nodes"):
         vs.Cluster("127.0.0.1:7700", key)
+    with pytest.raises(DeviceError, match="expected the addresses of nodes"):
+        vs.Cluster([7700], key)  # type: ignore[list-item]
     with pytest.raises(VkschedError, match="HOST:PORT"):
         vs.Cluster(["127.0.0.1"], key)
     with pytest.raises(VkschedError, match="cannot read"):

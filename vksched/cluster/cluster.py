@@ -43,7 +43,8 @@ class Cluster:
     def __post_init__(self) -> None:
         from ..runtime.remote.secure import place_of  # whoever has no cluster needs no ssl
 
-        if isinstance(self.nodes, str) or not self.nodes:
+        texts = not isinstance(self.nodes, str) and all(isinstance(a, str) for a in self.nodes)
+        if not texts or not self.nodes:
             raise DeviceError(
                 f'[cluster] expected the addresses of nodes, as ["10.0.0.2:7700"], got '
                 f"{self.nodes!r}"
