@@ -115,7 +115,7 @@ def test_a_lost_computer_is_left_out_and_comes_back_by_itself(
         assert used(run) == {"node1/cpu", "node2/cpu"}
 
 
-def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(start: Start, tmp_path: Path) -> None:
+def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(start: Nodes, tmp_path: Path) -> None:
     nodes = [start("node1"), start("node2")]
     model, weights = language_model(tmp_path)
     with on_cpus(nodes) as sched:
