@@ -17,6 +17,7 @@ from test_channel import Echo
 from vksched.runtime.remote.channel import Channel
 from vksched.runtime.remote.pulse import SILENT_S, TICK_S, Pulse
 from vksched.runtime.remote.stream import Stream
+from vksched.trace import VkschedWarning
 
 WAIT_S = 60
 SILENT_TICKS = int(SILENT_S / TICK_S) - 1
@@ -81,6 +82,26 @@ def test_what_lies_unread_counts_as_life(ends, monkeypatch) -> None:  # type: ig
         end.heard = False
         pulse.tick(beat=True)
     assert not handler.gone.is_set()
+
+
+def test_a_connection_that_cannot_be_ended_keeps_no_other_from_its_beat(  # type: ignore[no-untyped-def]
+    ends, monkeypatch
+) -> None:
+    pulse, end, handler, _ = ends
+    ours, theirs = socket.socketpair()
+    other = Channel(Stream(ours), "elsewhere", Echo(), pulse)
+    other.start()
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(handler, "lost", no_thread)
+    end.heard, end.quiet = False, SILENT_TICKS
+    with pytest.warns(VkschedWarning, match="can't start new thread"):
+        pulse.tick(beat=True)
+    assert pulse._channels == [other] and theirs.recv(1)
+    other.close()
+    theirs.close()
 
 
 def test_beats_never_wait_for_who_does_not_read(ends) -> None:  # type: ignore[no-untyped-def]

@@ -16,6 +16,7 @@ import threading
 from typing import Protocol
 
 from ...fork import in_child
+from ...trace import warn
 
 TICK_S = 0.25
 BEAT_TICKS = 2
@@ -72,15 +73,21 @@ class Pulse:
         """Does what is to be done every TICK_S."""
         most = max(1, int(self.silent_s / TICK_S) - 1)  # the last word may be a tick old unnoticed
         for channel in self._channels:
-            if channel.heard or channel.has_unread():
-                channel.heard, channel.quiet = False, 0
-            else:
-                channel.quiet += 1
-                if channel.quiet >= most:
-                    channel.lose(f"silent for {most * TICK_S:g} s")
-                    continue
-            if beat:
-                channel.beat()
+            try:
+                self._look_after(channel, most, beat)
+            except Exception as error:  # as of no thread left; the others go on
+                warn(f"[cluster] a connection could not be ended: {error!r}")
+
+    def _look_after(self, channel: Beating, most: int, beat: bool) -> None:
+        if channel.heard or channel.has_unread():
+            channel.heard, channel.quiet = False, 0
+        else:
+            channel.quiet += 1
+            if channel.quiet >= most:
+                channel.lose(f"silent for {most * TICK_S:g} s")
+                return
+        if beat:
+            channel.beat()
 
     def _work(self, ended: threading.Event) -> None:
         ticks = 0
