@@ -124,7 +124,7 @@ def test_an_answer_goes_on_where_a_computer_is_lost_meanwhile(start: Nodes, tmp_
         next(answer)
         assert chat.layers.keys() == {"node2/cpu"}
         nodes[1].close()
-        with pytest.warns(vs.VkschedWarning, match="node2 failed"):
+        with pytest.warns(vs.VkschedWarning, match="node2 failed.*states that lay there are lost"):
             list(answer)
         assert list(answer.tokens) == greedy(weights, answer.prompt, 6)
         assert "node2/cpu" not in chat.layers

@@ -119,12 +119,14 @@ class Faults:
             if self.may_replay(error) and not known:
                 self._untold.append((error, remedy))
 
-    def tell(self, devices: Iterable[str] | None) -> list[str]:
+    def tell(self, devices: Iterable[str] | None, failed: Exception | None = None) -> list[str]:
         """Returns a warning for each failure since the last time, and what happens now.
 
-        devices: on which the graph runs from now on; None where it cannot.
+        devices: on which the graph runs from now on; None where it cannot, as `failed` says.
         """
-        if devices is None:
+        if devices is None and isinstance(failed, StateLost):
+            now = "and states that lay there are lost"
+        elif devices is None:
             now = "and nothing can take its place"
         else:
             now = f"what was not done runs on {', '.join(devices)}"

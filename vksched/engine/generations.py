@@ -310,6 +310,7 @@ class Compiled:
         The last one's runs under way end first, as what they hold may be needed.
         """
         told: list[str] = []
+        failed: VkschedError | None = None
         try:
             with self._changing:
                 last = self._executor
@@ -330,14 +331,16 @@ class Compiled:
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
                 except VkschedError as error:
+                    failed = error
                     last_fault = self._faults.last
                     if last_fault is not None and error.__cause__ is None:
                         error.__cause__ = last_fault
                     raise
                 finally:
                     now = self._executor
-                    told = self._faults.tell(now.device_names if now is not None else None)
+                    told = self._faults.tell(None if now is None else now.device_names, failed)
         finally:
+            failed = None  # else it and this frame hold each other
             for text in told:
                 warn(text)
         return executor
