@@ -79,8 +79,7 @@ class Compiled:
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Carrier | None = None
-        self._stale = ""
-        """Why the next run begins a generation: "slow", "readmit"."""
+        self._stale = ""  # or why the next run begins a generation: "slow", "readmit"
         self._drift = Drift(preparing.paces.of)
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
@@ -215,7 +214,7 @@ class Compiled:
         return self._closed
 
     def require_outside(self, what: str) -> None:
-        """Raises in an observer or sink of a run of this graph, which would wait for itself."""
+        """Raises in an observer or sink of a run of this graph."""
         if threading.get_ident() in self._inside:
             raise PlanError(f"[{what}] {_FROM_INSIDE}")
 
