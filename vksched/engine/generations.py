@@ -53,6 +53,10 @@ _FROM_INSIDE = (
     "expected a call outside of this graph's own runs, got one from an observer or a sink, which "
     "would wait for itself; try returning False to stop a run"
 )
+_FROM_CALLBACK = (
+    "[synchronize] expected a thread of the caller's, got the callback of a run, which would wait "
+    "for itself"
+)
 _CLOSED = (
     "[run] the compiled graph or its scheduler is closed; run it inside the scheduler's `with`, or "
     "compile it again"
@@ -160,10 +164,7 @@ class Compiled:
         self.require_outside("synchronize")
         with self._state:
             if threading.get_ident() in self._workers:
-                raise PlanError(
-                    "[synchronize] expected a thread of the caller's, got the callback of a run, "
-                    "which would wait for itself"
-                )
+                raise PlanError(_FROM_CALLBACK)
             accepted = list(self._accepted)
         wait(accepted)
         with self._state:
