@@ -17,7 +17,8 @@ from ..errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..machine.hosts import CALLER, CPU, on
 from ..machine.links import Link
 from ..plan.documents.parts import PartDocuments
-from ..runtime.remote.client import Node, Nodes, RemoteDevice
+from ..runtime.remote.client import Node, Nodes
+from ..runtime.remote.devices import RemoteDevice
 from ..runtime.remote.ports import Post
 from ..runtime.remote.secure import Security
 from ..trace import warn

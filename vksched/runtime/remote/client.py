@@ -13,35 +13,27 @@ import itertools
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-import numpy as np
-
 from ...errors import (
     DeviceError,
-    DeviceLost,
     DeviceTimeout,
     HostLost,
-    PlanError,
     RunAborted,
 )
 from ...fork import Owner
-from ...machine.hosts import on
 from ...machine.links import Link
-from ...machine.spec import DeviceSpec
 from ...plan.parts import Part, Send
-from ...plan.value import PlanValue
 from ...trace.events import Clock
 from ...trace.schema import Wrong, check
 from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
-from ..device import Gauge, Session
-from ..states import Item
 from ..stats import RunStats
-from .arrays import pack, typed_payload, unpack
+from .arrays import typed_payload
 from .channel import Channel
+from .devices import RemoteDevice
 from .hello import exchange, hello, require_equal
 from .inbox import run_of
 from .mail import CONNECT_S, Mail
@@ -52,13 +44,11 @@ from .refusals import again, error_of
 from .secure import Security, place_of, place_text
 from .session import Documents
 from .stream import Closed
-from .told import Told, devices_of, named, seen_from, stats_of
+from .told import Told, devices_of, seen_from, stats_of
 
 ANSWER_S = 30.0
 PREPARE_S = 600.0
 CLOCK_TRIES = 8
-MOST_ADDED = 256
-"""States in one message, whose fields have a bounded size."""
 
 
 class Nodes:
@@ -202,7 +192,7 @@ class Node:
         except BaseException:
             self.close()
             raise
-        self.devices = tuple(RemoteDevice(self, name) for name in self._told)
+        self.devices = tuple(RemoteDevice(self, name, self._nodes) for name in self._told)
 
     @property
     def channel(self) -> Channel:
@@ -423,92 +413,3 @@ class Node:
             after_s = self._nodes.clock.now()
             found.append((after_s - before_s, now_s - (before_s + after_s) / 2))
         return min(found)[1]
-
-
-class RemoteStates:
-    """The states of a device of a node; what is there is known here."""
-
-    def __init__(self, node: Node, device: str, nodes: Nodes) -> None:
-        self._node, self._device, self._nodes = node, device, nodes
-        self._keys: dict[object, str] = {}
-
-    def holds(self, key: object) -> bool:
-        return key in self._keys
-
-    def add(self, items: Iterable[Item]) -> None:
-        pairs = [(key, np.asarray(array)) for key, array in items]
-        added: list[object] = []
-        try:
-            for start in range(0, len(pairs), MOST_ADDED):
-                some = pairs[start : start + MOST_ADDED]
-                names = {key: self._nodes.state_name(key) for key, _ in some}
-                arrays, payload = pack(array for _, array in some)
-                self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)
-                self._keys.update(names)
-                added += names
-        except BaseException:  # all of them, or none
-            for key in added:
-                self.remove(key)
-            raise
-
-    def read(self, key: object) -> NDArray:
-        answer = self._ask("read", {"key": self._keys[key]})
-        (array,) = unpack([answer.fields], answer.payload)
-        return np.array(array, copy=True)
-
-    def write(self, key: object, array: NDArray) -> None:
-        name = self._keys.get(key)
-        if name is None:
-            raise DeviceLost("[state] expected a state, got none: its device failed meanwhile")
-        (fields,), payload = pack([array])
-        self._ask("write", {"key": name, **fields}, payload)
-
-    def remove(self, key: object) -> None:
-        name = self._keys.pop(key, None)
-        self._nodes.forget_state(key)
-        if name is not None and self._node.error is None:
-            try:
-                self._ask("remove", {"key": name})
-            except DeviceError:  # it is not used any more, and freed with the connection
-                return
-
-    def keys(self) -> tuple[object, ...]:
-        return tuple(self._keys)
-
-    def _ask(self, kind: str, fields: dict[str, object], payload: object = ()) -> Message:
-        given = {"device": self._device, **fields}
-        return self._node.channel.ask(kind, given, payload, PREPARE_S)  # type: ignore[arg-type]
-
-
-class RemoteDevice:
-    """A device of a node, under its name in plans; only parts run there."""
-
-    def __init__(self, node: Node, device: str) -> None:
-        self.node, self._device = node, device
-        self.states = RemoteStates(node, device, node._nodes)
-
-    @property
-    def name(self) -> str:
-        return on(self.node.name, self._device)
-
-    @property
-    def spec(self) -> DeviceSpec:
-        return named(self.node.told(self._device).spec, self.node.name)
-
-    @property
-    def link(self) -> Link | None:
-        return self.node.told(self._device).link
-
-    def holds(self, key: object) -> bool:
-        return self.states.holds(key) or self.node.holds(self._device, key)
-
-    def gauge(self) -> Gauge:
-        return Gauge()
-
-    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> Session:
-        raise PlanError(
-            f"[cluster] expected a plan cut into parts for {self.name}, got a whole one"
-        )
-
-    def close(self) -> None:
-        """The node keeps its devices."""
