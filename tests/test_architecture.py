@@ -223,3 +223,13 @@ def test_one_file_alone_imports_each_native_module() -> None:
         ("bench.peers.kp", "kp"),
         ("ops.core.loops", "loops"),
     }
+
+
+def test_tests_that_the_package_names_are_there() -> None:
+    named = {
+        (name_of(path), found)
+        for path in PACKAGE.rglob("*.py")
+        for found in re.findall(r"tests/[a-z_0-9/]+\.py", path.read_text("utf-8"))
+    }
+    assert len(named) > 100
+    assert sorted(each for each in named if not (TESTS.parent / each[1]).is_file()) == []

@@ -6,7 +6,7 @@ Policies come in the order of what they give for what they take, and as long as 
 budget lasts; the first two always. A budget of 0 seconds gives the better of these two. `heft` is
 asked by several ranks, for it is cheap, and each rank is best somewhere.
 
-Complexity: that of the budget, and of two policies. Examples: tests/schedule/test_auto.py.
+Complexity: that of the budget, and of two policies. Examples: tests/schedule/test_make.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Result: a schedule with its times, its lower bound and its transfers.
 
-Complexity: tasks + edges. Examples: tests/schedule/test_result.py.
+Complexity: tasks + edges. Examples: tests/schedule/test_schedule_values.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ producer ends. With exclusive links a channel serves transfers in the order in w
 at equal times producers, and then their consumers, are served as they stand in the order.
 
 Complexity: tasks + edges; with exclusive links times the logarithm of both. Examples:
-tests/schedule/test_simulate.py.
+tests/schedule/test_policies.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     plan --simulate--> spans; --describe--> texts of nodes; live values of each split --> bytes
 
-Complexity: nodes. Examples: tests/plan/test_told.py.
+Complexity: nodes. Examples: tests/plan/test_timelines.py.
 """
 
 from __future__ import annotations
