@@ -55,6 +55,12 @@ def applied(config: Mapping[str, Any], outputs: Any, updates: Any = None) -> tup
     return graph, apply_config(graph, read_config(dict(config)), MACHINE, Costs())
 
 
+def close(got: NDArray, wanted: NDArray, name: str) -> None:
+    """Compares sums in another order: what cancels is as exact as the largest value is."""
+    largest = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0))
+    np.testing.assert_allclose(got, wanted, 2e-4, 2e-5 * largest, err_msg=name)
+
+
 def check(
     config: Mapping[str, Any], feeds: Mapping[str, NDArray], outputs: Any, updates: Any = None
 ) -> Applied:
@@ -62,11 +68,11 @@ def check(
     graph, made = applied(config, outputs, updates)
     wanted, got = evaluate(graph, feeds), evaluate(made.graph, feeds)
     for (name, old), (_, new) in zip(graph.outputs, made.graph.outputs, strict=True):
-        np.testing.assert_allclose(got[new], wanted[old], 2e-4, 2e-5, err_msg=name)
+        close(got[new], wanted[old], name)
     was, now = next_states(graph, wanted), next_states(made.graph, got)
     assert was.keys() == now.keys()
     for key, value in was.items():
-        np.testing.assert_allclose(now[key], value, 2e-4, 2e-5, err_msg=key.name)
+        close(now[key], value, key.name)
     plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)  # verified
     return made
 
