@@ -58,7 +58,7 @@ def test_a_scheduler_uses_the_devices_of_a_cluster(start: Nodes, rng: np.random.
     }
     with vs.Scheduler(["cpu"]) as alone:
         want = alone.compile(outputs)(**given)
-    with vs.Scheduler(cluster=cluster(nodes)) as sched:
+    with on_cpus(nodes) as sched:
         assert [d.name for d in sched.devices][-3:] == ["node1/cpu", "node2/cpu", "cpu"]
         ends = {(a, b) for a, b, _ in sched.machine.links.pairs}
         assert {("cpu", "node1/cpu"), ("cpu", "node2/cpu"), ("node1/cpu", "node2/cpu")} <= ends
