@@ -141,7 +141,9 @@ def _ray(address: str) -> Iterator[Any]:
         if own:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
         yield ray
-    except (ConnectionError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
+    except VkschedError:
+        raise
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise VkschedError(
             f"[cluster] expected a Ray cluster at {address!r}, got: {error}; try `ray status`"
         ) from error
