@@ -65,25 +65,7 @@ def start(address: str = AUTO, security: str = SECURITY[0]) -> list[RayNode]:
         VkschedError: Ray is missing, there is no such cluster, or a node cannot start.
     """
     with _ray(address) as ray:
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        known = _actors(ray)
-        text, security = _credentials(ray, known) or (Credentials.make().text(), security)
-        found = _about(ray, known)
-        names, taken = {node.name for node in found}, {node.computer for node in found}
-        free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
-        begun: dict[str, Any] = {}
-        for computer in _computers(ray):
-            if computer["NodeID"] in taken:
-                continue
-            where = NodeAffinitySchedulingStrategy(computer["NodeID"], soft=False)
-            options = {"name": next(free), "namespace": NAMESPACE, "lifetime": "detached"}
-            made = ray.remote(_Served).options(
-                num_cpus=0, max_concurrency=4, scheduling_strategy=where, **options
-            )
-            about = options["name"], text, security, computer["NodeManagerAddress"]
-            begun[options["name"]] = made.remote(*about)
-        return sorted([*found, *_about(ray, begun)])
+        return _started(ray, security).nodes
 
 
 def nodes(address: str = AUTO) -> list[RayNode]:
@@ -108,23 +90,21 @@ def find(address: str = AUTO) -> Cluster:
     Raises:
         VkschedError: Ray is missing, there is no such cluster, or a node cannot start.
     """
-    there = start(address)
     with _ray(address) as ray:
         here = "" if address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
-        given = _credentials(ray, _actors(ray))
-    wanted = [node for node in there if node.computer != here]
-    if not wanted or given is None:
+        there = _started(ray, SECURITY[0])
+    wanted = [node for node in there.nodes if node.computer != here]
+    if not wanted:
         raise DeviceError(
             "[cluster] expected another computer in the Ray cluster, got this one alone; try "
             "`ray start --address=...` there"
         )
-    text, security = given
 
     def locate(name: str) -> str | None:
         return next((node.address for node in start(address) if node.name == name), None)
 
-    key = Credentials.of_text(text, "the Ray cluster")
-    return Cluster([node.address for node in wanted], key, security, locate)
+    key = Credentials.of_text(there.key, "the Ray cluster")
+    return Cluster([node.address for node in wanted], key, there.security, locate)
 
 
 @contextmanager
@@ -150,6 +130,41 @@ def _ray(address: str) -> Iterator[Any]:
     finally:
         if own:
             ray.shutdown()
+
+
+class _Started(NamedTuple):
+    """The nodes of a Ray cluster, with their key and security."""
+
+    nodes: list[RayNode]
+    key: str
+    security: str
+
+
+def _started(ray: Any, security: str) -> _Started:
+    """Returns a node for each computer, started where there is none. security: of the first one."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    known = _actors(ray)
+    key, security = _credentials(ray, known) or (Credentials.make().text(), security)
+    found = _about(ray, known)
+    names, taken = {node.name for node in found}, {node.computer for node in found}
+    free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
+    begun: dict[str, Any] = {}
+    for computer in _computers(ray):
+        if computer["NodeID"] in taken:
+            continue
+        name = next(free)
+        where = NodeAffinitySchedulingStrategy(computer["NodeID"], soft=False)
+        made = ray.remote(_Served).options(
+            name=name,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            max_concurrency=4,
+            scheduling_strategy=where,
+        )
+        begun[name] = made.remote(name, key, security, computer["NodeManagerAddress"])
+    return _Started(sorted([*found, *_about(ray, begun)]), key, security)
 
 
 def _computers(ray: Any) -> list[dict[str, Any]]:
