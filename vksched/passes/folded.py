@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections.abc import Iterator
 from types import NoneType
 
 import numpy as np
@@ -43,11 +44,7 @@ _scaled = weakref.WeakKeyDictionary()
 
 def fold_scale(r: Rewriter, node: Node) -> int | None:
     """A convolution times a row of its channels has that scale in its weights, and in its bias."""
-    for side in (0, 1):
-        found = _behind(r, node, side)
-        if found is None:
-            continue
-        conv, row = found
+    for conv, row in _behind(r, node):
         x, w, *bias = conv.inputs
         scaled = _scaled_weight(r, w, row, MOST_HALF if allows_half(conv.attrs) else MOST_SINGLE)
         shifts = [_shifted(r, i, 0.0, row) for i in bias]
@@ -58,11 +55,7 @@ def fold_scale(r: Rewriter, node: Node) -> int | None:
 
 def fold_shift(r: Rewriter, node: Node) -> int | None:
     """A convolution plus a row of its channels has it in its bias."""
-    for side in (0, 1):
-        found = _behind(r, node, side)
-        if found is None:
-            continue
-        conv, row = found
+    for conv, row in _behind(r, node):
         x, w, *bias = conv.inputs
         made = _shifted(r, bias[0], row, 1.0) if bias else _row(r, row)
         if made is not None and r[w].declaration.leaf:
@@ -70,22 +63,22 @@ def fold_shift(r: Rewriter, node: Node) -> int | None:
     return None
 
 
-def _behind(r: Rewriter, node: Node, side: int) -> tuple[Node, NDArray] | None:
-    """Returns the convolution that is an operand of a node, and the other operand, known, as one
+def _behind(r: Rewriter, node: Node) -> Iterator[tuple[Node, NDArray]]:
+    """Yields each operand of a node that is a convolution, with the other operand, known, as one
     value for each of its channels.
     """
-    conv, other = sole(r, node.inputs[side], "conv"), r[node.inputs[1 - side]].type
-    if conv is None or conv.type != node.type or conv.type.dtype != FLOAT32:
-        return None
-    rank, channels = conv.type.rank, conv.type.shape[1]
-    shape = (1,) * (rank - other.rank) + other.shape
-    each = (1, channels, *(1,) * (rank - 2))
-    if shape not in (each, (1,) * rank) or not 0 < channels <= MOST_CHANNELS:
-        return None
-    values = _known(r, node.inputs[1 - side])
-    if values is None:
-        return None
-    return conv, np.array(np.broadcast_to(values.reshape(-1), channels))
+    for side in (0, 1):
+        conv, other = sole(r, node.inputs[side], "conv"), r[node.inputs[1 - side]].type
+        if conv is None or conv.type != node.type or conv.type.dtype != FLOAT32:
+            continue
+        rank, channels = conv.type.rank, conv.type.shape[1]
+        shape = (1,) * (rank - other.rank) + other.shape
+        each = (1, channels, *(1,) * (rank - 2))
+        if shape not in (each, (1,) * rank) or not 0 < channels <= MOST_CHANNELS:
+            continue
+        values = _known(r, node.inputs[1 - side])
+        if values is not None:
+            yield conv, np.array(np.broadcast_to(values.reshape(-1), channels))
 
 
 def _known(r: Rewriter, node_id: int, most: int = MOST_OPS) -> NDArray | None:
