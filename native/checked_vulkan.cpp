@@ -95,6 +95,7 @@ struct Opened {
     VkPhysicalDevice physical = VK_NULL_HANDLE;
     bool featured = false;  // with what it has beyond Vulkan 1.1
     bool timelines = false; // with timeline semaphores
+    bool host_query_reset = false; // the host may reset queries
     std::vector<uint32_t> families; // of its queues
 };
 std::mutex opened_mutex;
@@ -219,6 +220,12 @@ EXPORT int vksched_timelines(VkDevice device)
     return find_opened(device).timelines ? 1 : 0;
 }
 
+// Whether a device was opened so that the host may reset queries.
+EXPORT int vksched_host_query_reset(VkDevice device)
+{
+    return find_opened(device).host_query_reset ? 1 : 0;
+}
+
 // ---- instance and device: kp::Manager
 
 WRAP(VkResult, vkCreateInstance, const VkInstanceCreateInfo* info,
@@ -242,9 +249,8 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
     // kp enables no feature; a device that does not open with those that it claims, whatever its
     // driver says of it, opens without
     VkResult result = VK_ERROR_FEATURE_NOT_PRESENT;
-    bool featured = physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext;
-    bool timelines = false;
-    if (featured) {
+    Opened made;
+    if (physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext) {
         const vksched::Features features(physical);
         std::vector<const char*> names(info->ppEnabledExtensionNames,
                                        info->ppEnabledExtensionNames + info->enabledExtensionCount);
@@ -254,8 +260,9 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
         asked.enabledExtensionCount = static_cast<uint32_t>(names.size());
         asked.ppEnabledExtensionNames = names.data();
         result = __real_vkCreateDevice(physical, &asked, allocator, device);
-        featured = result == VK_SUCCESS;
-        timelines = featured && features.timelines.timelineSemaphore == VK_TRUE;
+        made.featured = result == VK_SUCCESS;
+        made.timelines = made.featured && features.timelines.timelineSemaphore == VK_TRUE;
+        made.host_query_reset = made.featured && features.host_query_reset.hostQueryReset == VK_TRUE;
     }
     if (result != VK_SUCCESS) {
         result = __real_vkCreateDevice(physical, info, allocator, device);
@@ -263,11 +270,11 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
     note(result, device);
     if (result == VK_SUCCESS) {
         std::lock_guard<std::mutex> lock(opened_mutex);
-        Opened& here = opened[*device];
-        here = { physical, featured, timelines, {} };
+        made.physical = physical;
         for (uint32_t i = 0; i < info->queueCreateInfoCount; i++) {
-            here.families.push_back(info->pQueueCreateInfos[i].queueFamilyIndex);
+            made.families.push_back(info->pQueueCreateInfos[i].queueFamilyIndex);
         }
+        opened[*device] = made;
     }
     return result;
 }

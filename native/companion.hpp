@@ -62,6 +62,7 @@ struct InKp {
     RequireSubgroup require_subgroup = nullptr;
     Featured featured = nullptr;
     Featured timelines = nullptr;
+    Featured host_query_reset = nullptr;
     MakePipeline make_pipeline = nullptr;
     FillCache fill_cache = nullptr;
     ReadCache read_cache = nullptr;

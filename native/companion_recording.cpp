@@ -27,8 +27,10 @@ constexpr uint64_t SLICE_NS = 100'000'000; // between two looks at Ctrl-C
 // number that it has there.
 class Line {
   public:
-    Line(std::shared_ptr<kp::Manager> manager, bool ordered)
-      : manager_(std::move(manager)), device_(raw<VkDevice>(get(*manager_, ManagerDevice{})))
+    // mutex: of the queue, which outlives the line.
+    Line(std::shared_ptr<kp::Manager> manager, VkQueue queue, std::mutex& mutex, bool ordered)
+      : mutex(mutex), manager_(std::move(manager)),
+        device_(raw<VkDevice>(get(*manager_, ManagerDevice{}))), queue_(queue)
     {
         if (!ordered) {
             return;
@@ -47,7 +49,7 @@ class Line {
 
     ~Line()
     {
-        if (raw<VkDevice>(get(*manager_, ManagerDevice{})) == device_) {
+        if (semaphore && raw<VkDevice>(get(*manager_, ManagerDevice{})) == device_ && settle()) {
             vkDestroySemaphore(device_, semaphore, nullptr);
         }
     }
@@ -55,23 +57,51 @@ class Line {
     // A driver may give a queue of a later device the handle of one that is gone.
     bool is_of(const std::shared_ptr<kp::Manager>& manager) const { return manager_ == manager; }
 
-    std::mutex mutex;
+    std::mutex& mutex;
     VkSemaphore semaphore = VK_NULL_HANDLE; // none where nothing waits for it
     uint64_t last = 0; // what the newest submission sets it to
 
   private:
+    // Returns whether the queue is through with the semaphore. Fences say so, but Mesa's software
+    // driver still touches a semaphore after them, until it turns to the next submission.
+    bool settle()
+    {
+        VkFenceCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
+        VkFence fence = VK_NULL_HANDLE;
+        if (vkCreateFence(device_, &info, nullptr, &fence) != VK_SUCCESS) {
+            return false;
+        }
+        VkResult result = VK_SUCCESS;
+        {
+            std::lock_guard<std::mutex> lock(mutex); // a later line of this queue may be at work
+            result = vkQueueSubmit(queue_, 0, nullptr, fence);
+        }
+        const bool submitted = result == VK_SUCCESS;
+        if (submitted) {
+            result = vkWaitForFences(device_, 1, &fence, VK_TRUE, uint64_t(CLOSE_LIMIT_S * 1e9));
+        }
+        const bool settled = result == VK_SUCCESS || result == VK_ERROR_DEVICE_LOST;
+        if (settled || !submitted) {
+            vkDestroyFence(device_, fence, nullptr);
+        }
+        return settled;
+    }
+
     std::shared_ptr<kp::Manager> manager_;
     VkDevice device_;
+    VkQueue queue_;
 };
 
 std::shared_ptr<Line> line_of(VkQueue queue, std::shared_ptr<kp::Manager> manager, bool ordered)
 {
     static std::mutex guard;
+    static std::map<VkQueue, std::mutex> mutexes;
     static std::map<VkQueue, std::weak_ptr<Line>> lines;
     std::lock_guard<std::mutex> lock(guard);
     std::shared_ptr<Line> line = lines[queue].lock();
     if (!line || !line->is_of(manager)) {
-        line = std::make_shared<Line>(std::move(manager), ordered);
+        line = std::make_shared<Line>(std::move(manager), queue, mutexes[queue], ordered);
         lines[queue] = line;
     }
     return line;
@@ -138,8 +168,13 @@ class Recording {
         const auto families = queue_families(physical);
         const uint32_t family = get(*manager_, ManagerFamilies{}).at(queue);
         copies_only_ = (families.at(family).queueFlags & VK_QUEUE_COMPUTE_BIT) == 0;
-        // such a queue cannot reset queries
-        valid_bits_ = copies_only_ ? 0 : families.at(family).timestampValidBits;
+        if (ordered && in_kp.host_query_reset(device_)) {
+            reset_on_host_ = reinterpret_cast<PFN_vkResetQueryPoolEXT>(
+              vkGetDeviceProcAddr(device_, "vkResetQueryPoolEXT"));
+        }
+        // a queue that only copies cannot reset queries
+        valid_bits_ =
+          copies_only_ && reset_on_host_ == nullptr ? 0 : families.at(family).timestampValidBits;
         VkPhysicalDeviceProperties properties{};
         vkGetPhysicalDeviceProperties(physical, &properties);
         period_ns_ = properties.limits.timestampPeriod;
@@ -188,7 +223,9 @@ class Recording {
         check(vkBeginCommandBuffer(commands_, &info), "vkBeginCommandBuffer");
         state_ = State::recording;
         if (queries_ != VK_NULL_HANDLE) {
-            vkCmdResetQueryPool(commands_, queries_, 0, 2);
+            if (reset_on_host_ == nullptr) {
+                vkCmdResetQueryPool(commands_, queries_, 0, 2);
+            }
             // not before what was submitted earlier has ended: times of submissions never overlap
             vkCmdWriteTimestamp(commands_, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, queries_, 0);
         }
@@ -361,6 +398,9 @@ class Recording {
             throw std::runtime_error("[submit] expected an idle recording, got a pending one; wait for it");
         }
         note_lost(vkResetFences(device_, 1, &fence_), "vkResetFences");
+        if (queries_ != VK_NULL_HANDLE && reset_on_host_ != nullptr) {
+            reset_on_host_(device_, queries_, 0, 2);
+        }
         VkSubmitInfo info{};
         info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
         info.commandBufferCount = 1;
@@ -615,6 +655,7 @@ class Recording {
     VkCommandBuffer commands_ = VK_NULL_HANDLE;
     VkFence fence_ = VK_NULL_HANDLE;
     VkQueryPool queries_ = VK_NULL_HANDLE;
+    PFN_vkResetQueryPoolEXT reset_on_host_ = nullptr; // else the commands reset them
     uint32_t valid_bits_ = 0;
     double period_ns_ = 0;
     std::array<uint32_t, 3> max_groups_{};

@@ -58,6 +58,7 @@ struct Features {
     VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrices{};
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
     VkPhysicalDeviceTimelineSemaphoreFeatures timelines{};
+    VkPhysicalDeviceHostQueryResetFeaturesEXT host_query_reset{};
     std::vector<const char*> extensions;
 };
 

@@ -1,4 +1,4 @@
-"""Copies beside work on Vulkan devices: submissions of their own, ordered by semaphores or fences.
+"""Copies beside work on Vulkan devices: submissions of their own, ordered by semaphores.
 
 Drivers with one queue take both there (VKSCHED_COPY_QUEUE=same): the way is the same, nothing
 overlaps.
@@ -6,7 +6,6 @@ overlaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +16,7 @@ import vksched as vs
 from vksched.plan.make import aside
 from vksched.plan.value import COMING, LEAVING, Span
 from vksched.runtime.vulkan import binding
+from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.device import VulkanSession
 from vksched.runtime.vulkan.memory import download, upload
@@ -26,14 +26,11 @@ SIDE = 48
 LAYERS = 6
 
 
-@pytest.fixture(params=["semaphores", "fences"])
-def copies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies, however small, go a way of their own on devices that are opened now."""
     monkeypatch.setenv("VKSCHED_COPY_QUEUE", "same")
     monkeypatch.setattr(aside, "LEAST_BYTES", 1)
-    if request.param == "fences":
-        monkeypatch.setattr(binding.companion, "timelines", lambda manager: False)
-    yield request.param
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def streamed(gpus: list[str], rng: np.random.Generator) -> tuple[Any, Any, list[
 
 
 def test_runs_in_flight_are_right_and_use_the_way_of_their_own(
-    gpus: list[str], rng: np.random.Generator, copies: str
+    gpus: list[str], rng: np.random.Generator, copies: None
 ) -> None:
     y, placement, weights = streamed(gpus, rng)
     with vs.Scheduler(gpus, copies=2, optimize=False) as sched:
@@ -75,7 +72,7 @@ def test_runs_in_flight_are_right_and_use_the_way_of_their_own(
 
 
 def test_copies_out_are_handed_over_behind_the_next_copies_in(
-    gpus: list[str], rng: np.random.Generator, copies: str
+    gpus: list[str], rng: np.random.Generator, copies: None
 ) -> None:
     y, placement, weights = streamed(gpus[:1], rng)
     results = [tensor for tensor in placement if tensor.op == "matmul"]
@@ -90,7 +87,7 @@ def test_copies_out_are_handed_over_behind_the_next_copies_in(
 
 
 def test_a_copy_out_that_the_driver_drops_is_found(
-    gpus: list[str], rng: np.random.Generator, copies: str, monkeypatch: pytest.MonkeyPatch
+    gpus: list[str], rng: np.random.Generator, copies: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     y, placement, weights = streamed(gpus[:1], rng)
     hand_over = VulkanSession._hand_over
@@ -115,7 +112,7 @@ def test_a_copy_out_that_the_driver_drops_is_found(
 
 
 def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
-    gpus: list[str], rng: np.random.Generator, copies: str, monkeypatch: pytest.MonkeyPatch
+    gpus: list[str], rng: np.random.Generator, copies: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     y, placement, weights = streamed(gpus[:1], rng)
     hand_over, prepared, interrupts = VulkanSession._hand_over, VulkanSession.__init__, [True]
@@ -149,11 +146,11 @@ def test_an_interrupt_behind_copies_out_leaves_the_plan_in_use(
 
 
 def test_uploads_and_downloads_go_that_way_too(
-    gpus: list[str], rng: np.random.Generator, copies: str
+    gpus: list[str], rng: np.random.Generator, copies: None
 ) -> None:
     context = Context(int(gpus[0].split(":")[1]), gpus[0])
     try:
-        assert context.copies == "same" and context._ordered == (copies == "semaphores")
+        assert context.copies == "same"
         buffer = context.storage(3000)
         array = rng.standard_normal(2000, dtype=np.float32)
         upload(context, buffer, [array], at_word=16)
@@ -164,7 +161,7 @@ def test_uploads_and_downloads_go_that_way_too(
 
 
 def test_a_submission_waits_for_others_and_only_for_those_that_there_are(
-    gpus: list[str], copies: str
+    gpus: list[str], copies: None
 ) -> None:
     context = Context(int(gpus[0].split(":")[1]), gpus[0])
     try:
@@ -179,9 +176,8 @@ def test_a_submission_waits_for_others_and_only_for_those_that_there_are(
             recording.barrier("device", "host")
             recording.end()
             chain.append(recording)
-        if copies == "semaphores":
-            with pytest.raises(vs.DeviceError, match="expected a submitted recording"):
-                chain[1].submit([chain[0]])
+        with pytest.raises(vs.DeviceError, match="expected a submitted recording"):
+            chain[1].submit([chain[0]])
         for _ in range(3):
             chain[0].submit()
             chain[1].submit([chain[0]])
@@ -189,6 +185,54 @@ def test_a_submission_waits_for_others_and_only_for_those_that_there_are(
             for recording in chain:
                 recording.wait(60.0)
             assert (buffers[3].array == 7).all()
+    finally:
+        context.close()
+
+
+def test_a_driver_without_timeline_semaphores_has_no_copy_queue(
+    gpus: list[str], rng: np.random.Generator, copies: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binding.companion, "timelines", lambda manager: False)
+    y, placement, _ = streamed(gpus, rng)
+    with vs.Scheduler(gpus, optimize=False) as sched:
+        assert not any(split.aside for split in sched.compile(y, placement).plan.splits)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_copy_queue_that_is_not_wanted_is_not_opened(
+    gpus: list[str], monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    index = int(gpus[0].split(":")[1])
+    described = binding.describe_devices()
+    described[index]["copy_queue_family"] = described[index]["compute_queue_family"]
+    families: list[list[int]] = []
+
+    class Manager(binding.kp.Manager):  # type: ignore[misc, name-defined]
+        def __init__(self, index: int, asked: list[int], extensions: list[str]) -> None:
+            families.append(asked)
+            super().__init__(index, [], extensions)  # there is only one family
+
+    monkeypatch.setenv("VKSCHED_COPY_QUEUE", "own")
+    monkeypatch.setattr(context_module, "describe_devices", lambda: described)
+    monkeypatch.setattr(binding.kp, "Manager", Manager)
+    context = Context(index, gpus[0], copy_queue=wanted)
+    assert (context.copies, len(families[0])) == (("own", 2) if wanted else ("", 0))
+    context.close()
+
+
+def test_copies_of_their_own_have_times(gpus: list[str], copies: None) -> None:
+    context = Context(int(gpus[0].split(":")[1]), gpus[0])
+    try:
+        source, target = context.host(4096), context.host(4096)
+        recording = context.recording(copies=True)
+        recording.begin()
+        recording.copy(source, target, 0, 0, 4096)
+        recording.end()
+        for _ in range(3):
+            recording.submit()
+            recording.wait(60.0)
+            duration = recording.duration_s()
+            assert duration is not None and 0 <= duration < 60
     finally:
         context.close()
 
@@ -208,7 +252,7 @@ def test_on_drivers_with_one_queue_nothing_changes(
 
 
 def test_a_tape_tells_what_the_copy_queue_did(
-    gpus: list[str], rng: np.random.Generator, copies: str
+    gpus: list[str], rng: np.random.Generator, copies: None
 ) -> None:
     y, placement, _ = streamed(gpus, rng)
     tape = vs.Tape()

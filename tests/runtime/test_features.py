@@ -7,6 +7,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,8 +199,8 @@ def test_a_device_that_opens_without_them_says_so(
 ) -> None:
     real: Callable[..., None] = Context.__init__
 
-    def plain(self: Context, index: int, name: str) -> None:
-        real(self, index, name)
+    def plain(self: Context, index: int, name: str, *rest: Any) -> None:
+        real(self, index, name, *rest)
         self.featured = False
 
     monkeypatch.setattr(context_module.Context, "__init__", plain)

@@ -10,6 +10,7 @@ tests/plan/test_aside.py.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
 from ...errors import PlanError
@@ -30,7 +31,11 @@ def check_aside(
     """
     spec = plan.machine.devices[splits[0].device]
     has_queue = spec.limits.copy_queue and spec.kind != "cpu"
-    handed_over: set[int] = set()
+    if not any(split.aside or split.orders or split.hands_over for split in splits):
+        return
+    waits = _Waits(plan, splits[0].device)
+    numbers = [split.id for split in splits]
+    left: set[int] = set()  # whose copies out nothing before has handed over
     known = HOST  # the last split whose work is complete for all that the copy queue gets
     for at, split in enumerate(splits):
         if not (split.aside or split.orders or split.hands_over):
@@ -39,17 +44,19 @@ def check_aside(
             raise _fail(f"split {split.id} has copies beside its work, and {spec.name} no queue")
         _check_stages(plan, split)
         for number in split.hands_over:
-            left = {s.id for s in splits[:at] if LEAVING in s.aside} - handed_over
-            if number not in left or _seen(plan, plan.splits[number]) <= split.id:
+            if number not in left or waits.seen(number) <= split.id:
                 raise _fail(f"split {split.id} hands over copies out of {number}, which has none")
-            handed_over.add(number)
+            left.remove(number)
         if COMING in split.aside:
-            known = max(known, _waited(plan, split), *(n for _, n in split.after(COMING)))
-            _check_coming(splits[:at], split, known, used)
+            known = max(known, waits.waited(split.id), *(n for _, n in split.after(COMING)))
+            unknown = splits[min(bisect_right(numbers, known), at) : at]
+            _check_coming(unknown, split, used)
         for number in split.hands_over:
             known = max(known, *(n for _, n in plan.splits[number].after(LEAVING)), HOST)
         if LEAVING in split.aside:
-            _check_leaving(plan, splits[at + 1 :], split, spans, used)
+            left.add(split.id)
+            later = splits[at + 1 : bisect_left(numbers, waits.seen(split.id))]
+            _check_leaving(plan, later, split, spans, used)
 
 
 def _check_stages(plan: PlanValue, split: Split) -> None:
@@ -69,18 +76,40 @@ def _check_stages(plan: PlanValue, split: Split) -> None:
             raise _fail(f"{order.stage} of split {split.id} cannot wait for {what}")
 
 
-def _waited(plan: PlanValue, split: Split) -> int:
-    """Returns the last split of the same device for which the host has waited before a split."""
-    waits = (waited for other in plan.splits[: split.id + 1] for waited in other.waits)
-    return max((w for w in waits if plan.splits[w].device == split.device), default=HOST)
+class _Waits:
+    """Until when the host has waited for the splits of one device."""
+
+    def __init__(self, plan: PlanValue, device: int) -> None:
+        self._count = len(plan.splits)
+        self._before: list[int] = []
+        self._latest: list[int] = []
+        """Before which splits it waits for a later one of the device than ever, and for which."""
+        for split in plan.splits:
+            waited = max((w for w in split.waits if plan.splits[w].device == device), default=HOST)
+            if waited > (self._latest[-1] if self._latest else HOST):
+                self._before.append(split.id)
+                self._latest.append(waited)
+
+    def waited(self, split: int) -> int:
+        """Returns the last split for which the host has waited when it begins a split."""
+        at = bisect_right(self._before, split)
+        return self._latest[at - 1] if at else HOST
+
+    def seen(self, split: int) -> int:
+        """Returns the first split before which the host has waited for one; how many there are,
+        where that is the end of the run.
+        """
+        at = bisect_left(self._latest, split)
+        return self._before[at] if at < len(self._before) else self._count
 
 
-def _check_coming(before: Sequence[Split], split: Split, known: int, used: Used) -> None:
+def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
+    """before: splits of the device that may still be at work when the copies in begin."""
     if (COMING, split.id) not in split.after(WORK):
         raise _fail(f"split {split.id} does not wait for its copies in")
     targets = [copy.target for copy in split.copies_in]
     for other in before:
-        if other.id > known and any(words.meets(*targets) for words in used[other.id]):
+        if any(words.meets(*targets) for words in used[other.id]):
             raise _fail(
                 f"copies in of split {split.id} write over memory of split {other.id}, which they "
                 "do not wait for"
@@ -94,32 +123,21 @@ def _check_leaving(
     spans: Mapping[int, Span],
     used: Used,
 ) -> None:
+    """later: splits of the device that begin before the host has seen the copies out."""
     if (WORK, split.id) not in split.after(LEAVING):
         raise _fail(f"copies out of split {split.id} do not wait for its work")
-    end = _seen(plan, split)
     roots = plan.graph.roots
     sources = [spans.get(c.node, spans.get(roots[c.node])) for c in split.copies_out]
     for other in later:
         written = [c.target for c in other.copies_in] if COMING in other.aside else []
         taken = WordSet()
         taken.add(*written)
-        for source in (s for s in sources if s is not None and other.id < end):
+        for source in (s for s in sources if s is not None):
             if taken.meets(source) or used[other.id][1].meets(source):
                 raise _fail(
                     f"split {other.id} writes over what split {split.id} copies out, before the "
                     "host has waited for that"
                 )
-
-
-def _seen(plan: PlanValue, split: Split) -> int:
-    """Returns the first split before which the host has waited for one; how many there are, where
-    that is the end of the run.
-    """
-    for other in plan.splits[split.id + 1 :]:
-        for waited in other.waits:
-            if plan.splits[waited].device == split.device and waited >= split.id:
-                return other.id
-    return len(plan.splits)
 
 
 def _fail(message: str) -> PlanError:

@@ -56,20 +56,23 @@ def is_same_queue() -> bool:
     return word_of("VKSCHED_COPY_QUEUE", COPY_PATHS) == "same"
 
 
-def _open(described: dict[str, Any], index: int, name: str) -> tuple[str, Any]:
+def _open(described: dict[str, Any], index: int, name: str, copy_queue: bool) -> tuple[str, Any]:
     """Returns where recordings of copies go, and the open device."""
     path = word_of("VKSCHED_COPY_QUEUE", COPY_PATHS)
     compute, copies = (described.get(f"{kind}_queue_family") for kind in ("compute", "copy"))
     knows = hasattr(binding.companion, "timelines")  # else it was built before there were queues
-    if knows and copies is not None and path in ("", "own"):
+    if knows and copy_queue and copies is not None and path in ("", "own"):
         with contextlib.suppress(DeviceError), kp_errors("open", name):
             manager = binding.kp.Manager(index, [compute, copies], [])
             binding.companion.require_open(manager)
-            return "own", manager
+            if binding.companion.timelines(manager):
+                return "own", manager
+            manager.destroy()
     with kp_errors("open", name):
         manager = binding.kp.Manager(index, [], [])
         binding.companion.require_open(manager)
-    return ("same" if knows and path == "same" else ""), manager
+    ordered = knows and path == "same" and binding.companion.timelines(manager)
+    return ("same" if ordered else ""), manager
 
 
 # -- context ---------------------------------------------------------------------------------------
@@ -80,13 +83,14 @@ class Context:
 
     featured: whether it opened with what it has beyond Vulkan 1.1, as drivers list it. copies:
     where recordings of copies go: "own", a queue that only copies; "same", the queue of all others;
-    "", there are none.
+    "", there are none, as on drivers without timeline semaphores. copy_queue: whether a queue that
+    only copies is opened where there is one.
 
     Raises:
         DeviceError: there is no such device, or it cannot be opened.
     """
 
-    def __init__(self, index: int, name: str) -> None:
+    def __init__(self, index: int, name: str, copy_queue: bool = True) -> None:
         devices = describe_devices()
         if not 0 <= index < len(devices):
             raise DeviceError(
@@ -107,9 +111,8 @@ class Context:
             limits["maxStorageBufferRange"],
             limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
         )
-        self.copies, manager = _open(described, index, name)
+        self.copies, manager = _open(described, index, name, copy_queue)
         self.featured: bool = binding.companion.featured(manager)
-        self._ordered = bool(self.copies) and binding.companion.timelines(manager)
         self._device = DeviceHandle(index, name, manager)
         self._finalizer = weakref.finalize(self, DeviceHandle.destroy_at_exit, self._device)
 
@@ -195,11 +198,11 @@ class Context:
         manager, queue = self._device.manager, int(copies and self.copies == "own")
         with kp_errors("recording", self.name):
             sequence = manager.sequence(queue)
-            more = (queue, self._ordered) if self.copies else ()
+            more = (queue, True) if self.copies else ()
             native = binding.companion.Recording(manager, sequence, *more)
         with self._device.lock:
             self._device.counters.recordings += 1
-        return Recording(self._device, native, sequence, self._ordered)
+        return Recording(self._device, native, sequence)
 
     def imported(self, address: int, size_bytes: int) -> Any:
         """Returns pages of the host's as something to copy from (`Recording.copy_imported`), which

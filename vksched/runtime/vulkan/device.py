@@ -38,7 +38,7 @@ class VulkanDevice:
     """One logical Vulkan device."""
 
     def __init__(self, spec: DeviceSpec, index: int) -> None:
-        self.context = Context(index, spec.name)
+        self.context = Context(index, spec.name, spec.limits.copy_queue)
         if not self.context.featured:
             spec = dataclasses.replace(spec, limits=spec.limits.without_features())
         if left_out():
@@ -343,7 +343,7 @@ class VulkanSession:
         return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
 
     def aside_s(self, slot: int, split: int) -> Aside:
-        """A queue that only copies has no timestamps."""
+        """A queue that only copies has timestamps where the host may reset them."""
         memory, out = self._slots[slot], dict[str, tuple[None, float | None]]()
         if split in memory.imported_s:
             out[COMING] = None, memory.imported_s[split]

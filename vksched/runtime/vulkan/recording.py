@@ -20,9 +20,6 @@ from .handle import CLOSE_LIMIT_S, DeviceHandle
 if TYPE_CHECKING:
     from .buffers import Buffer
 
-FENCES_LIMIT_S = 120.0
-"""How long the host waits for what a submission has to come after, without semaphores."""
-
 
 class Pipeline:
     """A shader with its constants, bound to buffers; groups and push constants vary."""
@@ -41,14 +38,10 @@ class Pipeline:
 class Recording:
     """Commands recorded once and submitted any number of times, one submission at a time."""
 
-    def __init__(
-        self, device: DeviceHandle, native: Any, sequence: Any, ordered: bool = False
-    ) -> None:
-        """ordered: whether the device itself can let a submission wait for others."""
+    def __init__(self, device: DeviceHandle, native: Any, sequence: Any) -> None:
         self._device = device
         self._native: Any = native
         self._sequence: Any = sequence
-        self._ordered = ordered
         with self._device.lock:
             self._device.recordings.add(self)
 
@@ -91,13 +84,10 @@ class Recording:
         """Hands the commands to the device and returns at once.
 
         after: submitted recordings of the same device, which are to be complete before this begins.
-            A device without timeline semaphores lets the host wait for their fences.
+            The device waits for them, so it must have copies of its own (`Context.copies`).
         """
-        if after and not self._ordered:
-            for other in after:
-                other.wait(FENCES_LIMIT_S)
         with errors("submit", self._device.name):
-            if after and self._ordered:
+            if after:
                 self._open_native().submit([other._open_native() for other in after])
             else:
                 self._open_native().submit()
