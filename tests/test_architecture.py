@@ -52,7 +52,7 @@ FAMILIES = [
 ]
 """Of ops: each family builds on those before it."""
 ROOMS = {
-    "importers": [("base", "files"), ("onnx", "gguf")],
+    "importers": [("base", "files"), ("below",), ("onnx", "gguf")],
     "importers/gguf": [
         ("read", "tokenizer"),
         ("keys",),
@@ -184,6 +184,7 @@ def test_no_file_lies_loose() -> None:
     assert {path.name for path in (PACKAGE / "importers").glob("*.py")} == {
         "__init__.py",
         "base.py",
+        "below.py",
         "files.py",
     }
     assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py", "test_architecture.py"}

@@ -79,11 +79,11 @@ def replace_whole(path: Path, text: str) -> None:
         raise
 
 
-def remove_old(folder: Path, most: int) -> None:
+def remove_old(folder: Path, most: int, names: str = "*.json") -> None:
     """Removes the files written first of those in a folder, until there are so many, and what
     processes left that ended while they wrote.
     """
-    files = sorted(folder.glob("*.json"), key=_changed_ns, reverse=True)
+    files = sorted(folder.glob(names), key=_changed_ns, reverse=True)
     begun = time.time_ns() - LEFT_NS
     left = [path for path in folder.glob("*.tmp") if _changed_ns(path) < begun]
     for old in [*files[most:], *left]:

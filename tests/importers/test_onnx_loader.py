@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import vksched.importers.files
 from vksched.errors import ModelFormatError
+from vksched.importers import below
 from vksched.importers.onnx.read import check, files, tensors, wire
 from vksched.importers.onnx.read.loader import OnnxFile, read_onnx
 
@@ -164,7 +165,7 @@ def external(
 @pytest.fixture(params=[True, False], ids=["from folders", "by path"])
 def from_folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Both ways to open what stands beside a model; Windows has only the second."""
-    monkeypatch.setattr(files, "_FROM_FOLDERS", request.param and files._FROM_FOLDERS)
+    monkeypatch.setattr(below, "_FROM_FOLDERS", request.param and below._FROM_FOLDERS)
     return bool(request.param)
 
 
@@ -638,13 +639,13 @@ def test_external_data_outside_the_folder_is_refused(location: str, tmp_path: Pa
     "location", ["..\\w", "a/..\\..\\w", "C:w", "w:b", "\\\\h\\s\\w", ".. /w", "a./w"]
 )
 def test_paths_that_lead_elsewhere_on_windows_only(location: str) -> None:
-    assert files.parts_of(location, windows=True) is None
-    assert files.parts_of(location, windows=False) is not None
+    assert below.parts_of(location, windows=True) is None
+    assert below.parts_of(location, windows=False) is not None
 
 
 def test_both_slashes_part_a_path_on_windows() -> None:
-    assert files.parts_of("sub\\./in/w.bin", windows=True) == ["sub", "in", "w.bin"]
-    assert files.parts_of("sub\\w.bin", windows=False) == ["sub\\w.bin"]
+    assert below.parts_of("sub\\./in/w.bin", windows=True) == ["sub", "in", "w.bin"]
+    assert below.parts_of("sub\\w.bin", windows=False) == ["sub\\w.bin"]
 
 
 @needs_posix
@@ -661,7 +662,7 @@ def test_file_that_is_exchanged_while_it_is_opened_is_refused(
             path.symlink_to("other.bin")
         return opened(path, flags)
 
-    monkeypatch.setattr(files, "_FROM_FOLDERS", False)
+    monkeypatch.setattr(below, "_FROM_FOLDERS", False)
     monkeypatch.setattr(os, "open", exchange)
     refused(path, "initializer 'w'", "symbolic link")
 

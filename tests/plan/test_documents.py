@@ -12,7 +12,8 @@ from drawn_plans import draw_case
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.plan.documents.graphs import graph_document, graph_of, hash_of
+from vksched.plan.documents.digests import hash_of
+from vksched.plan.documents.graphs import graph_document, graph_of
 from vksched.plan.documents.plans import Planned, asked_of, planned_of
 from vksched.plan.documents.question import Question
 from vksched.plan.planner import POLICIES

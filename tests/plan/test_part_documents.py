@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.ops.core.late import Late, as_array
-from vksched.plan.documents.graphs import digest_of, pieces_of
+from vksched.plan.documents.digests import digest_of, pieces_of
 from vksched.plan.documents.parts import PartDocuments, part_document, part_of
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part

@@ -43,6 +43,15 @@ GB = 10**9
     help="What weights of callers may take on disk.",
 )
 @click.option(
+    "--models",
+    "folders",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    multiple=True,
+    metavar="DIR",
+    help="Read weights there that callers have in files of the same name; nothing else is opened. "
+    "May be given several times.",
+)
+@click.option(
     "--silent",
     "silent_s",
     type=click.FloatRange(1, 3600),
@@ -58,6 +67,7 @@ def node(
     security: str,
     devices: str | None,
     cache_gb: int,
+    folders: tuple[Path, ...],
     silent_s: float,
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
@@ -80,6 +90,7 @@ def node(
         security,
         named,
         cache_bytes=cache_gb * GB,
+        models=folders,
     )
     try:
         click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")

@@ -9,7 +9,7 @@ Examples: tests/cluster/test_node.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ..errors import VkschedError
 from ..machine.hosts import CPU
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache
+from ..runtime.remote.folders import ModelFolders
 from ..runtime.remote.keys import Credentials
 from ..runtime.remote.ports import Caller, Post
 from ..runtime.remote.secure import Security, place_of, place_text
@@ -41,7 +42,8 @@ class ClusterNode:
 
     name: as plans have it before the slash. listen: HOST:PORT; port 0 stands for a free one.
     devices: as a Scheduler takes them. timeout_s: how long a run may wait for one submission.
-    cache_bytes: what weights of callers may take on disk.
+    cache_bytes: what weights of callers may take on disk. models: folders whose files callers may
+    have read as weights.
 
     Raises:
         VkschedError: a device, the name or the address cannot be had.
@@ -57,6 +59,7 @@ class ClusterNode:
         timeout_s: float = TIMEOUT_S,
         cache_bytes: int = MOST_BYTES,
         cache_folder: Path | None = None,
+        models: Sequence[Path] = (),
     ) -> None:
         if not NAME.fullmatch(name):
             raise VkschedError(
@@ -76,6 +79,7 @@ class ClusterNode:
                 Security(credentials, security),
                 PartDocuments(),
                 WeightCache(cache_folder or _cache_folder(), cache_bytes),
+                ModelFolders(models),
                 trace.clock,
                 partial(self._serve, trace, timeout_s),
             )

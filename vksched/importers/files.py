@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ModelFormatError
-from ..ops.core.late import Apart
+from ..ops.core.late import Apart, Extent
 from ..types import NDArray
 
 LEAST_MAPPED_BYTES = 1 << 16
@@ -37,6 +37,7 @@ class Unchanged:
 
     def __init__(self, file: int, name: str, where: str) -> None:
         self.descriptor, self._name, self._where = os.dup(file), name, where
+        self.path = os.path.abspath(name)
         weakref.finalize(self, os.close, self.descriptor)
         self._was = os.fstat(self.descriptor)
 
@@ -87,6 +88,7 @@ class FileBytes(Apart):
         self.size = len(content)
         self._content, self._file, self._start = content, file, start
         self.place = file.descriptor, start
+        self.extent = Extent(file.path, file.identity, start, self.size)
 
     def read(self, start: int, out: NDArray) -> None:
         if hasattr(os, "preadv"):
@@ -98,7 +100,7 @@ class FileBytes(Apart):
     def require(self) -> None:
         self._file.require()
 
-    def view(self) -> NDArray:
+    def view(self) -> NDArray | None:
         self.require()
         return np.frombuffer(self._content, np.uint8)
 

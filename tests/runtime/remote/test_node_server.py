@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import clusters
 import numpy as np
@@ -24,6 +25,8 @@ from vksched.runtime.carrier import CommitFailed, Results
 from vksched.runtime.null import NullDevice, SimulatedClock
 from vksched.runtime.remote.cache import WeightCache
 from vksched.runtime.remote.client import Node, Nodes
+from vksched.runtime.remote.folders import ModelFolders
+from vksched.runtime.remote.holding import Holding
 from vksched.runtime.remote.ports import Caller, Post, RunKey
 from vksched.runtime.remote.secure import Security, place_text
 from vksched.runtime.remote.server import Server
@@ -63,7 +66,15 @@ class Cluster:
         cache, clock = WeightCache(folder), SystemClock()
         tell = partial(self.tell, name)
         here = Here(
-            name, self.devices[name], tell, self.security, self.registry, cache, clock, begin
+            name,
+            self.devices[name],
+            tell,
+            self.security,
+            self.registry,
+            cache,
+            ModelFolders(),
+            clock,
+            begin,
         )
         return Server(here, LOOPBACK)
 
@@ -211,6 +222,27 @@ def test_torn_states_are_told_with_their_devices(cluster: Cluster) -> None:
     with pytest.raises(CommitFailed, match="half") as caught:
         cluster.hosts["node1"].finish(run, WAIT_S)
     assert caught.value.devices == {0}
+
+
+def test_a_part_names_those_it_talks_to_and_any_number_of_them(
+    cluster: Cluster, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of 2,000 nodes has more bytes than the fields of a message may have."""
+    hosts, named = Nodes.hosts, []
+
+    def many(self: Nodes, names: Iterable[str]) -> dict[str, list[str]]:
+        named.append(set(names))
+        found = hosts(self, named[-1])
+        return {f"other{at}": ["127.0.0.1:1", "0" * 32] for at in range(2000)} | found
+
+    monkeypatch.setattr(Nodes, "hosts", many)
+    plan = plan_of_two()
+    caller = cluster.prepare(plan)
+    others = [{s.host for s in part.walk()} for part in cluster.parts.values()]
+    assert named == others and {"node1"} in others
+    x = fed(plan, rng)
+    (out,) = run_once(cluster, caller, RunKey(1, 0, 0), x)
+    assert np.array_equal(out, expected(plan, x))
 
 
 @pytest.mark.parametrize("split", [-1, 99])
@@ -391,13 +423,13 @@ def test_a_weight_is_sent_once_and_again_where_its_file_is_broken(
 ) -> None:
     plan, weight = weighted()
     sent: list[list[str]] = []
-    missing = Node._missing
+    missing = Holding.missing
 
-    def noting(self: Node, hashes: list[str]) -> list[str]:
-        sent.append(missing(self, hashes))
+    def noting(self: Holding, *about: Any) -> list[str]:
+        sent.append(missing(self, *about))
         return sent[-1]
 
-    monkeypatch.setattr(Node, "_missing", noting)
+    monkeypatch.setattr(Holding, "missing", noting)
 
     def again() -> list[str]:
         nodes = cluster.caller()
@@ -421,7 +453,7 @@ def test_a_weight_that_is_not_what_its_hash_says_is_refused(cluster: Cluster) ->
     channel = cluster.hosts["node1"].channel
     for name in ("0" * 64, "../../evil", "x"):
         with pytest.raises(DeviceError, match="has not the hash"):
-            channel.ask("weight", {"hash": name}, [b"bytes"], WAIT_S)
+            channel.ask("weight", {"plan": 1, "hash": name}, [b"bytes"], WAIT_S)
 
 
 def test_progress_and_errors_of_preparing_arrive(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 
 from ...errors import ModelFormatError
-from ...ops.core.late import Apart, Held, Joined, late_bytes
+from ...ops.core.late import ORIGINS, Apart, Held, Joined, Origin, late_bytes
 from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
@@ -87,7 +87,7 @@ class Weights:
         if isinstance(blocks, Apart) and {tensor.type for tensor in tensors} == {"F32"}:
             if len(shape) > 1:
                 return weight(late_bytes(blocks, shape, "<f4"), name)
-            return weight(tensors[0].to_numpy().copy(), name)
+            return _vector(tensors[0], blocks, name)
         arrays = [tensor.to_numpy() for tensor in tensors]
         return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
 
@@ -133,6 +133,15 @@ class HollowWeights(Weights):
             return weight(array, name)
         words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
         return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+
+
+def _vector(tensor: GgufTensor, blocks: Apart, name: str) -> Tensor:
+    """Returns floats of a file in memory of their own, as a change of the file is told late."""
+    made = weight(tensor.to_numpy().copy(), name)
+    blocks.require()
+    if blocks.extent is not None:
+        ORIGINS.note(made.held, Origin(blocks.extent, made.shape, made.dtype))
+    return made
 
 
 def _leaf(taken: Tensor) -> Tensor:

@@ -14,12 +14,14 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...fork import in_child
 from ...types import NDArray, Shape
+from .notes import Notes
 
 Make = Callable[[int, NDArray], None]
 """(first row, (rows, words)) -> None, which writes so many rows."""
@@ -113,13 +115,28 @@ def _renew_locks() -> None:
         late._making = threading.Lock()
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Some bytes of a file. path: absolute, as it was opened. identity: what tells the file from
+    others, and from itself when it changes; its third number is the size of the file. start, size:
+    of these bytes.
+    """
+
+    path: str
+    identity: tuple[int, ...]
+    start: int
+    size: int
+
+
 class Apart(ABC):
     """Bytes that lie elsewhere, as in a file, and are read when they are needed. size: how many.
     place: the descriptor of a file and the first byte there; None where they are in no file.
+    extent: the same for other processes.
     """
 
     size: int
     place: tuple[int, int] | None = None
+    extent: Extent | None = None
 
     @abstractmethod
     def read(self, start: int, out: NDArray) -> None:
@@ -149,6 +166,22 @@ class Joined(Apart):
             out, start = out[count:], start + count
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Of which bytes of a file an array is made. shape, dtype: of the array, whose elements lie in
+    the file as they are; where these are blocks, blocks: their format, and shape that of values.
+    """
+
+    extent: Extent
+    shape: Shape
+    dtype: str = "uint32"
+    blocks: str = ""
+
+
+ORIGINS: Notes[Origin] = Notes()
+"""Of arrays that files hold."""
+
+
 def late_bytes(blocks: Apart, shape: Shape, dtype: Any) -> Late:
     """Returns an array whose elements are bytes as they lie."""
     row_bytes = shape[-1] * np.dtype(dtype).itemsize
@@ -160,7 +193,10 @@ def late_bytes(blocks: Apart, shape: Shape, dtype: Any) -> Late:
         found = blocks.view()
         return None if found is None else found.view(dtype).reshape(shape)
 
-    return Late(shape, make, dtype, lying)
+    made = Late(shape, make, dtype, lying)
+    if blocks.extent is not None:
+        ORIGINS.note(made, Origin(blocks.extent, shape, np.dtype(dtype).name))
+    return made
 
 
 Held: TypeAlias = NDArray | Late

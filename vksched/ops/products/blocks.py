@@ -20,7 +20,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import NDArray, Shape
 from ..core import loops
 from ..core.host import BLOCK, rows_of_piece
-from ..core.late import Apart, Held, Late, late_bytes
+from ..core.late import ORIGINS, Apart, Held, Late, Origin, late_bytes
 from .block_layout import (
     BlockFormat,
     FloatFormat,
@@ -298,7 +298,10 @@ def held_words(name: str, blocks: Any, shape: Shape) -> Held:
     if isinstance(raw, Apart):
         if isinstance(kind, FloatFormat):
             return late_bytes(raw, words_shape, np.uint32)
-        return Repacked(kind, columns, words_shape, raw)
+        made = Repacked(kind, columns, words_shape, raw)
+        if raw.extent is not None:
+            ORIGINS.note(made, Origin(raw.extent, shape, blocks=kind.name))
+        return made
     raw = raw.reshape(rows, row_bytes)
     if isinstance(kind, FloatFormat):
         return kind.words_of(raw, columns).reshape(words_shape)

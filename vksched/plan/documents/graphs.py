@@ -10,10 +10,7 @@ Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_documen
 
 from __future__ import annotations
 
-import hashlib
-import threading
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,14 +19,14 @@ from ...errors import ModelFormatError, PlanError, VkschedError
 from ...graph import FEW, Graph, Node
 from ...ops.core.attrs import Attrs, AttrValue
 from ...ops.core.bounds import bounds_of_data
-from ...ops.core.late import Held, Late, as_array
+from ...ops.core.late import Held, as_array
 from ...ops.core.op import all_ops
 from ...trace.plain import float_of, plain
 from ...types import INT64, NDArray, TensorType, numpy_dtype
+from .digests import hash_of
 
 MOST_BYTES = 1 << 30
 """Of arrays that a graph is given when it is read back, as their bounds differ."""
-PIECE_BYTES = 1 << 24
 NONSENSE = (
     VkschedError,
     TypeError,
@@ -75,48 +72,6 @@ def _held(node: Node, array: Held) -> dict[str, Any]:
         found = bounds_of_data(as_array(array))
         out["bounds"] = None if found is None else [int(each) for each in found]
     return out
-
-
-_digests: dict[int, tuple[weakref.ref[Held], str]] = {}
-_lock = threading.Lock()
-
-
-def hash_of(array: Held) -> str:
-    """Returns the beginning of `digest_of`, enough to tell the weights of a tape apart."""
-    return digest_of(array)[:16]
-
-
-def digest_of(array: Held) -> str:
-    """Returns the SHA-256 of the bytes of an array; the same array is read once."""
-    with _lock:
-        known = _digests.get(id(array))
-    if known is not None and known[0]() is array:
-        return known[1]
-    made = hashlib.sha256()
-    for piece in pieces_of(array):
-        made.update(piece.data)
-    found = made.hexdigest()
-    with _lock:
-        for gone in [key for key, (ref, _) in _digests.items() if ref() is None]:
-            del _digests[gone]
-        _digests[id(array)] = weakref.ref(array), found
-    return found
-
-
-def pieces_of(array: Held, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
-    """Returns the bytes of an array in order, a piece at a time: also of one that takes less memory
-    than it shows, or that is made when it is needed, of which no more is made than a piece.
-    """
-    count = max(1, size_bytes // array.dtype.itemsize)
-    if isinstance(array, Late):
-        for start in range(0, array.size, count):
-            piece = np.empty(min(count, array.size - start), array.dtype)
-            array.into(piece, start)
-            yield piece.view(np.uint8)
-        return
-    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
-    for start in range(0, array.size, count):
-        yield np.ascontiguousarray(flat[start : start + count]).view(np.uint8)
 
 
 # -- back ------------------------------------------------------------------------------------------

@@ -21,12 +21,14 @@ import numpy as np
 
 from ...errors import PlanError
 from ...graph import Graph, Node
+from ...ops.core.late import Held, Late, as_array
 from ...trace.schema import CARRIED, NODE, Either, Row, check
 from ...types import NDArray, TensorType, numpy_dtype
 from ..check.parts import verify_part
 from ..make.parts import blank
 from ..parts import Part, Send, Steps, Take
-from .graphs import NONSENSE, digest_of, node_document, node_of, pieces_of
+from .digests import digest_of, pieces_of
+from .graphs import NONSENSE, node_document, node_of
 from .plans import carried_document, carried_of, machine_of
 
 MOST_NODES = 1 << 20
@@ -54,8 +56,8 @@ position, and value, split and host of what is sent, or value, host and what is 
 taken. every: `Part.splits`. The rest: as in `Part` and `Graph`.
 """
 
-WeightOf = Callable[[str], NDArray]
-"""Returns the bytes that have this hash."""
+WeightOf = Callable[[str], Held]
+"""Returns what has this hash: bytes, or the array itself."""
 
 
 def part_document(part: Part, state: Callable[[object], str]) -> dict[str, Any]:
@@ -143,8 +145,12 @@ def _nodes_of(document: Mapping[str, Any]) -> tuple[Node, ...]:
     return tuple(node_of(at, there[at]) if at in there else blank(at) for at in range(size))
 
 
-def _typed(array: NDArray, type_: TensorType) -> NDArray:
-    """Returns bytes as what they are of."""
+def _typed(held: Held, type_: TensorType) -> Held:
+    """Returns bytes as what they are of; what is made when it is needed stays so."""
+    same = held.shape == type_.shape and held.dtype == numpy_dtype(type_.dtype)
+    if same and isinstance(held, Late):
+        return held
+    array = as_array(held)
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat.view(numpy_dtype(type_.dtype)).reshape(type_.shape)
 

@@ -13,9 +13,9 @@ import itertools
 import json
 import secrets
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
 
 from ...errors import (
     DeviceError,
@@ -24,7 +24,10 @@ from ...errors import (
     RunAborted,
 )
 from ...fork import Owner
+from ...graph import Graph
 from ...machine.links import Link
+from ...ops.core.late import ORIGINS
+from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Send
 from ...trace.events import Clock
 from ...trace.schema import Wrong, check
@@ -32,8 +35,9 @@ from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..stats import RunStats
 from .arrays import typed_payload
-from .channel import Channel
+from .channel import Channel, Payload
 from .devices import RemoteDevice
+from .folders import file_document
 from .hello import exchange, hello, require_equal
 from .inbox import run_of
 from .mail import CONNECT_S, Mail
@@ -44,6 +48,7 @@ from .refusals import again, error_of
 from .secure import Security, place_of, place_text
 from .session import Documents
 from .stream import Closed
+from .telling import Telling
 from .told import Told, devices_of, seen_from, stats_of
 
 ANSWER_S = 30.0
@@ -102,11 +107,11 @@ class Nodes:
         node.begin(Channel(stream, name, node))
         return node
 
-    @property
-    def hosts(self) -> dict[str, list[str]]:
-        """Where the nodes are, by name, and their lives; see `messages.HELLO`."""
+    def hosts(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """Returns where some nodes are, by name, and their lives; see `messages.HELLO`."""
         with self._lock:
-            return {name: [node.address, node.life] for name, node in self._nodes.items()}
+            known = {name: self._nodes[name] for name in names if name in self._nodes}
+        return {name: [node.address, node.life] for name, node in known.items()}
 
     def close(self) -> None:
         """Ends all connections; what this caller had on the nodes is freed there."""
@@ -148,22 +153,10 @@ class _Run:
     torn: frozenset[int] | None = None
 
 
-@dataclass(slots=True)
-class _Prepared:
-    """raised: by progress, which is not called again then."""
-
+class _Prepared(NamedTuple):
     part: Part
-    progress: Progress | None = None
-    keys: frozenset[tuple[str, object]] = field(default_factory=frozenset)
-    raised: Exception | None = None
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        """Calls the caller's function; what it raises does not end the connection."""
-        if self.progress is not None and self.raised is None:
-            try:
-                self.progress(what, done, total)
-            except Exception as error:
-                self.raised = error
+    telling: Telling
+    keys: frozenset[tuple[str, object]]
 
 
 class Node:
@@ -224,18 +217,19 @@ class Node:
         Raises:
             HostLost: one of them does not answer.
         """
-        fields = {"host": host, "hosts": self._nodes.hosts}
+        fields = {"host": host, "hosts": self._nodes.hosts([host])}
         found = self.channel.ask("measure", fields, (), PREPARE_S).fields
         return Link(found["bytes_per_s"], found["latency_s"])
 
     # -- ports.Host --------------------------------------------------------------------------------
 
     def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        if number in self._prepared:
+            raise DeviceError(f"[cluster] plan {number} is prepared already")
         nodes, graph = self._nodes, part.plan.graph
         text, weights = nodes.documents.write(part, nodes.state_name)
-        for name in self._missing(list(weights)):
-            self.channel.ask("weight", {"hash": name}, weights[name], PREPARE_S)
-        sent = [step for step in part.walk() if isinstance(step, Send) and not step.host]
+        steps = list(part.walk())
+        sent = [step for step in steps if isinstance(step, Send) and not step.host]
         awaited = {step.value: (self.name, graph.nodes[step.value].type) for step in sent}
         nodes.mail.expect(number, part.plan.copies, awaited)
         keys = frozenset(
@@ -243,28 +237,38 @@ class Node:
             for spec, memory in zip(part.plan.machine.devices, part.plan.memory, strict=True)
             for node in memory.weights
         )
-        prepared = self._prepared[number] = _Prepared(part, progress, keys)
+        telling = Telling(progress)
+        self._prepared[number] = _Prepared(part, telling, keys)
         try:
-            fields = {"plan": number, "hosts": nodes.hosts}
-            self.channel.ask("prepare", fields, [text], PREPARE_S)
-            if prepared.raised is not None:
-                self.retire(number)
-                raise prepared.raised
+            self._send_weights(number, graph, weights)
+            hosts = json.dumps(nodes.hosts({step.host for step in steps})).encode()
+            fields = {"plan": number, "hosts_bytes": len(hosts)}
+            with telling:
+                self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
         except BaseException:
-            self._prepared.pop(number, None)
+            self.retire(number)
             raise
         finally:
             self._stale = True
 
-    def _missing(self, hashes: list[str]) -> list[str]:
-        if not hashes:
-            return []
-        answer = self.channel.ask("missing", {}, [json.dumps(hashes).encode()], PREPARE_S)
+    def _send_weights(self, number: int, graph: Graph, weights: Mapping[str, Payload]) -> None:
+        """Sends the weights of a plan that the node has not and cannot read from a file."""
+        asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
+        for held in graph.data.values():
+            origin = ORIGINS.of(held)
+            if origin is not None:
+                asked[digest_of(held)]["file"] = file_document(origin)
+        if not asked:
+            return
+        text = json.dumps(list(asked.values())).encode()
+        answer = self.channel.ask("missing", {"plan": number}, [text], PREPARE_S)
         missing: list[str] = json.loads(bytes(answer.payload or b""))
         check(missing, [str], "missing weights")
-        if not set(missing) <= set(hashes):
+        if not asked.keys() >= set(missing):
             raise Wrong(f"{self.name} misses weights that nobody named")
-        return missing
+        for name in missing:
+            fields = {"plan": number, "hash": name}
+            self.channel.ask("weight", fields, weights[name], PREPARE_S)
 
     def start(
         self, run: RunKey, feeds: Mapping[int, NDArray], failed: Callable[[BaseException], None]
@@ -344,7 +348,7 @@ class Node:
         elif message.kind == "progress":
             prepared = self._prepared.get(fields["plan"])
             if prepared is not None:
-                prepared.tell(fields["what"], fields["done"], fields["total"])
+                prepared.telling.put(fields["what"], fields["done"], fields["total"])
         elif message.kind == "ready":
             self._note(run_of(fields), is_ready=True)
         elif message.kind == "done":

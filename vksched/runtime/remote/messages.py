@@ -39,7 +39,22 @@ RUN = {"plan": int, "slot": int, "ticket": int}
 ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
 """uniform: all elements are equal, and the payload has one."""
 HOSTS = Table(Row((str, str)))
-"""Of each node of a caller its address and its life, see HELLO."""
+"""Of nodes of a caller the address and the life, see HELLO."""
+WEIGHT = {
+    "hash": str,
+    "file?": {
+        "path": str,
+        "bytes": int,
+        "start": int,
+        "size": int,
+        "shape": [int],
+        "dtype": str,
+        "blocks": str,
+    },
+}
+"""A weight that a part needs. file: which bytes of a file it is made of, see `late.Origin`: the
+last parts of the file's path, and the bytes of all of it.
+"""
 ERROR = {"error": str, "text": str, "device": str, "host": str}
 _NOTHING = Form()
 HELLO: Fields = {
@@ -64,9 +79,9 @@ MESSAGES: dict[str, Form] = {
     "measure": Form(
         {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": float, "latency_s": float})
     ),
-    "missing": Form({}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
-    "weight": Form({"hash": str}, ARRAY_BYTES, _NOTHING),
-    "prepare": Form({"plan": int, "hosts": HOSTS}, DOCUMENT_BYTES, _NOTHING),
+    "missing": Form({"plan": int}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
+    "weight": Form({"plan": int, "hash": str}, ARRAY_BYTES, _NOTHING),
+    "prepare": Form({"plan": int, "hosts_bytes": int}, DOCUMENT_BYTES, _NOTHING),
     "retire": Form({"plan": int}),
     "start": Form(RUN, ARRAY_BYTES),
     "commit": Form(RUN),

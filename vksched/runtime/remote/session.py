@@ -14,11 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...errors import DeviceError, HostLost, VkschedError
+from ...ops.core.late import Held
+from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Take
 from ...trace import warn
 from ...trace.events import Clock
@@ -28,12 +31,14 @@ from ..carrier import CommitFailed
 from ..device import Device
 from ..stats import RunStats
 from .arrays import memory, pack, packed_bytes, typed_arrays, typed_bytes, unpack
-from .cache import HASH, WeightCache, hash_of
+from .cache import WeightCache
 from .channel import Channel, Payload
+from .folders import ModelFolders
+from .holding import Holding
 from .inbox import run_of
 from .mail import Mail, Peers, echo_of
 from .measuring import measure_link
-from .messages import Fields, Message
+from .messages import HOSTS, WEIGHT, Fields, Message
 from .ports import Caller, Post, RunKey
 from .refusals import fields_of
 from .secure import Security
@@ -78,7 +83,7 @@ class Documents(Protocol):
         """Returns a part, and the bytes of its weights by their hash. state: names a key."""
 
     def read(
-        self, text: bytes, weight: Callable[[str], NDArray], state: Callable[[str], object]
+        self, text: bytes, weight: Callable[[str], Held], state: Callable[[str], object]
     ) -> Part:
         """Returns the part; equal hashes and names give equal keys.
 
@@ -99,6 +104,7 @@ class Here:
     security: Security
     documents: Documents
     cache: WeightCache
+    folders: ModelFolders
     clock: Clock
     serve: Callable[[Post, Caller], Served]
 
@@ -116,7 +122,7 @@ class Session:
         self._channel: Channel | None = None
         self._served: Served | None = None
         self._parts: dict[int, Part] = {}
-        self._weights: dict[str, NDArray] = {}
+        self._weights = Holding(here.cache, here.folders, digest_of)
         self._spares = Spares()
         self._states: dict[str, StateKey] = {}
         self._types: dict[tuple[str, str], TensorType] = {}
@@ -241,31 +247,14 @@ class Session:
         return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}, []
 
     def _missing(self, message: Message) -> Answer:
-        asked = _json(message)
-        check(asked, [str], "hashes")
-        out = [name for name in asked if self._find_weight(name) is None]
-        return {}, [json.dumps(out).encode()]
-
-    def _find_weight(self, name: str) -> NDArray | None:
-        if name not in self._weights:
-            found = self._here.cache.load(name)
-            if found is None:
-                return None
-            self._weights[name] = found
-        return self._weights[name]
+        asked = _json(bytes(message.payload or b"null"), [WEIGHT], message.kind)
+        return {}, [json.dumps(self._weights.missing(message.fields["plan"], asked)).encode()]
 
     def _weight(self, message: Message) -> Answer:
-        name, data = message.fields["hash"], _bytes(message)
-        if not HASH.fullmatch(name) or hash_of([data]) != name:
-            raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
-        self._weights[name] = self._here.cache.keep(name, data)
+        fields = message.fields
+        data = np.frombuffer(message.payload or b"", np.uint8)
+        self._weights.add(fields["plan"], fields["hash"], data)
         return {}, []
-
-    def _require_weight(self, name: str) -> NDArray:
-        found = self._find_weight(name)
-        if found is None:
-            raise DeviceError(f"[cluster] the weight {name[:64]!r} was not sent")
-        return found
 
     def _state(self, name: str) -> StateKey:
         return self._states.setdefault(name, StateKey(name))
@@ -275,10 +264,7 @@ class Session:
         number, channel = message.fields["plan"], self._channel
         if number in self._parts:
             raise DeviceError(f"[cluster] plan {number} is prepared already")
-        text = bytes(message.payload or b"")
-        part = self._here.documents.read(text, self._require_weight, self._state)
-        self._require_states(part)
-        self._peers.know(message.fields["hosts"])
+        part = self._read_part(message)
         nodes = part.plan.graph.nodes
         takes = [step for step in part.walk() if isinstance(step, Take)]
         awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
@@ -299,6 +285,19 @@ class Session:
             self._served.retire(number)
         return {}, []
 
+    def _read_part(self, message: Message) -> Part:
+        number, begin = message.fields["plan"], message.fields["hosts_bytes"]
+        data = bytes(message.payload or b"")
+        require = partial(self._weights.require, number)
+        try:
+            self._peers.know(_json(data[:begin], HOSTS, "hosts"))
+            part = self._here.documents.read(data[begin:], require, self._state)
+            self._require_states(part)
+        except BaseException:
+            self._weights.forget(number)
+            raise
+        return part
+
     def _require_states(self, part: Part) -> None:
         """Raises where a part takes a state for another type than it has here."""
         graph = part.plan.graph
@@ -315,6 +314,7 @@ class Session:
         self._mail.forget(number)
         self._spares.forget(lambda key: key[0] == number)
         self._parts.pop(number, None)
+        self._weights.forget(number)
 
     def _retire(self, message: Message) -> None:
         assert self._served is not None
@@ -409,12 +409,10 @@ def _type_of(array: NDArray) -> TensorType:
     return TensorType(array.shape, array.dtype.name)
 
 
-def _bytes(message: Message) -> NDArray:
-    return np.frombuffer(message.payload or b"", np.uint8)
-
-
-def _json(message: Message) -> Any:
+def _json(text: bytes, schema: object, what: str) -> Any:
     try:
-        return json.loads(bytes(message.payload or b"null"))
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise VkschedError(f"[cluster] {message.kind} came with no JSON: {error}") from None
+        raise VkschedError(f"[cluster] {what} came with no JSON: {error}") from None
+    check(data, schema, what)
+    return data

@@ -1,0 +1,188 @@
+"""Weights in files of a node: only below its folders, only what has the hash, only as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import needs_posix
+
+from vksched.errors import DeviceError, ModelFormatError, VkschedError
+from vksched.importers.files import open_model
+from vksched.ops.core.late import ORIGINS, Late, late_bytes
+from vksched.ops.products.blocks import held_words
+from vksched.plan.documents.digests import digest_of
+from vksched.runtime.remote.cache import WeightCache, hash_of
+from vksched.runtime.remote.folders import ModelFolders, file_document
+from vksched.runtime.remote.holding import Holding
+from vksched.types import NDArray
+
+SIZE = 1 << 18
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of numbers, below a folder of the node, with a secret beside that folder."""
+    path = tmp_path / "models" / "sub" / "w.bin"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(np.random.default_rng(0).bytes(SIZE))
+    (tmp_path / "secret.bin").write_bytes(path.read_bytes())
+    return path
+
+
+def asked(of: Path, **changes: object) -> tuple[str, dict[str, Any]]:
+    """Returns the hash of a weight in the middle of a file, and what a caller asks for it."""
+    part = open_model(of, "test").part(4096, 4096 + 1024)
+    held = late_bytes(part, (16, 16), np.float32)  # type: ignore[arg-type]
+    origin = ORIGINS.of(held)
+    assert origin is not None
+    name = digest_of(held)
+    return name, {"hash": name, "file": {**file_document(origin), **changes}}
+
+
+def holding(*folders: Path, cache: Path | None = None) -> Holding:
+    return Holding(WeightCache(cache), ModelFolders(folders), digest_of)
+
+
+def test_a_weight_is_read_where_the_end_of_its_path_is(file: Path, tmp_path: Path) -> None:
+    name, told = asked(file)
+    for folder in (tmp_path, tmp_path / "models", file.parent):
+        made = holding(tmp_path / "models" / "sub" / "..", folder)
+        assert made.missing(1, [told]) == []
+        found = made.require(1, name)
+        assert isinstance(found, Late) and found.shape == (16, 16)
+        want = np.fromfile(file, np.float32, 256, offset=4096)
+        assert np.array_equal(found.take().reshape(-1), want, equal_nan=True)
+    assert holding().missing(1, [told]) == [name]
+
+
+def test_blocks_are_repacked_where_they_lie(tmp_path: Path, rng: np.random.Generator) -> None:
+    path = tmp_path / "q.bin"
+    path.write_bytes(rng.integers(0, 60, SIZE, np.uint8).tobytes())
+    part = open_model(path, "test").part(144 * 3, 144 * 11)
+    held = held_words("q4_K", part, (4, 512))
+    origin = ORIGINS.of(held)
+    assert origin is not None and origin.blocks == "q4_K"
+    name, made = digest_of(held), holding(tmp_path)
+    assert made.missing(1, [{"hash": name, "file": file_document(origin)}]) == []
+    assert digest_of(made.require(1, name)) == name == digest_of(held.take())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.bin",
+        "sub/../../secret.bin",
+        "models/../../secret.bin",
+        "/etc/passwd",
+        "",
+        ".",
+        "sub",
+        "sub/w.bin/",
+        "a\0b",
+        "link.bin",
+        "folder/secret.bin",
+        "x/" * 5000 + "w.bin",
+    ],
+)
+@needs_posix
+def test_nothing_outside_the_folders_is_opened(file: Path, path: str) -> None:
+    models = file.parent.parent
+    (models / "link.bin").symlink_to(models.parent / "secret.bin")
+    (models / "folder").symlink_to(models.parent)
+    name, told = asked(models.parent / "secret.bin", path=path)
+    assert asked(file)[0] == name, "it would be taken"
+    opened = ModelFolders([models]).open(path, SIZE)
+    if opened is not None:  # of the end of the path, which is here
+        assert opened.file is not None and opened.file.path == str(file)
+        return
+    assert holding(models).missing(1, [told]) == [name]
+
+
+@needs_posix
+def test_a_pipe_a_folder_and_a_device_are_no_model_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    folders = ModelFolders([tmp_path])
+    assert [folders.open(name, 0) for name in ("pipe", "folder")] == [None, None]
+    for wrong in (tmp_path / "none", tmp_path / "pipe"):
+        with pytest.raises(VkschedError, match="expected a folder of models"):
+            ModelFolders([wrong])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"start": -4},
+        {"start": SIZE - 8},
+        {"start": 1 << 62},
+        {"size": 0},
+        {"size": -1},
+        {"size": 1 << 62},
+        {"shape": []},
+        {"shape": [-16, -16]},
+        {"shape": [1 << 40, 1 << 40]},
+        {"shape": [1] * 99},
+        {"shape": [16, 17]},
+        {"dtype": "object"},
+        {"dtype": "S9"},
+        {"blocks": "q4_K"},
+        {"blocks": "../x"},
+        {"bytes": SIZE - 1},
+        {"start": 4100},
+    ],
+)
+def test_what_a_caller_tells_wrongly_is_asked_for(file: Path, changes: dict[str, Any]) -> None:
+    name, told = asked(file, **changes)
+    assert holding(file.parent).missing(1, [told]) == [name]
+
+
+@pytest.mark.parametrize("change", ["cut off", "written", "longer"])
+def test_a_file_that_is_not_the_same_is_not_used(file: Path, tmp_path: Path, change: str) -> None:
+    name, told = asked(file)
+    data = bytearray(file.read_bytes())
+    data[4100] ^= change == "written"
+    data += bytes(change == "longer")
+    file.write_bytes(data[: -1 if change == "cut off" else None])
+    assert holding(file.parent).missing(1, [told]) == [name]
+
+
+@needs_posix
+def test_a_file_that_changes_while_it_is_used_is_an_error_and_no_crash(file: Path) -> None:
+    name, told = asked(file)
+    made = holding(file.parent)
+    assert made.missing(1, [told]) == []
+    found = made.require(1, name)
+    os.truncate(file, 4000)
+    with pytest.raises(ModelFormatError, match="expected .* bytes, got 4000"):
+        found.take()  # type: ignore[union-attr]
+    assert made.missing(2, [told]) == [], "what a plan holds is held"
+    made.forget(1)
+    made.forget(2)
+    assert made.missing(3, [told]) == [name]
+
+
+def test_weights_go_with_the_last_plan_that_needs_them(tmp_path: Path) -> None:
+    made = holding(cache=None)
+    names = []
+    for number in range(3):
+        data: NDArray = np.full(8, number, np.uint8)
+        names.append(hash_of([data]))
+        assert made.missing(number, [{"hash": names[-1]}]) == names[-1:]
+        made.add(number, names[-1], data)
+    both = [{"hash": name} for name in names[:2]]
+    assert made.missing(7, both) == []
+    made.forget(0)
+    assert made.missing(8, both) == [], "plan 7 holds them"
+    made.forget(7)
+    made.forget(8)
+    assert made.missing(9, both) == names[:1]
+    with pytest.raises(DeviceError, match="was not sent"):
+        made.require(9, names[0])
+    made.forget(1)
+    made.forget(2)
+    made.forget(9)
+    assert made._plans == {}

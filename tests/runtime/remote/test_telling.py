@@ -1,0 +1,53 @@
+"""A function of the user's is told of what goes on; only who waits for it is kept waiting."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from vksched.runtime.remote.telling import Telling
+
+WAIT_S = 60.0
+
+
+def test_the_newest_of_each_kind_is_told_and_nobody_waits() -> None:
+    begun, go_on, told = threading.Event(), threading.Event(), []
+
+    def slow(what: str, done: int, total: int) -> None:
+        told.append((what, done, total))
+        begun.set()
+        assert go_on.wait(WAIT_S)
+
+    with Telling(slow) as telling:
+        telling.put("weights", 1, 9)
+        assert begun.wait(WAIT_S)
+        for done in range(2, 10):
+            telling.put("weights", done, 9)  # returns, whatever the function does
+        telling.put("kernels", 1, 1)
+        go_on.set()
+    assert told == [("weights", 1, 9), ("weights", 9, 9), ("kernels", 1, 1)]
+    telling.put("weights", 0, 0)
+    assert len(told) == 3
+
+
+def test_what_it_raises_ends_the_block_and_it_is_called_no_more() -> None:
+    told = []
+
+    def fails(*said: object) -> None:
+        told.append(said)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), Telling(fails) as telling:
+        while not telling._raised:
+            telling.put("weights", 1, 2)
+        telling.put("weights", 2, 2)
+    assert len(told) == 1
+
+
+def test_an_error_of_the_block_is_that_error() -> None:
+    with pytest.raises(KeyError), Telling(lambda *said: 1 / 0) as telling:  # type: ignore[arg-type]
+        telling.put("weights", 1, 2)
+        raise KeyError
+    with Telling(None) as telling:
+        telling.put("weights", 1, 2)

@@ -1,0 +1,74 @@
+"""Telling: a function of the user's is called with the newest of what came, on a thread of its own.
+
+    reader thread --put--> the newest of each kind --> thread: progress(what, done, total)
+
+A function that is slow or waits keeps no connection from its signs of life; what came meanwhile and
+is not the newest of its kind is left out. Examples: tests/runtime/remote/test_telling.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from ...types import Progress
+
+
+class Telling:
+    """Calls `progress` until the block ends, and then for what is left; raises there what it
+    raised, after which it is not called again. The thread begins with the first word.
+    """
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._new: dict[str, tuple[int, int]] = {}
+        self._changed = threading.Condition()
+        self._ended = False
+        self._raised: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def put(self, what: str, done: int, total: int) -> None:
+        """Has the function called soon; does not wait for it."""
+        with self._changed:
+            if self._progress is None or self._ended:
+                return
+            self._new[what] = done, total
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, args=(self._progress,), name="vksched-telling", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+
+    def _work(self, progress: Progress) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._new or self._ended)
+                if not self._new:
+                    return
+                what = next(iter(self._new))
+                done, total = self._new.pop(what)
+            try:
+                progress(what, done, total)
+            except BaseException as error:
+                with self._changed:
+                    self._raised, self._ended = error, True
+                    return
+
+    def __enter__(self) -> Telling:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and kind is None:
+            thread.join()
+        if self._raised is not None and kind is None:
+            raise self._raised
