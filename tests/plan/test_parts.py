@@ -213,6 +213,29 @@ def test_parts_that_break_a_promise_are_refused(name: str) -> None:
         verify_parts(change(parts_of([A, B])))
 
 
+def test_a_value_leaves_behind_its_split_and_not_where_it_is_needed() -> None:
+    x = vs.input("x", (8, 64))
+    a = vs.relu(x, name="a")
+    b = vs.mul(vs.relu(x, name="far"), 2.0, name="b")
+    outputs = [vs.add(vs.add(b, 1.0, name="c"), a, name="d")]
+    plan = spread(
+        make_plan(outputs, {"a": A, "far": B, "b": A, "c": B, "d": B}), ("node1", "node2")
+    )
+    one, two = (p for p in verify_parts(cut(plan)) if p.host)
+    for part in (one, two):
+        assert all(step.split + 1 == at for at, step in _placed(part) if isinstance(step, Send))
+        for at, step in _placed(part):
+            if isinstance(step, Take):
+                reading = [
+                    s.id for s in part.plan.splits for c in s.copies_in if c.node == step.value
+                ]
+                assert reading and at == reading[0]
+
+
+def _placed(part: Part) -> list[tuple[int, Send | Take]]:
+    return [(at, step) for at, steps in part.steps.items() for step in steps]
+
+
 def test_hosts_that_wait_in_a_circle_are_refused() -> None:
     caller, one, two = parts_of([A, B, A])
     takes_first = replace(one, steps={1: one.steps[1][::-1], 2: one.steps[2]})

@@ -19,6 +19,7 @@ import vksched as vs
 from vksched.machine.costs import Costs, Curve
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
+from vksched.plan import clocks
 from vksched.plan import simulate as simulator
 from vksched.plan.make import aside
 from vksched.plan.plan import Plan
@@ -244,7 +245,9 @@ MISTAKES = {
         "seconds = submission_s(machine.devices[device])\n", "seconds = 0.0\n",
     ),
 }  # fmt: skip
-"""By what is wrong: a text of simulate.py that stands there once, and what stands there instead."""
+"""By what is wrong: a text that stands once in simulate.py or clocks.py, and what stands there
+instead.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -261,12 +264,15 @@ def runs() -> list[tuple[Plan, float]]:
 
 def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callable[[Plan], Any]:
     """`simulate` of a simulator whose source has another text in one place."""
-    source = inspect.getsource(simulator)
-    assert source.count(old) == 1, f"simulate.py has {old!r} {source.count(old)} times"
-    made = ModuleType("vksched.plan.mistaken")
-    made.__package__ = "vksched.plan"
-    monkeypatch.setitem(sys.modules, made.__name__, made)  # dataclasses look there
-    exec(compile(source.replace(old, new), "mistaken.py", "exec"), made.__dict__)
+    sources = [inspect.getsource(module) for module in (clocks, simulator)]
+    counts = [source.count(old) for source in sources]
+    assert sum(counts) == 1, f"clocks.py and simulate.py have {old!r} {counts} times"
+    for name, source in zip(("mistaken_clocks", "mistaken"), sources, strict=True):
+        made = ModuleType(f"vksched.plan.{name}")
+        made.__package__ = "vksched.plan"
+        monkeypatch.setitem(sys.modules, made.__name__, made)  # dataclasses look there
+        text = source.replace(old, new).replace("from .clocks ", "from .mistaken_clocks ")
+        exec(compile(text, f"{name}.py", "exec"), made.__dict__)
     return made.simulate  # type: ignore[no-any-return]
 
 
@@ -278,7 +284,7 @@ def differing(runs: list[tuple[Plan, float]], simulate_: Callable[[Plan], Any]) 
 def test_a_simulator_without_a_mistake_agrees_on_all_runs(
     runs: list[tuple[Plan, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    same = "import heapq"
+    same = "import heapq\n"
     assert differing(runs, simulate_with(monkeypatch, same, same)) == 0
 
 

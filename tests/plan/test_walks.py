@@ -139,6 +139,26 @@ def test_a_stream_over_hosts_has_the_period_of_its_slowest_part() -> None:
     assert metrics.latency_s > 3e-5
 
 
+@pytest.mark.parametrize("hosts", [2, 3, 5, 8])
+def test_in_an_exchange_of_all_with_all_no_host_waits_for_its_turn(hosts: int) -> None:
+    # each host makes a value and needs the sum of all: its port brings one behind the other
+    network, x = Link(1e3, 0.0), vs.input("x", (8, 64))
+    made = [vs.mul(x, float(host + 1), name=f"made{host}") for host in range(hosts)]
+    sums = []
+    for host in range(hosts):
+        total = made[host]
+        for step in range(1, hosts):
+            total = vs.add(total, made[(host + step) % hosts], name=f"sum{host}.{step}")
+        sums.append(vs.reduce_max(total, name=f"sum{host}"))
+    names = [f"node{host}/null:0" for host in range(hosts)]
+    placed = {f"{what}{host}*": names[host] for host in range(hosts) for what in ("made", "sum")}
+    plan = plan_of((sums, placed), machine_of(names, network))
+    value_s = VALUE_BYTES / network.bytes_per_s
+    given_s = hosts * value_s  # the caller's port brings the input to all, one behind the other
+    exchange_s = simulate(plan).seconds - given_s
+    assert (hosts - 1) * value_s <= exchange_s <= (hosts + 0.5) * value_s
+
+
 def test_states_are_written_when_all_hosts_are_ready_and_told() -> None:
     one, two = (vs.state(np.zeros((8, 64), np.float32), name=name) for name in ("s1", "s2"))
     x = vs.input("x", (8, 64))
@@ -167,16 +187,16 @@ def test_each_host_waits_for_its_own_splits_only() -> None:
         assert {walks.on[plan.splits[w].device] for w in waits} <= {here}
         for message in takes:
             assert message.target == here != message.source
-            assert {walks.on[plan.splits[w].device] for w in message.waits} <= {message.source}
+            assert message.split is not None
+            assert walks.on[plan.splits[message.split].device] == message.source
+            assert message in walks.sends[message.split]
     assert _waited(plan.splits, walks) == {split.id for split in plan.splits}
 
 
 def _waited(splits: Sequence[Split], walks: object) -> set[int]:
     """The splits that their own host knows to be complete at the end."""
     last: dict[int, int] = {}
-    every = [*walks.waits, walks.ready, walks.last]  # type: ignore[attr-defined]
-    for messages in (*walks.takes, walks.results, walks.done):  # type: ignore[attr-defined]
-        every += [message.waits for message in messages]
+    every = [*walks.waits, *walks.ready]  # type: ignore[attr-defined]
     for split in (split for waits in every for split in waits):
         device = splits[split].device
         last[device] = max(split, last.get(device, -1))
@@ -222,7 +242,8 @@ def _crossings_of_walks(plan: Plan) -> Counter[tuple[int, str, str]]:
     names = sorted({plan.machine.host_of(s.device) for s in plan.splits} | {""})
     run = len(plan.splits) - len(plan.commits)
     out: Counter[tuple[int, str, str]] = Counter()
-    for position, messages in [*enumerate(walks.takes), (run, walks.results)]:
+    ends = [(run, messages) for messages in walks.ends]
+    for position, messages in [*enumerate(walks.takes), *ends]:
         for message in messages:
             if message.wire_s:
                 out[min(position, run), names[message.source], names[message.target]] += 1

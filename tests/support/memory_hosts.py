@@ -93,6 +93,9 @@ class MemoryPost:
                     raise error
             return network.values.pop(key)
 
+    def came(self, run: RunKey, value: int, host: str) -> bool:
+        return (run, host, self._host, value) in self._network.values
+
     def abort(self, run: RunKey) -> None:
         with self._network.changed:
             if run.ticket > self._network.ended.get((run.plan, run.slot, self._host), -1):

@@ -2,9 +2,9 @@
 
 Problem: one plan says what all devices do; a computer can only wait for its own ones. Method: a
 part has the splits of one host, in the plan's order. What another host makes and this one needs is
-an input there, that a step takes; what others need is sent by a step. The steps stand where the
-plan has the split that needs the value, so that all hosts follow one order and none waits in a
-circle.
+an input there, that a step takes before the split that needs it. What others need is sent by a step
+behind the split that makes it. A host need not send at once, but before it waits for another host.
+So all that it waits for comes earlier in the order of the whole plan, and none waits in a circle.
 
     plan     split 0 (node1) --h--> split 1 (node2) --y--> caller
     node1    split 0, send h to node2
@@ -26,7 +26,9 @@ from .plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A value goes to another host, once the own split that makes it is complete."""
+    """A value goes to another host, once the own split that makes it is complete: at the latest
+    before the host waits for another one.
+    """
 
     value: int
     split: int

@@ -22,15 +22,17 @@ Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ..graph import Graph
 from ..machine.hosts import CALLER
 from ..machine.spec import DeviceSpec, Machine
 from . import cost
+from .clocks import Queues, Run
+from .clocks_of_hosts import RunOfHosts
 from .simulated import Busy, Part, Program, Simulation, Step
 from .value import COMING, HOST, LEAVING, WORK, PlanValue, Split, commits, value_of
-from .walks import Message, Values, Walks, Wire, make_walks
+from .walks import Values, Wire, make_walks
 
 
 def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
@@ -93,7 +95,7 @@ def make_program(
     written = sum(part.commits for part in parts)
     flows = [(part.device, part.entering, part.waits) for part in parts]
     values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
-    walks = make_walks(machine, flows, written, final_waits, results, values)
+    walks = make_walks(machine, flows, written, results, values)
     steps: list[Step] = []
     for number, part in enumerate(parts):
         given_s = crossed_s = 0.0
@@ -140,7 +142,7 @@ def make_program(
             fetched_s += leaves_s(value, parts[split].device)
     run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
     if walks is not None:
-        final_waits, run_s = walks.last, walks.run_s[walks.caller]
+        run_s = walks.run_s[walks.caller]
     return Program(names, tuple(steps), written, fetched_s, final_waits, run_s, walks)
 
 
@@ -225,15 +227,15 @@ def beside_seconds(
 
 def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
     """Returns what runs take, as many at once as there are copies."""
-    queues = _Queues(program)
+    queues = Queues(program)
     spans: list[Busy] = []
     ends: list[float] = []
     wires: dict[Wire, float] = {}
 
-    def begin(number: int, start_s: float) -> _Run:
+    def begin(number: int, start_s: float) -> Run | RunOfHosts:
         if program.walks is None:
-            return _Run(program, number, start_s, queues, spans)
-        return _RunOfHosts(program, program.walks, wires, number, start_s, queues, spans)
+            return Run(program, number, start_s, queues, spans)
+        return RunOfHosts(program, program.walks, wires, number, start_s, queues, spans)
 
     under_way = [begin(number, 0.0) for number in range(min(copies, runs))]
     ready = [(run.now_s, run.number, run) for run in under_way]
@@ -250,212 +252,3 @@ def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
             heapq.heappush(ready, (following.now_s, started, following))
             started += 1
     return Simulation(program.devices, tuple(ends), tuple(spans))
-
-
-class _Queues:
-    """When the queues of each device are done with what they have: those that compute, and those
-    that copy.
-    """
-
-    def __init__(self, program: Program) -> None:
-        self.work_s = [0.0] * len(program.devices)
-        self.copies_s = [0.0] * len(program.devices)
-
-
-class _Run:
-    """One run: its host's clock, which stands where the next submission is made."""
-
-    def __init__(
-        self, program: Program, number: int, start_s: float, queues: _Queues, spans: list[Busy]
-    ) -> None:
-        self.number = number
-        self.now_s = start_s + program.run_s
-        self._program = program
-        self._queues = queues
-        self._spans = spans
-        self._done_s: list[float] = []
-        self._leaving: dict[int, float | None] = {}
-        """By split the end of copies out that nobody has waited for; None: not yet submitted."""
-        self._host = self._walk()
-        next(self._host, None)
-
-    def advance(self) -> bool:
-        """Submits what is next and goes on to the next submission; returns False at the end."""
-        return next(self._host, None) is not None
-
-    def _walk(self) -> Iterator[bool]:
-        """What the host does, with a stop before each submission."""
-        steps = self._program.steps
-        run = len(steps) - self._program.commits
-        self._begin()
-        for number, step in enumerate(steps):
-            self._take(number)
-            self._go(number)
-            self._copy(step.given_s, step.device, number)
-            yield from self._wait(step.waits)
-            if number == run:
-                self._fetch(number)
-            self._copy(step.crossed_s, step.device, number)
-            yield True
-            self._submit(step, number)
-        self._go(len(steps))
-        yield from self._wait(self._program.final_waits)
-        if run == len(steps):
-            self._fetch(run)
-        self._end()
-
-    def _begin(self) -> None:
-        """Has other hosts begin."""
-
-    def _take(self, number: int) -> None:
-        """Takes what comes from other hosts for a split."""
-
-    def _go(self, number: int) -> None:
-        """Goes on in the walk of the host of a split; behind the last one in the caller's."""
-
-    def _end(self) -> None:
-        """Hears from other hosts that they are done."""
-
-    def _submit(self, step: Step, number: int) -> None:
-        there_s = 0.0
-        if step.coming_s is not None:
-            self.now_s += step.submit_s
-            free_s = self._done_s[step.after] if step.after != HOST else 0.0
-            there_s = self._copy_aside(step.device, number, step.coming_s, free_s)
-        self.now_s += step.submit_s
-        start_s = max(self.now_s, self._queues.work_s[step.device], there_s)
-        finish_s = self._queues.work_s[step.device] = start_s + step.seconds
-        self._done_s.append(finish_s)
-        self._tell("split", step.device, number, start_s, finish_s)
-        if step.leaving_s is not None:
-            self._leaving[number] = None
-        for other in step.hands_over:
-            self._hand_over(other, self._done_s[other])
-
-    def _hand_over(self, number: int, free_s: float = 0.0) -> None:
-        """Submits the copies out of a split. free_s: the end of its work."""
-        step = self._program.steps[number]
-        self.now_s += step.submit_s
-        end_s = self._copy_aside(step.device, number, step.leaving_s or 0.0, free_s)
-        self._leaving[number] = end_s
-
-    def _copy_aside(self, device: int, split: int, seconds: float, free_s: float = 0.0) -> float:
-        """Gives a copy queue some copies; returns their end. free_s: when their memory is free."""
-        start_s = max(self.now_s, self._queues.copies_s[device], free_s)
-        finish_s = self._queues.copies_s[device] = start_s + seconds
-        self._tell("aside", device, split, start_s, finish_s)
-        return finish_s
-
-    def _fetch(self, number: int) -> None:
-        """Gets the results. number: of the split that comes next."""
-        device = self._program.steps[number - 1].device if number else 0
-        self._copy(self._program.fetched_s, device, None)
-
-    def _copy(self, seconds: float, device: int, split: int | None) -> None:
-        if seconds:
-            self._tell("copy", device, split, self.now_s, self.now_s + seconds)
-            self.now_s += seconds
-
-    def _wait(self, splits: Iterable[int]) -> Iterator[bool]:
-        for split in splits:
-            self._wait_until(self._done_s[split], split)
-            yield from self._give_out(split)
-
-    def _give_out(self, split: int) -> Iterator[bool]:
-        """Has copied out, and waits for, what a split and those before it on its device give."""
-        steps = self._program.steps
-        device = steps[split].device
-        now = [n for n in self._leaving if n <= split and steps[n].device == device]
-        for number in now:
-            if self._leaving[number] is None:
-                yield True
-                self._hand_over(number)
-        if now:
-            self._wait_until(max(self._leaving.pop(number) or 0.0 for number in now), split)
-
-    def _wait_until(self, until_s: float, split: int) -> None:
-        if until_s > self.now_s:
-            device = self._program.steps[split].device
-            self._tell("wait", device, split, self.now_s, until_s)
-            self.now_s = until_s
-        self.now_s += self._program.steps[split].fence_s
-
-    def _tell(
-        self, kind: str, device: int, split: int | None, start_s: float, finish_s: float
-    ) -> None:
-        self._spans.append(Busy(kind, device, split, self.number, start_s, finish_s))
-
-
-class _RunOfHosts(_Run):
-    """One run of several hosts, each with a clock. `now_s` is that of the host in whose walk we
-    are: before a split that of its host, at the end the caller's.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        walks: Walks,
-        wires: dict[Wire, float],
-        number: int,
-        start_s: float,
-        queues: _Queues,
-        spans: list[Busy],
-    ) -> None:
-        self._walks = walks
-        self._wires = wires
-        self._clocks = [start_s] * walks.hosts
-        self._at = walks.caller
-        super().__init__(program, number, start_s, queues, spans)
-
-    @property
-    def now_s(self) -> float:
-        return self._clocks[self._at]
-
-    @now_s.setter
-    def now_s(self, seconds: float) -> None:
-        self._clocks[self._at] = seconds
-
-    def _begin(self) -> None:
-        self._bring(self._walks.starts)
-        for host in {message.target for message in self._walks.starts}:
-            self._clocks[host] += self._walks.run_s[host]
-
-    def _end(self) -> None:
-        self._bring(self._walks.done)
-        self._at = self._walks.caller
-
-    def _wait_here(self, splits: Iterable[int]) -> None:
-        """Waits in one go: over several hosts no copies run beside the work."""
-        for _ in self._wait(splits):
-            pass
-
-    def _go(self, number: int) -> None:
-        steps, walks = self._program.steps, self._walks
-        self._at = walks.on[steps[number].device] if number < len(steps) else walks.caller
-
-    def _take(self, number: int) -> None:
-        self._bring(self._walks.takes[number])
-
-    def _fetch(self, number: int) -> None:
-        walks = self._walks
-        self._bring(walks.results)
-        self._at = walks.caller
-        self._wait_here(walks.ready)
-        super()._fetch(number)
-        self._bring(walks.commits)
-        self._go(number)
-
-    def _bring(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            self._at = message.source
-            self._wait_here(message.waits)
-            self._copy(message.copied_s, message.device, message.split)
-            begins_s, wires = self.now_s, self._wires
-            for wire in message.wires:  # bytes leave one port and wait before the other one
-                begins_s = max(begins_s, wires.get(wire, 0.0))
-                wires[wire] = begins_s + message.wire_s
-            self._at = message.target
-            arrives_s = begins_s + message.wire_s + message.latency_s
-            if arrives_s > self.now_s:
-                self._tell("wait", message.device, message.split, self.now_s, arrives_s)
-                self.now_s = arrives_s

@@ -1,10 +1,10 @@
 """Walks: what each host of a plan waits for, sends and takes, in the order of the whole plan.
 
 Problem: over several hosts no single thread waits, copies and submits. Method: each host walks its
-own splits in the order of the plan. Where a split of another host needs a value of its own, it
-waits for that value, copies it from its device and sends it. Where one of its own needs a value of
-another host, it takes that. Each step waits only for what comes earlier in the one order, so none
-waits for ever. A value goes to a host once.
+own splits in the order of the plan. Where one of them needs a value of another host, it takes that.
+It sends what others need of its own as soon as it finds that complete, and at the latest before it
+waits for another host. So a host that waits has sent all that its earlier splits made, each wait is
+for what comes earlier in the one order, and none waits for ever. A value goes to a host once.
 
     plan    0 @ node1   1 @ node2 reads 0   2 @ node1 reads 1   the caller wants 2
     node1   submit 0 | wait 0, send ------> | take 1, submit 2 | wait 2, send
@@ -19,7 +19,7 @@ Complexity: O(splits * hosts in use + crossings). Examples: tests/plan/test_walk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..machine.hosts import CALLER
@@ -36,23 +36,24 @@ splits that it waits for.
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one host tells another: a value, or only that splits are complete.
+    """What one host tells another.
 
-    source, target: hosts by number. split, device: that made the value, and where it is. waits:
-    splits that the source waits for first. copied_s: it copies the value from the device. wires:
-    what carries one message after the other, a link of its own or the ports of both hosts. wire_s:
-    they are busy with it. latency_s: it arrives so long after that.
+    what: a value, or "start", "ready", "commit", "done". source, target: hosts by number. value,
+    split, device: which one, what made it, and where it is. copied_s: the source copies it from the
+    device. wires: what carries one message after the other, a link of its own or the ports of both
+    hosts. wire_s: they are busy with it. latency_s: it arrives so long after that.
     """
 
+    what: str
     source: int
     target: int
-    split: int | None
-    device: int
-    waits: tuple[int, ...]
-    copied_s: float
-    wires: tuple[Wire, ...]
-    wire_s: float
-    latency_s: float
+    value: int = HOST
+    split: int | None = None
+    device: int = 0
+    copied_s: float = 0.0
+    wires: tuple[Wire, ...] = ()
+    wire_s: float = 0.0
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,11 @@ class Walks:
 
     on: the host of each device, by number. caller: the caller's own. run_s: what a run takes each
     host, whatever it submits. starts: inputs, and that the run begins. waits: of each split those
-    of its own host that it waits for. takes: of each split what its host takes for it. results:
-    what the caller takes at the end, and that others are ready, behind what splits take that write
-    states. ready: splits that the caller waits
-    for then. commits: that all are ready. done, last: as `results` and `ready`, once states are
-    written.
+    of its own host that it waits for. takes: of each split what its host takes for it. sends: of
+    each split the values of it that others need. ends: of each host what it takes behind its
+    splits: for those that write states, or, the caller, as results. ready: of each host splits that
+    it waits for then. last: the same once states are written. tells: "ready" where states are
+    written, else "done". commits, done: where states are written, that all are ready, and done.
     """
 
     on: tuple[int, ...]
@@ -75,11 +76,13 @@ class Walks:
     starts: tuple[Message, ...]
     waits: tuple[tuple[int, ...], ...]
     takes: tuple[tuple[Message, ...], ...]
-    results: tuple[Message, ...]
-    ready: tuple[int, ...]
+    sends: tuple[tuple[Message, ...], ...]
+    ends: tuple[tuple[Message, ...], ...]
+    ready: tuple[tuple[int, ...], ...]
+    last: tuple[tuple[int, ...], ...]
+    tells: tuple[Message, ...]
     commits: tuple[Message, ...] = ()
     done: tuple[Message, ...] = ()
-    last: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,6 @@ def make_walks(
     machine: Machine,
     flows: Sequence[Flow],
     commits: int,
-    final_waits: Sequence[int],
     results: Iterable[tuple[int, int]],
     values: Values,
 ) -> Walks | None:
@@ -109,7 +111,7 @@ def make_walks(
     working = {machine.host_of(device) for device, _, _ in flows} | {CALLER}
     if len(working) == 1:
         return None
-    return _Maker(machine, flows, sorted(working), values).make(commits, final_waits, results)
+    return _Maker(machine, flows, sorted(working), values).make(commits, results)
 
 
 class _Maker:
@@ -125,43 +127,35 @@ class _Maker:
         )
         self._caller = number[CALLER]
         self._values = values
-        self._known: dict[int, int] = {}
-        """By device, the last split of which its own host knows that it is complete."""
         self._brought: set[tuple[int, int]] = set()
         self._given: list[int] = [0] * len(hosts)
+        self._sends: list[list[Message]] = [[] for _ in flows]
 
-    def make(
-        self, commits: int, final_waits: Sequence[int], results: Iterable[tuple[int, int]]
-    ) -> Walks:
+    def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
         flows, run, others = self._flows, len(self._flows) - commits, self._others
-        waits: list[tuple[int, ...]] = []
-        takes: list[tuple[Message, ...]] = []
-        for device, entering, waited in flows[:run]:
-            takes.append(tuple(self._enter(device, entering, waited)))
-            waits.append(self._need(waited, self._on[device]))
-        told = [m for device, entering, _ in flows[run:] for m in self._enter(device, entering, ())]
-        left = range(run) if commits else final_waits
-        told += [self._tell(host, self._caller, self._need(left, host)) for host in others]
-        told += [
-            self._value(value, split, self._caller, ())
-            for value, split in results
-            if self._on[flows[split][0]] != self._caller
-        ]
-        ready = self._need(left, self._caller)
-        ends = {host: self._need(final_waits, host) for host in (*others, self._caller)}
+        takes = [tuple(self._enter(device, entering)) for device, entering, _ in flows[:run]]
+        ends: list[list[Message]] = [[] for _ in self._names]
+        for device, entering, _ in flows[run:]:
+            ends[self._on[device]] += self._enter(device, entering)
+        for value, split in results:
+            ends[self._caller] += self._bring(value, split, self._caller)
         return Walks(
             on=self._on,
             hosts=len(self._names),
             caller=self._caller,
             run_s=self._run_s(),
-            starts=tuple(self._tell(self._caller, host, (), self._given[host]) for host in others),
-            waits=(*waits, *[()] * commits),
+            starts=tuple(
+                self._tell("start", self._caller, host, self._given[host]) for host in others
+            ),
+            waits=(*(self._own(*flow) for flow in flows[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
-            results=tuple(told),
-            ready=ready,
-            commits=tuple(self._tell(self._caller, h, ()) for h in others if commits),
-            done=tuple(self._tell(h, self._caller, ends[h]) for h in others if commits),
-            last=ends[self._caller],
+            sends=tuple(map(tuple, self._sends)),
+            ends=tuple(map(tuple, ends)),
+            ready=self._last_of(range(run)),
+            last=self._last_of(range(len(flows))),
+            tells=self._from(others, "ready" if commits else "done"),
+            commits=tuple(self._tell("commit", self._caller, h) for h in others if commits),
+            done=self._from(others, "done") if commits else (),
         )
 
     def _run_s(self) -> tuple[float, ...]:
@@ -176,59 +170,56 @@ class _Maker:
     def _others(self) -> list[int]:
         return [host for host in range(len(self._names)) if host != self._caller]
 
-    def _enter(
-        self, device: int, entering: Sequence[tuple[int, int]], waited: Sequence[int]
-    ) -> Iterable[Message]:
+    def _from(self, hosts: Iterable[int], what: str) -> tuple[Message, ...]:
+        return tuple(self._tell(what, host, self._caller) for host in hosts)
+
+    def _enter(self, device: int, entering: Sequence[tuple[int, int]]) -> Iterator[Message]:
         """Yields what a split takes from other hosts."""
-        here, covered = self._on[device], set[int]()
+        here = self._on[device]
         for value, source in entering:
-            if source == HOST:
-                if value not in self._values.weights:
-                    self._give(value, here)
-                continue
-            maker = self._flows[source][0]
-            if self._on[maker] == here:
-                continue
-            covered.add(source)
-            if (value, here) not in self._brought:
+            if source != HOST:
+                yield from self._bring(value, source, here)
+            elif value not in self._values.weights and (value, here) not in self._brought:
                 self._brought.add((value, here))
-                yield self._value(value, source, here, self._need((source,), self._on[maker]))
-        for split in waited:  # nothing comes from it, and yet it has to be complete
-            maker = self._flows[split][0]
-            if self._on[maker] != here and split not in covered:
-                needed = self._need((split,), self._on[maker])
-                yield self._tell(self._on[maker], here, needed)
+                self._given[here] += self._values.size_bytes(value)
 
-    def _give(self, value: int, host: int) -> None:
-        if (value, host) not in self._brought:
-            self._brought.add((value, host))
-            self._given[host] += self._values.size_bytes(value)
+    def _bring(self, value: int, split: int, target: int) -> Iterator[Message]:
+        """Has a value sent by who makes it, once for each host that needs it."""
+        device = self._flows[split][0]
+        source = self._on[device]
+        if source == target or (value, target) in self._brought:
+            return
+        self._brought.add((value, target))
+        told = self._tell("value", source, target, self._values.size_bytes(value))
+        copied_s = self._values.copied_s(value, device)
+        sent = replace(told, value=value, split=split, device=device, copied_s=copied_s)
+        self._sends[split].append(sent)
+        yield sent
 
-    def _need(self, splits: Iterable[int], host: int) -> tuple[int, ...]:
-        """Returns those of some splits that a host has to wait for on its own devices."""
-        latest: dict[int, int] = {}
-        for split in splits:
-            device = self._flows[split][0]
-            if self._on[device] == host and split > self._known.get(device, -1):
-                latest[device] = max(split, latest.get(device, -1))
-        self._known.update(latest)
-        return tuple(sorted(latest.values()))
+    def _own(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
+        """Returns the splits of its own host that a split waits for."""
+        here = self._on[device]
+        return tuple(split for split in waits if self._on[self._flows[split][0]] == here)
 
-    def _value(self, value: int, split: int, target: int, waits: tuple[int, ...]) -> Message:
-        device, values = self._flows[split][0], self._values
-        told = self._tell(self._on[device], target, waits, values.size_bytes(value))
-        copied_s = values.copied_s(value, device)
-        return replace(told, split=split, device=device, copied_s=copied_s)
+    def _last_of(self, splits: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """Returns by host the last of some splits on each device."""
+        latest = {self._flows[split][0]: split for split in splits}
+        out: list[list[int]] = [[] for _ in self._names]
+        for device, split in latest.items():
+            out[self._on[device]].append(split)
+        return tuple(tuple(sorted(each)) for each in out)
 
-    def _tell(
-        self, source: int, target: int, waits: tuple[int, ...], size_bytes: int = 0
-    ) -> Message:
+    def _tell(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
         names = self._names[source], self._names[target]
         link = self._machine.link_between(*names)
         own = self._machine.links.named(*map(self._machine.memory_of, names))
         wires: tuple[Wire, ...] = ((source, target),) if own else ((source, -1), (-1, target))
-        wires = wires if size_bytes else ()
-        split = waits[-1] if waits else None
-        device = self._on.index(source) if split is None else self._flows[split][0]
-        wire_s = size_bytes / link.bytes_per_s
-        return Message(source, target, split, device, waits, 0.0, wires, wire_s, link.latency_s)
+        return Message(
+            what,
+            source,
+            target,
+            device=self._on.index(source),
+            wires=wires if size_bytes else (),
+            wire_s=size_bytes / link.bytes_per_s,
+            latency_s=link.latency_s,
+        )

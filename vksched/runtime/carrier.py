@@ -248,6 +248,12 @@ class Carrier:
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         raise NotImplementedError
 
+    def _put_out(self) -> None:
+        """Takes no new runs."""
+        with self._state:
+            self._retired = True
+            self._state.notify_all()
+
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
         """Takes the executor out of use: the device may still work on the slot of the failed run.
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -42,6 +43,7 @@ from vksched.runtime.carrier import CommitFailed, Retired
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.remote import sending
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.stats import RunStats
@@ -119,8 +121,9 @@ def test_random_graphs_over_hosts_with_cpus_give_the_numbers_of_numpy(
 def check_runs(plan: Plan, feeds: Mapping[str, NDArray]) -> None:
     expected = numpy_outputs(plan.graph, feeds)
     with Cluster(plan, null_devices(plan)) as cluster:
-        for _ in range(2):
-            assert_same(cluster.run(feeds), expected)
+        for small_bytes in (sending.SMALL_BYTES, -1):  # by the walk, and by threads
+            with patch.object(sending, "SMALL_BYTES", small_bytes):
+                assert_same(cluster.run(feeds), expected)
         assert not cluster.network.values, "what was sent was taken"
 
 
@@ -328,11 +331,13 @@ def test_a_device_that_fails_while_it_is_prepared_leaves_nothing(device: str) ->
     assert (caught.value.device, caught.value.during) == (device, "preparing")
 
 
+@pytest.mark.parametrize("by_threads", [False, True])
 @pytest.mark.parametrize("message", range(3))
 @pytest.mark.parametrize("host", TWO)
 def test_a_host_that_is_lost_at_any_message_is_named_and_all_its_devices_are_out(
-    host: str, message: int
+    host: str, message: int, by_threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sending, "SMALL_BYTES", -1 if by_threads else sending.SMALL_BYTES)
     plan = spread(make_plan(*chain([A, B, A, B, A, C])), (*TWO, ""))
     with Cluster(plan, null_devices(plan)) as cluster:
         cluster.run({"x": X})

@@ -14,7 +14,7 @@ Complexity: that of `happens.py`. Examples: tests/plan/test_happens_hosts.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -89,8 +89,10 @@ class Joined:
             },
         )
 
-    def walk(self, place: _Place) -> HostWalk:
-        """Returns what one host does; a part has its own graph, and the numbers of all."""
+    def walk(self, place: _Place, told: Set[object], draw: np.random.Generator) -> HostWalk:
+        """Returns what one host does; a part has its own graph, and the numbers of all. told: the
+        labels of messages that have been sent.
+        """
         own, joined = place.part.plan, self.plan
         placements = tuple(replace(p, device=p.device + place.device) for p in own.placements)
         numbered = replace(
@@ -101,7 +103,8 @@ class Joined:
             locations=joined.locations,
             placements=placements,
         )
-        return HostWalk(self, place, Narrator(numbered, place.devices, place.thread))
+        narrator = Narrator(numbered, place.devices, place.thread)
+        return HostWalk(self, place, narrator, told, draw)
 
     def cpu_of(self, host: str) -> int:
         """Returns the CPU of a host."""
@@ -114,9 +117,18 @@ class Joined:
 
 
 class HostWalk(Walk):
-    """What one host does for each run, and what it says to the others."""
+    """What one host does for each run, and what it says to the others. It sends values at any
+    moment that `draw` says, but before it waits for another host.
+    """
 
-    def __init__(self, joined: Joined, place: _Place, narrator: Narrator) -> None:
+    def __init__(
+        self,
+        joined: Joined,
+        place: _Place,
+        narrator: Narrator,
+        told: Set[object],
+        draw: np.random.Generator,
+    ) -> None:
         part = place.part
         super().__init__(
             narrator,
@@ -126,6 +138,9 @@ class HostWalk(Walk):
         self._joined = joined
         self._place = place
         self._part = part
+        self._told = told
+        self._draw = draw
+        self._unsent: dict[int, list[Send]] = {}
 
     @property
     def _results(self) -> int:
@@ -151,18 +166,30 @@ class HostWalk(Walk):
         return self._joined.cpu_of(host)
 
     def _cross(self, slot: int, at: int, complete: set[int]) -> Iterator[Event]:
-        tell, run = self.narrator, self.narrator.run_in(slot)
+        tell, run, host = self.narrator, self.narrator.run_in(slot), self._part.host
+        unsent = self._unsent.setdefault(slot, [])
         for step in self._part.steps.get(at, ()):
             if isinstance(step, Send):
-                split = step.split + self._place.split
-                yield from self._wait(slot, split, complete)
-                yield tell.post(slot, step.value, split)
-                yield tell.tell(slot, run, "value", step.host, step.value)
-            else:
-                host = self._part.host
-                yield tell.hear(slot, run, "value", host, self._cpu(host), [step.value])
-                for _ in step.shown:
-                    yield tell.open(slot, step.value)
+                unsent.append(step)
+                continue
+            heard = tell.hear(slot, run, "value", host, self._cpu(host), [step.value])
+            while unsent and not (heard.label in self._told and self._puts_off()):
+                yield from self._send(slot, unsent.pop(0), complete)
+            yield heard
+            for _ in step.shown:
+                yield tell.open(slot, step.value)
+        last = at == len(self._part.plan.splits) - len(self._commits)
+        while unsent and (last or not self._puts_off()):
+            yield from self._send(slot, unsent.pop(0), complete)
+
+    def _puts_off(self) -> bool:
+        return bool(self._draw.random() < 0.5)
+
+    def _send(self, slot: int, step: Send, complete: set[int]) -> Iterator[Event]:
+        tell, split = self.narrator, step.split + self._place.split
+        yield from self._wait(slot, split, complete)
+        yield tell.post(slot, step.value, split)
+        yield tell.tell(slot, tell.run_in(slot), "value", step.host, step.value)
 
     def _feed(self, slot: int, value: int) -> Iterator[Event]:
         fed = self._part.host != CALLER and value in self._part.inputs
@@ -214,8 +241,8 @@ def events_of_parts(
     thread goes on that waits for no message. The caller gives each run the first slot that is free.
     """
     joined, draw = Joined(plan, parts), rng or np.random.default_rng(0)
-    *others, caller = [joined.walk(place) for place in joined.places]
     free, told = list(range(plan.copies)), set[object]()
+    *others, caller = [joined.walk(place, told, draw) for place in joined.places]
     threads: list[tuple[int, Iterator[Event], list[Event]]] = []
     events: list[Event] = []
     started = 0

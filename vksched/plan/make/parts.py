@@ -1,6 +1,7 @@
 """Cutting: a plan over several computers becomes one part for each.
 
-    walk the plan's splits: a value that another host made --> a Send there, a Take here
+    walk the plan's splits: a value that another host made --> a Send behind its split there,
+                                                               a Take before the one here
     for each host: own splits, what they read, the rest as inputs --> a Plan of its own
 
 A part's waits are found anew: in the whole plan the one host waits for all devices, in the parts
@@ -51,8 +52,7 @@ def cut(plan: Plan) -> tuple[Part, ...]:
 class _Order:
     """What crosses from host to host, as steps of both.
 
-    splits: of each host. steps: of each host, by position. blanks, locations: what all parts are
-    made of, found once.
+    splits: of each host. blanks, locations: what all parts are made of, found once.
     """
 
     def __init__(self, plan: PlanValue, hosts: list[str]) -> None:
@@ -73,7 +73,8 @@ class _Order:
         self.locations: dict[int, list[tuple[int, Span]]] = {}
         for (device, node), span in plan.locations.items():
             self.locations.setdefault(device, []).append((node, span))
-        self.steps: dict[str, dict[int, list[Send | Take]]] = {}
+        self._sends: dict[str, dict[int, list[Send]]] = {}
+        self._takes: dict[str, dict[int, list[Take]]] = {}
         self._walked: dict[str, int] = {}
         self._sent: set[tuple[int, str]] = set()
         self._walk()
@@ -99,17 +100,22 @@ class _Order:
                 self._cross(made, makers[made], CALLER)
 
     def _cross(self, value: int, split: int, target: str, shown: tuple[int, ...] = ()) -> None:
-        """Has a value sent and taken where the walk is now, once for each host that needs it."""
+        """Has a value sent behind its split and taken where the walk is now, once for each host
+        that needs it.
+        """
         source = self._hosts[self._plan.splits[split].device]
         if source == target or (value, target) in self._sent:
             return
         self._sent.add((value, target))
-        self._step(source, Send(value, self.numbers[split], target))
-        self._step(target, Take(value, source, shown))
+        send = Send(value, self.numbers[split], target)
+        self._sends.setdefault(source, {}).setdefault(send.split + 1, []).append(send)
+        at = min(self._walked.get(target, 0), self.before_commits.get(target, 0))
+        self._takes.setdefault(target, {}).setdefault(at, []).append(Take(value, source, shown))
 
-    def _step(self, host: str, step: Send | Take) -> None:
-        at = min(self._walked.get(host, 0), self.before_commits.get(host, 0))
-        self.steps.setdefault(host, {}).setdefault(at, []).append(step)
+    def steps_of(self, host: str) -> dict[int, tuple[Send | Take, ...]]:
+        """Returns what a host sends and takes before each of its splits."""
+        sends, takes = self._sends.get(host, {}), self._takes.get(host, {})
+        return {at: (*sends.get(at, ()), *takes.get(at, ())) for at in sorted({*sends, *takes})}
 
 
 class _Cut:
@@ -127,8 +133,7 @@ class _Cut:
         self._devices = {d: number for number, d in enumerate(self._kept)}
         if self._cpu is not None:
             self._devices[self._cpu] = len(self._kept)
-        steps = order.steps.get(host, {})
-        self._steps = {at: tuple(each) for at, each in sorted(steps.items())}
+        self._steps = order.steps_of(host)
         every = [step for each in self._steps.values() for step in each]
         self._sent = tuple(dict.fromkeys(s.value for s in every if isinstance(s, Send)))
         self._takes = [step for step in every if isinstance(step, Take)]

@@ -272,12 +272,6 @@ class ClusterExecutor(Carrier):
             self._put_out()
         run.blame.add(name, error)
 
-    def _put_out(self) -> None:
-        """Takes no new runs."""
-        with self._state:
-            self._retired = True
-            self._state.notify_all()
-
     def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:
         """Returns the failure of a run whose states may be torn: of hosts that did not say that
         they are done, those of the devices that they name, or of all that commit.

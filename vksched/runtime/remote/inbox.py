@@ -146,6 +146,10 @@ class Inbox:
                     raise _late(run, value, host, timeout_s)
                 self._changed.wait(left_s)
 
+    def came(self, run: RunKey, value: int, host: str) -> bool:
+        found = self._runs.get(run)
+        return found is not None and value in found.arrays
+
     def is_aborted(self, run: RunKey) -> bool:
         found = self._runs.get(run)
         return found is not None and found.aborted

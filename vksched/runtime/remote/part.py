@@ -1,7 +1,8 @@
 """Part: carries out what one host does of a plan, in the slot and at the time that the caller says.
 
-    for each step before a split:  Send: wait for its split, check, fetch --> Post
-                                   Take: Post --> a feed, which the splits find like an input
+    before each split:  Send: what is complete: check, fetch --> Post
+                        Take: Post --> a feed, which the splits find like an input
+    before each wait:   Send: what earlier splits make: wait, check, fetch --> Post
     when all but commits is done:  agree, which the caller answers when all hosts are that far
 
 Examples: tests/runtime/remote/test_cluster.py.
@@ -9,20 +10,22 @@ Examples: tests/runtime/remote/test_cluster.py.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import TIMEOUT_MAX
 
-from ...errors import DeviceError
+from ...errors import DeviceError, RunAborted
 from ...plan.parts import Part, Send, Take
 from ...plan.value import HOST
 from ...trace import Trace
 from ...types import NDArray, Progress, numpy_dtype
 from ..carrier import Results, Retired
-from ..device import Device
+from ..device import Closing, Device
 from ..executor import Executor
 from ..record import Observers, RunRecord
 from .ports import Post, RunKey
+from .sending import Sending
 
 Agree = Callable[[Results], None]
 """Is given the results of this part; waits until states may be written, or raises."""
@@ -30,11 +33,14 @@ Agree = Callable[[Results], None]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a run was started with. feeds: its inputs, and what it has taken."""
+    """What a run was started with. feeds: its inputs, and what it has taken. unsent: in the order
+    of the splits that make it.
+    """
 
     key: RunKey
     feeds: dict[int, NDArray]
     agree: Agree
+    unsent: deque[Send] = field(default_factory=deque)
 
 
 class PartExecutor(Executor):
@@ -58,6 +64,8 @@ class PartExecutor(Executor):
         """Why it is out of use: the first failure of its devices."""
         super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
         self._outputs = self._outputs[: part.results]
+        targets = {step.host for step in part.walk() if isinstance(step, Send)}
+        self._sending = Sending(post, len(targets))
 
     def carry(
         self,
@@ -76,6 +84,7 @@ class PartExecutor(Executor):
             return self.run(asked.feeds, observers, key.slot)
         finally:
             self._post.end(key)
+            self._sending.end(key)
 
     def why(self, error: BaseException) -> BaseException:
         """Returns why a run failed: of one that came when the part was out of use, why it is."""
@@ -84,28 +93,62 @@ class PartExecutor(Executor):
     def _ticket(self, slot: int) -> int:
         return self._asked[slot].key.ticket
 
+    def retire(self) -> tuple[Closing, ...]:
+        left = super().retire()
+        if not self.under_way:  # else a run's own observer asks
+            self._sending.close()
+        return left
+
     def _agree(self, run: RunRecord, results: Results) -> None:
-        self._asked[run.slot].agree(results)
+        asked = self._asked[run.slot]
+        self._sending.wait(asked.key)
+        asked.agree(results)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
-        for step in self.part.steps.get(split_id, ()):
-            if isinstance(step, Send):
-                self._send(run, step)
-            else:
+        unsent, steps = self._asked[run.slot].unsent, self.part.steps.get(split_id, ())
+        for complete in [each for each in unsent if self._is_complete(run, each.split)]:
+            unsent.remove(complete)
+            self._send(run, complete)
+        unsent += [step for step in steps if isinstance(step, Send)]
+        for step in steps:
+            if isinstance(step, Take):
                 self._take(run, step)
+        if split_id == len(self._before_commits):
+            while unsent:
+                self._send(run, unsent.popleft(), alone=not unsent)
 
-    def _send(self, run: RunRecord, step: Send) -> None:
+    def _is_complete(self, run: RunRecord, split_id: int) -> bool:
+        if split_id in run.complete_s:
+            return True
+        ends_s = self._ask(run, split_id).ends_s(run.slot, split_id)
+        return ends_s is not None and ends_s <= self._trace.clock.now()
+
+    def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
+        """Waits for a split, and sends what earlier ones make before."""
+        unsent = self._asked[run.slot].unsent
+        while split_id not in run.complete_s and unsent and unsent[0].split < split_id:
+            self._send(run, unsent.popleft())
+        super()._wait(run, split_id, needed_by)
+
+    def _send(self, run: RunRecord, step: Send, alone: bool = False) -> None:
         self._wait(run, step.split, HOST)
         start = self._trace.clock.now()
         array = self._ask(run, step.split).fetch(run.slot, step.value)
-        self._post.send(self._asked[run.slot].key, step.value, step.host, array)
+        key = self._asked[run.slot].key
+        self._sending.send(key, step.value, step.host, array, alone)
         self._fetched(run, step.split, step.value, array, start, HOST)
 
     def _take(self, run: RunRecord, step: Take) -> None:
         type_ = self.plan.graph.nodes[step.value].type
         limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
         asked = self._asked[run.slot]
-        array = self._post.take(asked.key, step.value, step.host, limit_s)
+        while asked.unsent and not self._post.came(asked.key, step.value, step.host):
+            self._send(run, asked.unsent.popleft())
+        try:
+            array = self._post.take(asked.key, step.value, step.host, limit_s)
+        except RunAborted:
+            self._sending.require(asked.key)
+            raise
         if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
             name = self.plan.graph.nodes[step.value].name
             error = DeviceError(
@@ -117,6 +160,14 @@ class PartExecutor(Executor):
         asked.feeds[step.value] = array
         run.crossing_bytes += type_.device_bytes
         self._show(run, step.shown)
+
+    def _settle(self, run: RunRecord, interrupted: bool) -> None:
+        super()._settle(run, interrupted)
+        try:
+            self._sending.settle(self._asked[run.slot].key)
+        except BaseException:  # interrupted again: nobody knows who reads this slot
+            self._put_out()
+            raise
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
         """What another host is to blame for leaves the devices here as they are."""

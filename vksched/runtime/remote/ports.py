@@ -55,6 +55,9 @@ class Post(Protocol):
             RunAborted: by `abort`, before or meanwhile.
         """
 
+    def came(self, run: RunKey, value: int, host: str) -> bool:
+        """Returns whether a value is there that `take` would return; it does not wait."""
+
     def abort(self, run: RunKey) -> None:
         """Has every `take` and `send` of a run raise RunAborted, those that wait now, too."""
 

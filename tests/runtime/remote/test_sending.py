@@ -1,0 +1,74 @@
+"""Values on their way to other hosts: nobody waits for a slow one, and failures are told."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from memory_hosts import lost
+
+from vksched.errors import HostLost, RunAborted
+from vksched.runtime.remote.ports import RunKey
+from vksched.runtime.remote.sending import SMALL_BYTES, Sending
+from vksched.types import NDArray
+
+WAIT_S = 30.0
+RUN = RunKey(0, 0, 1)
+LARGE = np.zeros(SMALL_BYTES + 1, np.uint8)
+
+
+class Gated:
+    """A post whose sends to one host wait for a gate, and to "lost" fail."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.sent: list[tuple[int, str]] = []
+        self.aborted = threading.Event()
+
+    def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+        if host == "slow":
+            assert self.gate.wait(WAIT_S)
+        if host == "lost":
+            raise lost(host)
+        self.sent.append((value, host))
+
+    def abort(self, run: RunKey) -> None:
+        self.aborted.set()
+
+    def take(self, run: RunKey, value: int, host: str, timeout_s: float) -> NDArray:
+        raise RunAborted
+
+    def came(self, run: RunKey, value: int, host: str) -> bool:
+        return False
+
+    def end(self, run: RunKey) -> None:
+        pass
+
+
+def test_a_slow_host_delays_neither_the_walk_nor_other_hosts() -> None:
+    post = Gated()
+    out = Sending(post, 2)
+    out.send(RUN, 0, "slow", LARGE, False)
+    out.send(RUN, 1, "quick", LARGE, False)
+    out.send(RUN, 2, "quick", LARGE[:8], False)  # small: it has left by now
+    assert (2, "quick") in post.sent and (0, "slow") not in post.sent
+    post.gate.set()
+    out.wait(RUN)
+    assert sorted(post.sent) == [(0, "slow"), (1, "quick"), (2, "quick")]
+    out.end(RUN)
+    out.close()
+
+
+def test_a_value_that_cannot_be_sent_ends_the_run_with_the_reason() -> None:
+    post = Gated()
+    out = Sending(post, 2)
+    out.send(RUN, 0, "lost", LARGE, False)
+    assert post.aborted.wait(WAIT_S)  # who waits for a value is woken
+    with pytest.raises(HostLost):
+        out.require(RUN)
+    with pytest.raises(HostLost):
+        out.wait(RUN)
+    out.end(RUN)
+    out.wait(RUN)
+    out.close()

@@ -1,0 +1,76 @@
+"""Sending: values of a part on their way to other hosts, while its walk goes on.
+
+    walk: wait, check, fetch --small--> Post            --large--> a thread --> Post
+    end:  wait until all are sent: their memory is the slot's
+
+Problem: a large value takes a network long, and the devices need the walk meanwhile. Method: as
+many threads as there are hosts to send to. The first that fails gives the run up, so that the walk
+waits for nothing any more. Examples: tests/runtime/remote/test_sending.py.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from ...types import NDArray
+from .ports import Post, RunKey
+
+SMALL_BYTES = 1 << 16
+"""Up to so much goes on the thread of the walk: the system takes it at once."""
+MOST_THREADS = 32
+
+
+class Sending:
+    """Values of all runs of one part. hosts: how many it sends to."""
+
+    def __init__(self, post: Post, hosts: int) -> None:
+        self._post = post
+        self._threads = ThreadPoolExecutor(max(1, min(hosts, MOST_THREADS)), "vksched-send")
+        self._under_way: dict[RunKey, list[Future[None]]] = {}
+        self._failures: dict[RunKey, BaseException] = {}
+
+    def send(self, run: RunKey, value: int, host: str, array: NDArray, alone: bool) -> None:
+        """Sends a value; it must not change before `wait`. alone: the walk has nothing else to do.
+
+        Raises:
+            What `Post.send` does, also of values before this one.
+        """
+        if alone or array.nbytes <= SMALL_BYTES:
+            self._post.send(run, value, host, array)
+            return
+        sent = self._threads.submit(self._send, run, value, host, array)
+        self._under_way.setdefault(run, []).append(sent)
+
+    def wait(self, run: RunKey) -> None:
+        """Waits until all values of a run are sent.
+
+        Raises:
+            What `Post.send` does.
+        """
+        self.settle(run)
+        self.require(run)
+
+    def settle(self, run: RunKey) -> None:
+        """Waits until nothing reads the memory of a run any more."""
+        wait(self._under_way.get(run, ()))
+
+    def require(self, run: RunKey) -> None:
+        """Raises why a value of a run could not be sent; does not wait."""
+        if run in self._failures:
+            raise self._failures[run]
+
+    def end(self, run: RunKey) -> None:
+        """Forgets a run, of which nothing is under way."""
+        self._under_way.pop(run, None)
+        self._failures.pop(run, None)
+
+    def close(self) -> None:
+        """Ends the threads, once no run is under way."""
+        self._threads.shutdown()
+
+    def _send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+        try:
+            self._post.send(run, value, host, array)
+        except BaseException as error:
+            self._failures.setdefault(run, error)
+            self._post.abort(run)
