@@ -11,6 +11,7 @@ Complexity: O(steps * log(hosts)). Examples: tests/plan/test_walks.py.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -44,31 +45,50 @@ class RunOfHosts:
             for host, splits in enumerate(own)
         ]
         self._caller = self._hosts[walks.caller]
-        self._ready = [(start_s, host) for host in range(walks.hosts)]
+        self._turns = itertools.count()
+        self._ready: list[tuple[float, int, int, Message | None]] = []
+        """What goes on next: a host, or a message before the wire of that number. Of equal times
+        the one that has waited longest.
+        """
+        for host in range(walks.hosts):
+            self._push(start_s, host)
 
     @property
     def now_s(self) -> float:
         return self._ready[0][0] if self._ready else self._caller.now_s
 
     def advance(self) -> bool:
-        """Has the next host go on; returns False at the end."""
-        _, host = heapq.heappop(self._ready)
-        needed = self._hosts[host].step()
+        """Has the next host or message go on; returns False at the end."""
+        now_s, _, number, message = heapq.heappop(self._ready)
+        if message is not None:
+            self._enter(message, number, now_s)
+            return True
+        needed = self._hosts[number].step()
         if isinstance(needed, Message):
-            self._waiting[needed] = host
+            self._waiting[needed] = number
         elif needed is not None:
-            heapq.heappush(self._ready, (self._hosts[host].now_s, host))
+            self._push(self._hosts[number].now_s, number)
         return bool(self._ready)
 
     def send(self, message: Message, now_s: float) -> None:
-        """Gives the wires a message."""
-        for wire in message.wires:  # bytes leave one port and wait before the other one
-            now_s = max(now_s, self._wires.get(wire, 0.0))
-            self._wires[wire] = now_s + message.wire_s
-        self.arrives_s[message] = now_s + message.wire_s + message.latency_s
+        """Gives the first wire a message. Its bytes leave one port and wait before the other."""
+        self._enter(message, 0, now_s)
+
+    def _enter(self, message: Message, wire: int, now_s: float) -> None:
+        wires, begins_s = message.wires, now_s
+        if wires:
+            begins_s = max(now_s, self._wires.get(wires[wire], 0.0))
+            self._wires[wires[wire]] = begins_s + message.wire_s
+        if wire + 1 < len(wires):
+            self._push(begins_s, wire + 1, message)
+            return
+        self.arrives_s[message] = begins_s + message.wire_s + message.latency_s
         host = self._waiting.pop(message, None)
         if host is not None:
-            heapq.heappush(self._ready, (self.arrives_s[message], host))
+            self._push(self.arrives_s[message], host)
+
+    def _push(self, at_s: float, number: int, message: Message | None = None) -> None:
+        heapq.heappush(self._ready, (at_s, next(self._turns), number, message))
 
 
 class _HostRun(Run):

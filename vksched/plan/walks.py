@@ -114,6 +114,28 @@ def make_walks(
     return _Maker(machine, flows, sorted(working), values).make(commits, results)
 
 
+class Turns:
+    """Who gets the values of a split first: the host whose reading split has the longest way to the
+    end. Among equals each sender begins with the next host, so that not all send to one at once.
+
+    entering: of each split as in `Flow`. hosts: how many there are.
+    """
+
+    def __init__(self, entering: Sequence[Iterable[tuple[int, int]]], hosts: int) -> None:
+        self._hosts = hosts
+        self._left = [0] * len(entering)
+        """By split, how many follow one another behind it."""
+        for split in reversed(range(len(entering))):
+            for _, source in entering[split]:
+                if source != HOST:
+                    self._left[source] = max(self._left[source], 1 + self._left[split])
+
+    def turn(self, source: int, target: int, reader: int) -> tuple[int, int]:
+        """Returns when a host gets a value, the smallest first. reader: HOST for the caller."""
+        left = -1 if reader == HOST else self._left[reader]
+        return -left, (target - source) % self._hosts
+
+
 class _Maker:
     def __init__(
         self, machine: Machine, flows: Sequence[Flow], hosts: Sequence[str], values: Values
@@ -129,16 +151,17 @@ class _Maker:
         self._values = values
         self._brought: set[tuple[int, int]] = set()
         self._given: list[int] = [0] * len(hosts)
-        self._sends: list[list[Message]] = [[] for _ in flows]
+        self._turns = Turns([entering for _, entering, _ in flows], len(hosts))
+        self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
 
     def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
         flows, run, others = self._flows, len(self._flows) - commits, self._others
-        takes = [tuple(self._enter(device, entering)) for device, entering, _ in flows[:run]]
+        takes = [tuple(self._enter(split)) for split in range(run)]
         ends: list[list[Message]] = [[] for _ in self._names]
-        for device, entering, _ in flows[run:]:
-            ends[self._on[device]] += self._enter(device, entering)
+        for split in range(run, len(flows)):
+            ends[self._on[flows[split][0]]] += self._enter(split)
         for value, split in results:
-            ends[self._caller] += self._bring(value, split, self._caller)
+            ends[self._caller] += self._bring(value, split, self._caller, HOST)
         return Walks(
             on=self._on,
             hosts=len(self._names),
@@ -149,7 +172,10 @@ class _Maker:
             ),
             waits=(*(self._own(*flow) for flow in flows[:run]), *[()] * commits),
             takes=(*takes, *[()] * commits),
-            sends=tuple(map(tuple, self._sends)),
+            sends=tuple(
+                tuple(message for _, message in sorted(each, key=lambda sent: sent[0]))
+                for each in self._sends
+            ),
             ends=tuple(map(tuple, ends)),
             ready=self._last_of(range(run)),
             last=self._last_of(range(len(flows))),
@@ -173,17 +199,18 @@ class _Maker:
     def _from(self, hosts: Iterable[int], what: str) -> tuple[Message, ...]:
         return tuple(self._tell(what, host, self._caller) for host in hosts)
 
-    def _enter(self, device: int, entering: Sequence[tuple[int, int]]) -> Iterator[Message]:
+    def _enter(self, split: int) -> Iterator[Message]:
         """Yields what a split takes from other hosts."""
+        device, entering, _ = self._flows[split]
         here = self._on[device]
         for value, source in entering:
             if source != HOST:
-                yield from self._bring(value, source, here)
+                yield from self._bring(value, source, here, split)
             elif value not in self._values.weights and (value, here) not in self._brought:
                 self._brought.add((value, here))
                 self._given[here] += self._values.size_bytes(value)
 
-    def _bring(self, value: int, split: int, target: int) -> Iterator[Message]:
+    def _bring(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
         """Has a value sent by who makes it, once for each host that needs it."""
         device = self._flows[split][0]
         source = self._on[device]
@@ -193,7 +220,7 @@ class _Maker:
         told = self._tell("value", source, target, self._values.size_bytes(value))
         copied_s = self._values.copied_s(value, device)
         sent = replace(told, value=value, split=split, device=device, copied_s=copied_s)
-        self._sends[split].append(sent)
+        self._sends[split].append((self._turns.turn(source, target, reader), sent))
         yield sent
 
     def _own(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:

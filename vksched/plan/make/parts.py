@@ -25,6 +25,7 @@ from ...types import FLOAT32, INT32, INT64, UINT32, TensorType
 from ..parts import Part, Send, Take
 from ..plan import Plan
 from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Span, Split
+from ..walks import Turns
 
 BLANK = TensorType((), FLOAT32)
 """Of a node that a part has nothing to do with."""
@@ -73,7 +74,11 @@ class _Order:
         self.locations: dict[int, list[tuple[int, Span]]] = {}
         for (device, node), span in plan.locations.items():
             self.locations.setdefault(device, []).append((node, span))
-        self._sends: dict[str, dict[int, list[Send]]] = {}
+        names = sorted({CALLER, *self.splits})
+        self._numbers_of_hosts = {host: number for number, host in enumerate(names)}
+        entering = [[(copy.node, copy.source) for copy in split.copies_in] for split in plan.splits]
+        self._turns = Turns(entering, len(names))
+        self._sends: dict[str, dict[int, list[tuple[tuple[int, int], Send]]]] = {}
         self._takes: dict[str, dict[int, list[Take]]] = {}
         self._walked: dict[str, int] = {}
         self._sent: set[tuple[int, str]] = set()
@@ -86,20 +91,22 @@ class _Order:
             host = self._hosts[split.device]
             for copy in split.copies_in:
                 if copy.source != HOST:
-                    self._cross(copy.node, copy.source, host)
+                    self._cross(copy.node, copy.source, host, split.id)
             self._walked[host] = self._walked.get(host, 0) + 1
             shown: dict[int, list[int]] = {}
             given = {copy.node for copy in split.copies_out}
             for value in split.observed:
                 shown.setdefault(value if value in given else root(value), []).append(value)
             for value, views in shown.items():
-                self._cross(value, split.id, CALLER, tuple(views))
+                self._cross(value, split.id, CALLER, HOST, tuple(views))
         for value in (*(node for _, node in plan.graph.outputs), *plan.graph.kept):
             made = value if value in makers else root(value)
             if made in makers:
-                self._cross(made, makers[made], CALLER)
+                self._cross(made, makers[made], CALLER, HOST)
 
-    def _cross(self, value: int, split: int, target: str, shown: tuple[int, ...] = ()) -> None:
+    def _cross(
+        self, value: int, split: int, target: str, reader: int, shown: tuple[int, ...] = ()
+    ) -> None:
         """Has a value sent behind its split and taken where the walk is now, once for each host
         that needs it.
         """
@@ -108,14 +115,21 @@ class _Order:
             return
         self._sent.add((value, target))
         send = Send(value, self.numbers[split], target)
-        self._sends.setdefault(source, {}).setdefault(send.split + 1, []).append(send)
+        numbers = self._numbers_of_hosts
+        turn = self._turns.turn(numbers[source], numbers[target], reader)
+        self._sends.setdefault(source, {}).setdefault(send.split + 1, []).append((turn, send))
         at = min(self._walked.get(target, 0), self.before_commits.get(target, 0))
         self._takes.setdefault(target, {}).setdefault(at, []).append(Take(value, source, shown))
 
     def steps_of(self, host: str) -> dict[int, tuple[Send | Take, ...]]:
         """Returns what a host sends and takes before each of its splits."""
         sends, takes = self._sends.get(host, {}), self._takes.get(host, {})
-        return {at: (*sends.get(at, ()), *takes.get(at, ())) for at in sorted({*sends, *takes})}
+        for each in sends.values():
+            each.sort(key=lambda sent: sent[0])
+        return {
+            at: (*(send for _, send in sends.get(at, ())), *takes.get(at, ()))
+            for at in sorted({*sends, *takes})
+        }
 
 
 class _Cut:
