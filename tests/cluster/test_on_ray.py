@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +53,27 @@ def test_what_is_no_ray_cluster_is_said() -> None:
         on_ray.nodes()
 
 
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+@pytest.mark.parametrize("there", ["nothing", "silence", "another server"])
+def test_an_address_where_no_ray_is_gives_one_error_at_once(there: str, prefix: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"{prefix}127.0.0.1:{server.getsockname()[1]}"
+        if there == "nothing":
+            server.close()
+        if there == "another server":
+
+            def answer() -> None:
+                with server.accept()[0] as caller:
+                    caller.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    caller.recv(1)
+
+            threading.Thread(target=answer, daemon=True).start()
+        start_s = time.monotonic()
+        with pytest.raises(VkschedError, match=f"expected a Ray cluster at '{place}', got"):
+            on_ray.nodes(place)
+        assert time.monotonic() - start_s < 10.0
+
+
 def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Generator) -> None:
     x = vs.input("x", (8, 16))
     w, v = (vs.weight(rng.standard_normal((16, 16), np.float32), name=n) for n in ("w", "v"))
@@ -79,6 +102,35 @@ def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Gene
             f"{one}/cpu",
             f"{two}/cpu",
         }
+
+
+def test_nodes_reserve_their_computers_and_give_them_back(ray_cluster: Any) -> None:
+    def free() -> list[float]:
+        every = ray._private.state.available_resources_per_node().values()
+        return sorted(each.get("CPU", 0.0) for each in every)
+
+    def wait_until_free(wanted: list[float]) -> None:
+        end_s = time.monotonic() + WAIT_S
+        while free() != wanted:
+            assert time.monotonic() < end_s, free()
+            time.sleep(0.1)
+
+    on_ray.start()
+    wait_until_free([0.0] * COMPUTERS)
+    computers = {node.computer for node in on_ray.nodes()}
+    assert computers == {each["NodeID"] for each in ray.nodes()}
+    on_ray.stop()
+    wait_until_free([1.0] * COMPUTERS)
+    other = ray.util.placement_group([{"CPU": 1}])
+    try:
+        assert other.wait(WAIT_S)
+        with pytest.raises(vs.DeviceError, match="expected 1 CPU on .* to be free within"):
+            on_ray.start()
+        assert not on_ray.nodes()
+        wait_until_free([0.0, *[1.0] * (COMPUTERS - 1)])
+    finally:
+        ray.util.remove_placement_group(other)
+    wait_until_free([1.0] * COMPUTERS)
 
 
 def test_the_commands_start_list_and_stop_nodes(ray_cluster: Any) -> None:

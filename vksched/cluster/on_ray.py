@@ -1,16 +1,19 @@
 """Nodes on a Ray cluster: an actor on each computer opens its devices and serves them.
 
     ray start --head | --address          Ray's own: the computers of the cluster
-    start --one actor per computer, with the key--> nodes     find --addresses, key--> Cluster
+    start --room on each computer--> one actor in each, with the key--> nodes
+    find --addresses, key--> Cluster
 
-Ray starts the processes, places them, hands out the key, and says which computers are alive. Values
+Ray starts the processes, keeps room for them, hands out the key, and says who is alive. Values
 go from node to node, not through Ray. Whoever may use the Ray cluster may ask an actor for the key.
 Examples: tests/cluster/test_on_ray.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,13 +21,13 @@ from ..errors import DeviceError, VkschedError
 from ..runtime.remote.keys import Credentials
 from ..runtime.remote.secure import SECURITY
 from .cluster import Cluster
+from .ray_address import AUTO, CLIENT, require_ray
+from .ray_room import release, reserve
 
 NAMESPACE = "vksched"
 """Of the actors' names in Ray."""
-AUTO = "auto"
-"""The Ray cluster that this computer is in."""
-CLIENT = "ray://"
-"""Before the address of a Ray cluster that this computer is not in."""
+ASK_S = 5.0
+"""Between two times that Ray is asked for a node that is lost: each connects anew."""
 ANSWER_S = 120.0
 """A process has to start, and may compile pipelines."""
 
@@ -80,6 +83,7 @@ def stop(address: str = AUTO) -> list[str]:
         known = _actors(ray)
         for actor in known.values():
             ray.kill(actor)
+        release()
         return sorted(known)
 
 
@@ -92,7 +96,7 @@ def find(address: str = AUTO) -> Cluster:
     """
     with _ray(address) as ray:
         here = "" if address.startswith(CLIENT) else ray.get_runtime_context().get_node_id()
-        there = _started(ray, SECURITY[0])
+        there = _started(ray, SECURITY[0], here)
     wanted = [node for node in there.nodes if node.computer != here]
     if not wanted:
         raise DeviceError(
@@ -100,11 +104,29 @@ def find(address: str = AUTO) -> Cluster:
             "`ray start --address=...` there"
         )
 
-    def locate(name: str) -> str | None:
-        return next((node.address for node in start(address) if node.name == name), None)
-
     key = Credentials.of_text(there.key, "the Ray cluster")
+    locate = _Locating(address, here, wanted).locate
     return Cluster([node.address for node in wanted], key, there.security, locate)
+
+
+class _Locating:
+    """Where nodes are that were lost, and started again where they are not."""
+
+    def __init__(self, address: str, here: str, nodes: Sequence[RayNode]) -> None:
+        self._address = address
+        self._here = here
+        self._places = {node.name: node.address for node in nodes}
+        self._asked_s = -math.inf
+
+    def locate(self, name: str) -> str | None:
+        if time.monotonic() - self._asked_s >= ASK_S:
+            try:
+                with _ray(self._address) as ray:
+                    found = _started(ray, SECURITY[0], self._here).nodes
+                self._places = {node.name: node.address for node in found}
+            finally:
+                self._asked_s = time.monotonic()
+        return self._places.get(name)
 
 
 @contextmanager
@@ -117,6 +139,8 @@ def _ray(address: str) -> Iterator[Any]:
             f'[cluster] a Ray cluster needs ray: {error}; try pip install "vksched[ray]"'
         ) from error
     own = not ray.is_initialized()
+    if own:
+        require_ray(address)
     try:
         if own:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)
@@ -140,9 +164,11 @@ class _Started(NamedTuple):
     security: str
 
 
-def _started(ray: Any, security: str) -> _Started:
-    """Returns a node for each computer, started where there is none. security: of the first one."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def _started(ray: Any, security: str, besides: str = "") -> _Started:
+    """Returns a node for each computer, started where there is none. security: of the first one.
+    besides: the id of a computer that needs none.
+    """
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     known = _actors(ray)
     key, security = _credentials(ray, known) or (Credentials.make().text(), security)
@@ -150,11 +176,13 @@ def _started(ray: Any, security: str) -> _Started:
     names, taken = {node.name for node in found}, {node.computer for node in found}
     free = (name for number in range(1, 1 << 20) if (name := f"node{number}") not in names)
     begun: dict[str, Any] = {}
-    for computer in _computers(ray):
-        if computer["NodeID"] in taken:
-            continue
+    computers = _computers(ray)
+    release(computers)  # of those that are gone
+    bare = [each for each in computers if each["NodeID"] not in {*taken, besides}]
+    groups = reserve(bare)
+    for computer in bare:
         name = next(free)
-        where = NodeAffinitySchedulingStrategy(computer["NodeID"], soft=False)
+        where = PlacementGroupSchedulingStrategy(groups[computer["NodeID"]], 0)
         made = ray.remote(_Served).options(
             name=name,
             namespace=NAMESPACE,

@@ -1,0 +1,109 @@
+"""Room on a Ray cluster: what nodes reserve there, so that Ray gives it to nobody else.
+
+    computer --reserve--> placement group of one bundle there --its bundle--> actor of the node
+    stop, or the computer is gone --release--> the group is removed, and its actor with it
+
+A group is of one computer and not of all: computers come and go one at a time, and Ray places a
+lost bundle of a group elsewhere. STRICT_SPREAD and the label of the computer hold it there.
+Examples: tests/cluster/test_on_ray.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..errors import DeviceError
+
+PREFIX = "vksched "
+"""Of the groups' names; the computer's own id follows."""
+RESERVE_S = 10.0
+"""So long a computer may take to have room."""
+LABEL = "ray.io/node-id"
+
+Computer = Mapping[str, Any]
+"""As `ray.nodes()` tells of it."""
+
+
+def reserve(computers: Sequence[Computer]) -> dict[str, Any]:
+    """Returns the placement group of each computer by its id, made where there is none.
+
+    Raises:
+        DeviceError: one has no room; nothing new is reserved then.
+    """
+    from ray.util.placement_group import placement_group
+
+    there = _groups()
+    found = {c["NodeID"]: there[c["NodeID"]] for c in computers if c["NodeID"] in there}
+    made = {
+        computer["NodeID"]: placement_group(
+            [_needs(computer)],
+            strategy="STRICT_SPREAD",
+            name=PREFIX + computer["NodeID"],
+            lifetime="detached",
+            bundle_label_selector=[{LABEL: computer["NodeID"]}],
+        )
+        for computer in computers
+        if computer["NodeID"] not in found
+    }
+    end_s = time.monotonic() + RESERVE_S
+    full = [
+        id_ for id_, group in made.items() if not group.wait(max(0.1, end_s - time.monotonic()))
+    ]
+    if full:
+        _remove(made.values())
+        wanted = [
+            f"{_text(_needs(computer))} on {computer['NodeManagerAddress']}"
+            for computer in computers
+            if computer["NodeID"] in full
+        ]
+        raise DeviceError(
+            f"[cluster] expected {', '.join(wanted)} to be free within {RESERVE_S:g} s, but other "
+            "work on the Ray cluster has it; try `ray status`, and end that work"
+        )
+    return {**found, **made}
+
+
+def release(computers: Sequence[Computer] = ()) -> None:
+    """Removes the groups of all computers but some; actors in them end."""
+    kept = {computer["NodeID"] for computer in computers}
+    _remove(group for id_, group in _groups().items() if id_ not in kept)
+
+
+def _needs(computer: Computer) -> dict[str, float]:
+    """Returns what a node takes: a CPU for its process, and all cards that Ray counts."""
+    has = computer["Resources"]
+    needs = {"CPU": min(1.0, has.get("CPU", 0.0)), "GPU": has.get("GPU", 0.0)}
+    return {name: count for name, count in needs.items() if count} or {
+        f"node:{computer['NodeManagerAddress']}": 0.001  # a head without CPUs; none may be empty
+    }
+
+
+def _text(needs: Mapping[str, float]) -> str:
+    return " and ".join(f"{count:g} {name}" for name, count in needs.items())
+
+
+def _groups() -> dict[str, Any]:
+    """Returns the groups of nodes by the id of their computer."""
+    from ray._raylet import PlacementGroupID
+    from ray.util import placement_group_table
+    from ray.util.placement_group import PlacementGroup
+
+    return {
+        told["name"].removeprefix(PREFIX): PlacementGroup(
+            PlacementGroupID(bytes.fromhex(id_)), list(told["bundles"].values())
+        )
+        for id_, told in placement_group_table().items()
+        if told["name"].startswith(PREFIX) and told["state"] != "REMOVED"
+    }
+
+
+def _remove(groups: Any) -> None:
+    from ray.exceptions import RayError
+    from ray.util import remove_placement_group
+
+    for group in groups:
+        with suppress(RayError):  # it is gone
+            remove_placement_group(group)
