@@ -6,7 +6,7 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,11 @@ from gguf_files import QUANTS, Draft, Info, Key, Type, ValueType, all_kinds, arr
 from mutants import maps_of
 
 from vksched.errors import ModelFormatError
+from vksched.importers.gguf.read.cursor import Cursor
 from vksched.importers.gguf.read.loader import GgufFile, read_gguf
+from vksched.importers.gguf.read.metadata import MANY
+from vksched.importers.gguf.read.texts import Texts
+from vksched.ops.core import loops
 
 ONE = Draft().with_tensor("w", (2, 32), Type.F32, bytes(256))
 
@@ -54,6 +58,60 @@ def test_pieces_of_a_vocabulary_may_be_parts_of_a_letter() -> None:
     raw = array(ValueType.STRING, 2, string(b"\xc3") + string("ü"))
     found = read_gguf(Draft((Key("tokens", ValueType.ARRAY, raw),)).packed())
     assert found.metadata["tokens"] == ("\udcc3", "ü")
+
+
+def many(count: int = MANY) -> tuple[str, ...]:
+    return tuple(f"ü{number}" if number % 3 else "" for number in range(count))
+
+
+def of_texts(texts: Sequence[str | bytes], count: int | None = None) -> Draft:
+    content = b"".join(map(string, texts))
+    raw = array(ValueType.STRING, len(texts) if count is None else count, content)
+    return Draft((Key("tokens", ValueType.ARRAY, raw), Key("last", ValueType.UINT8, b"\x07")))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_many_texts_are_made_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    texts = (*many(30 * MANY), "\udcc3")
+    made: list[int] = []
+    packed = of_texts([*texts[:-1], b"\xc3"]).packed()
+    (tmp_path / "m.gguf").write_bytes(packed)
+    decode = Cursor.texts
+
+    def counted(cursor: Cursor, count: int, what: str) -> list[str]:
+        made.append(count)
+        return decode(cursor, count, what)
+
+    monkeypatch.setattr(Cursor, "texts", counted)
+    file = read_gguf(tmp_path / "m.gguf" if mapped else packed)
+    found = file.metadata["tokens"]
+    assert isinstance(found, Texts if hasattr(loops.native, "skip_texts") else tuple)
+    assert len(found) == len(texts) and file.metadata["last"] == 7
+    assert not made or isinstance(found, tuple)
+    assert found == texts and texts == found and hash(found) == hash(texts)
+    assert (found[0], found[-1], found[1:3]) == ("", "\udcc3", texts[1:3])
+    assert [*found] == [*texts] and found.index("ü7") == 7 and "ü7" in found and "x" not in found
+    assert found != texts[1:] and repr(found) == repr(texts) and made == [len(texts)]
+
+
+def test_many_texts_that_are_not_all_there() -> None:
+    count = MANY + 40
+    content = of_texts(many(), count).packed()
+    refused(content, f"key 'tokens': expected {count} strings, got", "cut off or damaged")
+
+
+def test_texts_of_a_file_that_was_changed(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(of_texts(many(30 * MANY)).packed())
+    found = read_gguf(path).metadata["tokens"]
+    if isinstance(found, tuple):
+        pytest.skip("the native loops are older")
+    with path.open("r+b") as file:
+        file.truncate(1 << 16)
+    with pytest.raises(ModelFormatError, match="expected .* bytes, got 65536"):
+        found[0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -8,6 +8,7 @@ from reprlib import repr as shortened
 from ...errors import ModelFormatError
 from .keys import Keys
 from .read.loader import GgufFile
+from .read.texts import Texts
 from .rope import Rope, read_rope
 
 MAX_LAYERS = MAX_EXPERTS = 1 << 12
@@ -147,7 +148,7 @@ def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
 def _vocabulary(file: GgufFile, keys: Keys) -> int:
     """Returns the number of tokens; without a tokenizer what the file says, or what it embeds."""
     tokens = file.metadata.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, tuple) and tokens:
+    if isinstance(tokens, (tuple, Texts)) and tokens:
         return len(tokens)
     table = file.tensors.get(EMBEDDING)
     return keys.whole("vocab_size", None if table is None else table.shape[0])

@@ -190,6 +190,16 @@ def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None
     return found
 
 
+def skip_texts(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
+    """Returns how many of so many strings a file has from byte `at` on, and the byte behind them;
+    None where only `texts` can tell.
+    """
+    found: tuple[int, int] | None = None
+    if hasattr(native, "skip_texts"):
+        found = native.skip_texts(data, at, count)
+    return found
+
+
 def matmul_integer(
     a: NDArray, words: NDArray, a_zero: int, b_zero: NDArray, out: NDArray, signed: bool
 ) -> bool:

@@ -94,13 +94,27 @@ class Cursor:
         a vocabulary may be parts of a letter.
         """
         out, at = loops.texts(self.data, self.at, count) or _texts(self.data, self.at, count)
-        if len(out) < count:
+        self._go_behind(at, len(out), count, what)
+        return out
+
+    def skip_texts(self, count: int, what: str) -> bool:
+        """Goes behind strings that are all there, and makes none; returns False, having gone
+        nowhere, where only `texts` can.
+        """
+        skipped = loops.skip_texts(self.data, self.at, count)
+        if skipped is None:
+            return False
+        found, at = skipped
+        self._go_behind(at, found, count, what)
+        return True
+
+    def _go_behind(self, at: int, found: int, count: int, what: str) -> None:
+        if found < count:
             raise ModelFormatError(
-                f"[gguf] {what}: expected {count} strings, got {len(out)} and one that ends "
+                f"[gguf] {what}: expected {count} strings, got {found} and one that ends "
                 f"behind byte {len(self.data)}, the last of the file; it is cut off or damaged"
             )
         self.at = at
-        return out
 
 
 def _texts(data: memoryview, at: int, count: int) -> tuple[list[str], int]:

@@ -112,7 +112,7 @@ def _read_part(file: ModelFile) -> _Part:
     version = _read_version(cursor)
     tensors = cursor.count(LEAST_INFO_BYTES, MAX_TENSORS, "count of tensors")
     keys = cursor.count(LEAST_KEY_BYTES, MAX_KEYS, "count of keys")
-    metadata = read_metadata(cursor, keys)
+    metadata = read_metadata(cursor, keys, file)
     alignment = metadata.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
     if not _is_whole(alignment, MAX_ALIGNMENT) or alignment & (alignment - 1) or not alignment:
         raise ModelFormatError(

@@ -11,11 +11,15 @@ from gguf.constants import GGUFValueType
 
 from ....errors import ModelFormatError
 from ....types import NDArray
+from ...files import ModelFile
 from .cursor import Cursor
 from .limits import MAX_DEPTH, MAX_KEY_BYTES, MAX_NESTED, MAX_STRINGS
+from .texts import Texts
 
-Value: TypeAlias = bool | int | float | str | NDArray | tuple["Value", ...]
-"""An array of numbers or truth values is a read-only NDArray, one of strings or arrays a tuple."""
+Value: TypeAlias = bool | int | float | str | NDArray | Texts | tuple["Value", ...]
+"""An array of numbers or truth values is a read-only NDArray, one of strings or arrays a tuple, one
+of many strings Texts.
+"""
 
 _NUMBERS = {
     GGUFValueType.UINT8: ("B", "u1"),
@@ -33,17 +37,19 @@ _NUMBERS = {
 """Letters of Python's struct, and types of numpy."""
 LEAST_KEY_BYTES = 8 + 1 + 4 + 1
 """Of a key with its value."""
+MANY = 1 << 10
+"""Strings of an array, which are made when they are needed."""
 _LENGTH_BYTES = 8
 _ARRAY_HEAD_BYTES = 4 + 8
 
 
-def read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
-    """Returns the values that come next, by key.
+def read_metadata(cursor: Cursor, count: int, file: ModelFile) -> dict[str, Value]:
+    """Returns the values that come next, by key. file: the one that the cursor reads.
 
     Raises:
         ModelFormatError: a key comes twice, a type is unknown, or a value is not whole.
     """
-    reader = _ValueReader(cursor)
+    reader = _ValueReader(cursor, file)
     out: dict[str, Value] = {}
     for number in range(count):
         key = cursor.name(MAX_KEY_BYTES, f"metadata {number}")
@@ -58,8 +64,8 @@ def read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
 class _ValueReader:
     """Reads the values of one file, and keeps count of what it makes of them."""
 
-    def __init__(self, cursor: Cursor) -> None:
-        self._cursor = cursor
+    def __init__(self, cursor: Cursor, file: ModelFile) -> None:
+        self._cursor, self._file = cursor, file
         self._strings = MAX_STRINGS
         self._nested = MAX_NESTED
 
@@ -93,6 +99,9 @@ class _ValueReader:
         if kind == GGUFValueType.STRING:
             count = self._cursor.count(_LENGTH_BYTES, self._strings, f"{what}, count of strings")
             self._strings -= count
+            start = self._cursor.at
+            if count >= MANY and self._cursor.skip_texts(count, what):
+                return Texts(self._file, start, self._cursor.at, count)
             return tuple(self._cursor.texts(count, what))
         if kind == GGUFValueType.ARRAY:
             count = self._cursor.count(_ARRAY_HEAD_BYTES, self._nested, f"{what}, count of arrays")

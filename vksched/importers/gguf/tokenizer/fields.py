@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ....errors import ModelFormatError
+from ..read.texts import Texts
 
 PREFIX = "tokenizer.ggml."
 
@@ -117,7 +118,7 @@ class Fields:
         value = self._metadata.get(PREFIX + key)
         if value is None:
             return None
-        if isinstance(value, (list, tuple, np.ndarray)):
+        if isinstance(value, (list, tuple, Texts, np.ndarray)):
             return value  # type: ignore[return-value]
         raise self._wrong(key, what, value)
 

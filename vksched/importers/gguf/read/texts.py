@@ -1,0 +1,68 @@
+"""Texts: the strings of a long array of a file, as a vocabulary has them, made when they are first
+asked for. A start that needs no text makes none.
+
+Examples: tests/importers/test_gguf_reader.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+
+from ....types import NDArray
+from ...files import ModelFile
+from .cursor import Cursor
+
+
+class Texts(Sequence[str]):
+    """A tuple of texts that is equal to others with the same ones. start, end: the bytes of the
+    file in which they lie, each behind its length; `count` of them are known to be whole.
+
+    Raises:
+        ModelFormatError, when they are first asked for: the file was changed.
+    """
+
+    def __init__(self, file: ModelFile, start: int, end: int, count: int) -> None:
+        self._part = file.part(start, end)
+        self._count = count
+
+    @cached_property
+    def _made(self) -> tuple[str, ...]:
+        part = self._part
+        if not isinstance(part, memoryview):
+            read: NDArray = np.empty(part.size, np.uint8)
+            part.read(0, read)
+            part = read.data
+        return tuple(Cursor(part).texts(self._count, "texts"))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
+        return self._made[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def index(self, text: str, *where: int) -> int:
+        return self._made.index(text, *where)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (tuple, Texts)):
+            return self._made == tuple(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._made)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
