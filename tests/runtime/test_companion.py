@@ -567,7 +567,7 @@ def test_an_absent_device_is_an_error(index: int) -> None:
 @needs_device
 def test_an_unusable_device_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     described = [dict(d, usable=False, why="too old") for d in binding.describe_devices()]
-    monkeypatch.setattr("vksched.runtime.vulkan.context.describe_devices", lambda: described)
+    monkeypatch.setattr("vksched.runtime.vulkan.context.describe_devices", lambda known: described)
     with pytest.raises(DeviceError, match="too old"):
         Context(0, "vulkan:0")
 

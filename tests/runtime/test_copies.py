@@ -213,7 +213,7 @@ def test_a_copy_queue_that_is_not_wanted_is_not_opened(
             super().__init__(index, [], extensions)  # there is only one family
 
     monkeypatch.setenv("VKSCHED_COPY_QUEUE", "own")
-    monkeypatch.setattr(context_module, "describe_devices", lambda: described)
+    monkeypatch.setattr(context_module, "describe_devices", lambda known=False: described)
     monkeypatch.setattr(binding.kp, "Manager", Manager)
     context = Context(index, gpus[0], copy_queue=wanted)
     assert (context.copies, len(families[0])) == (("own", 2) if wanted else ("", 0))

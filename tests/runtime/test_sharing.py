@@ -107,6 +107,23 @@ def test_what_is_uploaded_is_there_by_both_ways(
         assert not download(context, page, Span(0, 0, 400)).any()
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, 2.0, False])
+@pytest.mark.parametrize("left", [0, 7])
+def test_a_value_that_is_everywhere_is_written_whatever_lies_there(
+    context: Context, monkeypatch: pytest.MonkeyPatch, value: float, left: int
+) -> None:
+    """Zeros are left where they lie already, as in memory that is new."""
+    monkeypatch.setattr("vksched.runtime.vulkan.memory.STAGING_WORDS", 64)
+    page = context.storage(416)
+    upload(context, page, [np.full(416, left, np.uint32)])
+    one = np.array(value) if value is False else np.float32(value)
+    write_new(context, page, [np.broadcast_to(one, 200), np.broadcast_to(one, 150)])
+    wanted = np.full(200, value, np.uint32 if value is False else np.float32).tobytes()
+    assert download(context, page, Span(0, 0, 200)).tobytes() == wanted
+    assert download(context, page, Span(0, 208, 150)).tobytes() == wanted[:600]
+    assert (download(context, page, Span(0, 200, 8)) == left).all()
+
+
 def test_memory_that_the_host_cannot_see_is_filled_by_copies(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

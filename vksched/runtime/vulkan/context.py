@@ -91,7 +91,7 @@ class Context:
     """
 
     def __init__(self, index: int, name: str, copy_queue: bool = True) -> None:
-        devices = describe_devices()
+        devices = describe_devices(known=True)
         if not 0 <= index < len(devices):
             raise DeviceError(
                 f"[open] {name}: expected an index below {len(devices)}, got {index}; try "
@@ -106,6 +106,8 @@ class Context:
         self.pci: str = described["pci_bus"] or ""
         self.import_alignment: int = described.get("import_alignment") or 0
         """Of host memory that `imported` takes, in bytes; 0: it takes none."""
+        self.is_host: bool = described["type"] == "cpu"
+        """Whether its memory is the host's, as that of CPU drivers is."""
         self.max_buffer_bytes: int = min(
             MAX_BUFFER_BYTES,
             limits["maxStorageBufferRange"],

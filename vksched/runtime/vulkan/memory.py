@@ -154,6 +154,18 @@ class _Part:
         if isinstance(self.held, Repacked):
             self.held.require()
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether they are known to be 0, as a state begins with."""
+        held = self.held
+        return not isinstance(held, Late) and is_uniform(held) and not held.flat[0]
+
+    def lies_in(self, piece: NDArray) -> bool:
+        """Whether the words are there already: zeros, in memory that no one has touched. To see
+        that takes less than to write them, and pages that are only read take no memory.
+        """
+        return self.is_zero and not piece[self.at : self.behind].max(initial=0)
+
     def write(self, piece: NDArray) -> None:
         """Writes them, made there and then where the host does not have them."""
         out = piece[self.at : self.behind]
@@ -356,7 +368,8 @@ def write_new(
     writers: int = WRITERS,
 ) -> None:
     """Writes arrays one behind the other, aligned, to device memory that nothing has used yet: at
-    once where the host can see it, by so many threads, and else by `upload`.
+    once where the host can see it, by so many threads, and else by `upload`. What lies there
+    already is not written where the host reads it as fast as its own memory.
     """
     with target.mapped() as words:
         if words is None:
@@ -366,15 +379,19 @@ def write_new(
         with closing(Workers("vksched-upload", min(usable_cores(), writers))) as workers:
             for first in range(0, len(pieces), PIECES_AT_ONCE):
                 some = pieces[first : first + PIECES_AT_ONCE]
-                workers.each(_write, ((words, parts) for parts in some))
+                workers.each(_write, ((words, parts, context.is_host) for parts in some))
                 if progress is not None:  # behind the last piece there may be a gap
                     last = first + len(some) == len(pieces)
                     done = words.size if last else some[-1][-1].behind
                     progress("upload", 4 * done, 4 * words.size)
 
 
-def _write(words: NDArray, parts: Sequence[_Part]) -> None:
-    """Writes parts, where native loops read a file many of them in one call."""
+def _write(words: NDArray, parts: Sequence[_Part], looks: bool) -> None:
+    """Writes parts, where native loops read a file many of them in one call. looks: whether first
+    to look for what lies there.
+    """
+    if looks:
+        parts = [part for part in parts if not part.lies_in(words)]
     in_file = [part for part in parts if part.file is not None]
     left = [part for part in parts if part.file is None]
     for _, some in groupby(in_file, lambda part: part.file):
