@@ -20,14 +20,18 @@ from test_gguf_golden import made as golden
 import vksched as vs
 from vksched import caches
 from vksched.caches import code_files
-from vksched.graph import build_graph
+from vksched.graph import Graph, build_graph
 from vksched.importers.files import LEAST_MAPPED_BYTES
 from vksched.importers.gguf.model import LanguageModel
+from vksched.machine.spec import Machine
 from vksched.models import kept_steps
 from vksched.models.kept_steps import KeptStep, _document, _graph, key_of
 from vksched.models.reader import Reader
 from vksched.ops.core.late import as_array
 from vksched.passes import optimize
+from vksched.plan.documents.plans import carried_document
+from vksched.plan.documents.question import Question
+from vksched.plan.plan import Plan
 from vksched.types import NDArray
 
 TINY = Tiny(kind="Q8_0")
@@ -81,6 +85,38 @@ def test_a_second_start_writes_no_step(
     assert written == 2 == len(list(folder.glob("*.json")))
     second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, kv, device)
     assert written == 0 and np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("device", ["cpu", *CARD])
+def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str
+) -> None:
+    planned: list[int] = []
+    answer = Question.answer
+
+    def counted(question: Question, graph: Graph, machine: Machine) -> Plan:
+        planned.append(len(graph.nodes))
+        return answer(question, graph, machine)
+
+    monkeypatch.setattr(Question, "answer", counted)
+
+    def start(**how: Any) -> tuple[list[Any], NDArray, int]:
+        planned.clear()
+        with vs.Scheduler([device], **how) as sched:
+            reader = Reader(sched, loaded(tmp_path / "m.gguf"), 32)
+            logits = np.array(reader.read(TEXT))
+            plans = [run.plan.verify() for run in reader._runs.values()]
+            same = "policy", "placements", "rules", "splits", "locations"  # not how much is free
+            told = [[carried_document(plan)[key] for key in same] for plan in plans]
+            return told, logits, len(planned)
+
+    made(tmp_path / "m.gguf")
+    first, right, written = start()
+    second, got, again = start()
+    assert (written, again) == (2, 0) and second == first and np.array_equal(got, right)
+    _, got, again = start(copies=2)
+    assert again == 2 and np.array_equal(got, right)
+    assert start(copies=2)[2] == 0, "the plan of the last start is kept"
 
 
 @pytest.mark.parametrize("name", ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe"])
@@ -296,7 +332,7 @@ def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: 
     for size in (1, 2, 4):
         step = model.step(cache, size)
         graph = build_graph(step.logits, step.updates)[0]
-        KeptStep(model, cache, size, "").write(graph)
+        KeptStep(model, cache, size, "").write(graph, None)
     assert len(list(folder.glob("*.json"))) == 2
 
 

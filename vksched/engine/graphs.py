@@ -12,12 +12,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..errors import DeviceError, GraphError, PlanError
 from ..fork import Owner
-from ..graph import Graph, Outputs, Updates, build_graph
+from ..graph import Outputs, Updates, build_graph
 from ..machine.choices import Choices
 from ..ops.core.tensor import Tensor
+from ..plan.documents.kept import KeptPlan
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
 from ..types import NDArray, Progress
@@ -75,16 +77,23 @@ class Graphs:
             run = self._run_of(request, pack, self.preparing.lighten, progress)
         return self._told(run)
 
-    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run:
+    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> Run:
         """Returns a run of a graph of one output that was rewritten, as `Plan.graph` is, where
-        `rewriting` was the same; it is not rewritten again.
+        `rewriting` was the same; it is not rewritten again, and not planned again where the plan
+        that `keep` returned is still the right one.
         """
         self.owner.require("the scheduler")
         with self.lock:
             self._require_open()
-            request = Request(graph, (), {})
+            request = Request(kept.graph, (), {}, kept=kept)
             run = self._run_of(request, lambda arrays: arrays[0], lambda same: same, progress)
         return self._told(run)
+
+    def keep(self, plan: Plan) -> dict[str, Any] | None:
+        """Returns a plan of a graph that was compiled with nothing else said, as plain data; None
+        where it may be another one next time.
+        """
+        return self.preparing.keep(plan)
 
     @property
     def rewriting(self) -> str | None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from ..errors import OutOfMemory, PlanError, VkschedError
 from ..graph import Graph
@@ -21,6 +22,7 @@ from ..machine.hosts import CALLER, host_of
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.precision import SINGLE
+from ..plan.documents.kept import kept_document
 from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
@@ -171,13 +173,20 @@ class Preparing:
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """Returns the plan of a request as it is."""
-        plan = self._question(request, small).answer(request.graph, machine)
+        question, plan = self._question(request, small), None
+        if request.kept is not None:
+            plan = request.kept.answer(question, machine)
+        plan = plan or question.answer(request.graph, machine)
         if request.notes:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
             return plan
         note = "copies: 1 made, as a device ran out of memory"
         return replace(plan, notes=(*plan.notes, note))
+
+    def keep(self, plan: Plan) -> dict[str, Any] | None:
+        """Returns a plan as `KeptPlan` takes it, for a request of its graph alone."""
+        return kept_document(plan, self._question(Request(plan.graph, (), {}), small=False))
 
     def _question(self, request: Request, small: bool) -> Question:
         """Returns what the planner is asked about a request."""

@@ -26,6 +26,7 @@ from ..machine.limits import Limits
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.tensor import Tensor
 from ..passes import Wishes, optimize
+from ..plan.documents.kept import KeptPlan
 from ..plan.make.placement import resolve_overrides
 from ..plan.names import NameIndex
 from ..plan.plan import Plan
@@ -47,7 +48,7 @@ class Request:
     did not. cards: what they made it for. moved: of another version of `written`, whose ids are
     those of callers, the ids of inputs and observed values to the ids here. turns: names of nodes
     to their positions in the order of a pipeline. notes: on what a config has done. sums: names of
-    nodes that are terms or results of sums over devices.
+    nodes that are terms or results of sums over devices. kept: a plan of an earlier program.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Request:
     turns: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     sums: frozenset[str] = frozenset()
+    kept: KeptPlan | None = None
     _versions: dict[Cards, Request] = field(default_factory=dict, repr=False)
 
     def key(self) -> object:

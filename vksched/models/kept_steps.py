@@ -1,15 +1,17 @@
-"""Kept steps: the graphs of a language model's steps on disk, so that later starts of it neither
-write them nor rewrite them.
+"""Kept steps: the graphs and plans of a language model's steps on disk, so that later starts of it
+neither write, nor rewrite, nor plan them.
 
     first start    model.step --> graph --passes--> graph --> plan
-                                                      '--> file: nodes, and names of weights
-    later starts   file, weights, states -----------> graph --> plan
+                                                      '--------'--> file: nodes, names of weights
+    later starts   file, weights, states -----------> graph, plan
 
-    <cache>/steps/<hash of all that decides>.json: a line with the digest of the next one, the graph
+    <cache>/steps/<hash of all that decides>.json: a line with the digest of the next one, which
+    has the graph and its plan
 
 The hash is of the model's files as they were opened, the sizes that were read from them, the cache,
 the size of the step, the code, native modules and numpy's version, the variables of vksched, and
-what the scheduler tells of how it rewrites: whatever changes has another file. Nothing here is
+what the scheduler tells of how it rewrites: whatever changes has another file. Whether the plan is
+still the right one is seen when it is asked for (plan/documents/kept.py). Nothing here is
 needed: a file that is damaged, of another format, or does not fit the weights means that the step
 is written; so does a folder that cannot be found or written. Examples:
 tests/models/test_kept_steps.py.
@@ -36,6 +38,7 @@ from ..graph import Graph, Node
 from ..ops.core import loops
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.late import Held, as_array
+from ..plan.documents.kept import KeptPlan
 from ..tuner.device_files import DAMAGE
 from ..types import NDArray, TensorType, numpy_dtype
 
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from ..importers.gguf.cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
-FORMAT = 1
+FORMAT = 2
 LEAST_LAYERS = 12
 """Of a model whose steps take long enough to write."""
 MOST_FILES = 32
@@ -59,14 +62,16 @@ class KeptStep:
         self, model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str | None
     ) -> None:
         self._model, self._cache = model, cache
+        self._told: dict[str, Any] | None = None
+        """What was read."""
         key, folder = None, default_folder()
         if rewriting is not None and folder is not None and model.hyper.layers >= LEAST_LAYERS:
             key = key_of(model, cache, size, rewriting)
         self._path = None if key is None or folder is None else folder / "steps" / f"{key}.json"
 
-    def read(self) -> Graph | None:
+    def read(self) -> KeptPlan | None:
         """Returns the graph of the step as it was rewritten, with this model's weights and the
-        states of this cache; None where none is kept.
+        states of this cache, and its plan; None where none is kept.
         """
         if self._path is None:
             return None
@@ -74,18 +79,23 @@ class KeptStep:
             digest, _, told = read_whole(self._path).partition("\n")
             if digest != _digest(told):
                 return None
-            return _graph(json.loads(told), self._model, self._cache)
+            document = json.loads(told)
+            kept = KeptPlan(_graph(document, self._model, self._cache), document["plan"])
+            self._told = document
+            return kept
         except (*DAMAGE, VkschedError):
             return None
 
-    def write(self, graph: Graph) -> None:
-        """Keeps the graph of a step that was compiled."""
+    def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
+        """Keeps the graph of a step that was compiled, or read. plan: its own, where that can be
+        kept.
+        """
         if self._path is None:
             return
-        told = _document(graph, self._model, self._cache)
+        told = self._told or _document(graph, self._model, self._cache)
         if told is None:
             return
-        text = json.dumps(told, separators=(",", ":"))
+        text = json.dumps({**told, "plan": plan}, separators=(",", ":"))
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._path.parent / "lock"):

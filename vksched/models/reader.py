@@ -26,9 +26,11 @@ from .layers.place import Places, place_layers, takes_all
 if TYPE_CHECKING:
     from ..engine.request import Observe, Placements
     from ..engine.run import Run
-    from ..graph import Graph, Outputs, Updates
+    from ..graph import Outputs, Updates
     from ..importers.gguf.model import LanguageModel
     from ..ops.core.tensor import Tensor
+    from ..plan.documents.kept import KeptPlan
+    from ..plan.plan import Plan
     from ..runtime.device import Device
 
 SIZES = (1, 8, 32, 128)
@@ -46,13 +48,15 @@ def sizes_of(length: int) -> list[int]:
     return [size for size in SIZES if size <= length]
 
 
-class CompilesRewritten(Protocol):
+class CompilesKept(Protocol):
     """What is used of a scheduler's graphs."""
 
     @property
     def rewriting(self) -> str | None: ...
 
-    def compile_rewritten(self, graph: Graph, progress: Progress | None = None) -> Run: ...
+    def compile_kept(self, kept: KeptPlan, progress: Progress | None = None) -> Run: ...
+
+    def keep(self, plan: Plan) -> dict[str, Any] | None: ...
 
 
 class Compiles(Places, Protocol):
@@ -72,7 +76,7 @@ class Compiles(Places, Protocol):
     ) -> Run: ...
 
     @property
-    def graphs(self) -> CompilesRewritten: ...
+    def graphs(self) -> CompilesKept: ...
 
     @property
     def quarantined(self) -> Mapping[str, str]: ...
@@ -195,16 +199,18 @@ class Reader:
     def _compiled(self, size: int, parts: int) -> Run:
         """Returns a run of a step: of a graph that is kept, or that is written now."""
         rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
-        kept = KeptStep(self._model, self._cache, size, rewriting)
+        file = KeptStep(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
-            graph = kept.read()
-            step = self._model.step(self._cache, size, parts) if graph is None else None
-        if graph is not None:
-            return self._scheduler.graphs.compile_rewritten(graph, self._progress)
-        assert step is not None
-        how = self.placement, self._progress
-        run = self._scheduler.compile(step.logits, *how, updates=step.updates)
-        kept.write(run.plan.graph)
+            kept = file.read()
+            step = self._model.step(self._cache, size, parts) if kept is None else None
+        if kept is not None:
+            run = self._scheduler.graphs.compile_kept(kept, self._progress)
+        else:
+            assert step is not None
+            how = self.placement, self._progress
+            run = self._scheduler.compile(step.logits, *how, updates=step.updates)
+        if kept is None or not kept.taken:
+            file.write(run.plan.graph, self._scheduler.graphs.keep(run.plan))
         return run
 
     def _is_alone(self) -> bool:

@@ -44,8 +44,11 @@ class Noting:
         told: str | None = self._scheduler.graphs.rewriting
         return told
 
-    def compile_rewritten(self, *args: Any) -> Any:
-        return self._noted(self._scheduler.graphs.compile_rewritten(*args))
+    def keep(self, plan: Any) -> Any:
+        return self._scheduler.graphs.keep(plan)
+
+    def compile_kept(self, *args: Any) -> Any:
+        return self._noted(self._scheduler.graphs.compile_kept(*args))
 
     def _noted(self, run: Any) -> Any:
         self.runs.append(run)

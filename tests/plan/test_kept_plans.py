@@ -1,0 +1,144 @@
+"""Plans that are kept: the same that the planner would make now, or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import THOROUGH
+from drawn_plans import draw_case
+
+import vksched as vs
+from vksched.graph import Graph, build_graph
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.documents.kept import KeptPlan, kept_document
+from vksched.plan.documents.plans import carried_document
+from vksched.plan.documents.question import Question
+from vksched.plan.plan import Plan
+from vksched.plan.planner import STATIC
+
+SEEDS = range(200 if THOROUGH else 40)
+
+
+def with_memory(machine: Machine, factor: float) -> Machine:
+    """Returns a machine with so many times as much free memory."""
+    devices = [replace(s, memory_bytes=int(factor * s.memory_bytes)) for s in machine.devices]
+    return replace(machine, devices=tuple(devices))
+
+
+def drawn(seed: int) -> tuple[Graph, Question, Machine]:
+    """Returns a graph with what is asked of it, mostly of one device beside the CPU."""
+    case, policy = draw_case(seed), STATIC[seed % len(STATIC)]
+    first, *others = case.machine.devices
+    few = (first, others[-1]) if seed % 5 else case.machine.devices
+    machine = Machine(few[1:] if seed % 4 == 3 else few)
+    question = Question(policy, "latency", (), case.copies, {}, {}, seed % 7 == 0)
+    return case.graph, question, machine
+
+
+def told(plan: Plan) -> str:
+    return json.dumps(carried_document(plan)) + plan.explain()
+
+
+def through_json(plan: Plan, question: Question) -> dict[str, Any] | None:
+    kept: dict[str, Any] | None = json.loads(json.dumps(kept_document(plan, question)))
+    return kept
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
+    """Whatever is free and lies on devices by then."""
+    graph, question, drawn_machine = drawn(seed)
+    rng = np.random.default_rng(seed)
+    machine = with_memory(drawn_machine, 1 + 20 * rng.random())
+    try:
+        document = through_json(question.answer(graph, machine), question)
+    except vs.VkschedError:
+        pytest.skip("there is no plan")
+    if document is None:
+        pytest.skip("it is not kept")
+    for _ in range(5):
+        there = {d: frozenset(n for n in graph.data if rng.random() < 0.5) for d in range(2)}
+        now = replace(question, resident=there if rng.random() < 0.3 else {0: there[0]})
+        later = with_memory(machine, 0.3 + 1.4 * rng.random())
+        kept = KeptPlan(graph, document)
+        found = kept.answer(now, later)
+        assert kept.taken is (found is not None)
+        if found is not None:
+            assert told(found.verify()) == told(now.answer(graph, later))
+
+
+def test_most_plans_of_one_device_are_kept() -> None:
+    """So the test above tests something."""
+    kept = 0
+    for seed in SEEDS:
+        graph, question, machine = drawn(seed)
+        plan = question.answer(graph, with_memory(machine, 1000))
+        kept += kept_document(plan, question) is not None
+    assert kept > len(SEEDS) / 3
+
+
+def spec(name: str) -> DeviceSpec:
+    return DeviceSpec(name, name.partition(":")[0], memory_bytes=1 << 30)
+
+
+def chain() -> tuple[Plan, Question, Machine]:
+    x = vs.input("x", (64, 64))
+    for number in range(3):
+        x = vs.tanh(x @ vs.weight(np.eye(64, dtype=np.float32), f"w{number}"))
+    graph = build_graph(x)[0]
+    machine = Machine((spec("null:0"), spec("cpu")))
+    question = Question("priority", "latency")
+    return question.answer(graph, machine), question, machine
+
+
+def test_the_same_again_is_taken() -> None:
+    plan, question, machine = chain()
+    kept = KeptPlan(plan.graph, through_json(plan, question))
+    found = kept.answer(question, machine)
+    assert found is not None and kept.taken and told(found) == told(plan)
+
+
+OTHERWISE: dict[str, Callable[[Question, Machine], tuple[Question, Machine]]] = {
+    "copies": lambda q, m: (replace(q, copies=2), m),
+    "objective": lambda q, m: (replace(q, policy="auto"), m),
+    "overrides": lambda q, m: (replace(q, overrides=(("*", "cpu"),)), m),
+    "observed": lambda q, m: (replace(q, observed={4: 1}), m),
+    "full": lambda q, m: (q, with_memory(m, 1e-5)),
+    "weights on another device": lambda q, m: (replace(q, resident={1: frozenset({1})}), m),
+    "the CPU may": lambda q, m: (replace(q, with_cpu=True), m),
+    "decided later": lambda q, m: (replace(q, policy="dynamic"), m),
+    "a slower device": lambda q, m: (
+        q,
+        replace(m, devices=(replace(m.devices[0], slowdown=3.0), *m.devices[1:])),
+    ),
+    "another link": lambda q, m: (
+        q,
+        replace(m, links=replace(m.links, default=replace(m.links.default, latency_s=1.0))),
+    ),
+    "fewer devices": lambda q, m: (q, replace(m, devices=m.devices[1:])),
+}
+
+
+@pytest.mark.parametrize("what", OTHERWISE)
+def test_what_is_asked_otherwise_is_planned(what: str) -> None:
+    plan, question, machine = chain()
+    kept = KeptPlan(plan.graph, through_json(plan, question))
+    assert kept.answer(question, machine) is not None
+    assert kept.answer(*OTHERWISE[what](question, machine)) is None and not kept.taken
+
+
+def test_documents_of_another_kind_raise_nothing() -> None:
+    plan, question, machine = chain()
+    document = through_json(plan, question)
+    assert document is not None
+    for key in document:
+        for value in (None, [], {}, [[0]], "x"):
+            KeptPlan(plan.graph, {**document, key: value}).answer(question, machine)
+        less = {name: each for name, each in document.items() if name != key}
+        assert KeptPlan(plan.graph, less).answer(question, machine) is None
+    assert KeptPlan(plan.graph, None).answer(question, machine) is None

@@ -1,0 +1,123 @@
+"""Kept: a plan on disk beside its graph, for a later program that asks the same of a machine like
+that one.
+
+    plan, question --kept_document--> document        the first program
+    document, graph, question, machine --> plan       later ones, and nothing is planned
+
+A plan is the planner's answer as long as all that it was asked is the same, but for two things that
+differ each time: how much memory is free, and what lies on devices already. They decide nothing
+where one device does all, without another one that might, and has twice the memory that this takes:
+only such plans are kept and taken. What lies there is counted anew. Whoever keeps a document sees
+to it that it comes back as it was.
+
+Complexity: O(nodes). Examples: tests/plan/test_kept_plans.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...graph import Graph
+from ...machine.spec import Machine
+from ...trace.plain import plain
+from ..make.memory import aligned
+from ..plan import Plan
+from ..planner import STATIC
+from ..value import DeviceMemory, PlanValue
+from .decisions import decision_document, decision_of
+from .graphs import NONSENSE
+from .plans import carried_document, carried_of
+from .question import Question
+
+ROOM = 2
+"""Times what a plan takes that devices have free at least."""
+DIFFERS = "memory_bytes"
+"""Of a device, from program to program."""
+
+
+def kept_document(plan: Plan, question: Question) -> dict[str, Any] | None:
+    """Returns a plan and what it was asked as plain data; None where it may be another one when
+    that is asked again.
+    """
+    if question.policy not in STATIC or not _is_alone(plan, question):
+        return None
+    carried = carried_document(plan)
+    del carried["default_link"]
+    return {
+        **carried,
+        "machine": _told_of(plan.machine),
+        "asked": _asked(question),
+        "decision": decision_document(plan.decision),
+    }
+
+
+@dataclass(eq=False)
+class KeptPlan:
+    """A graph and its plan, as `kept_document` made it; None where it was not kept. taken: whether
+    it was the answer to what was asked last.
+    """
+
+    graph: Graph
+    document: Mapping[str, Any] | None
+    taken: bool = False
+
+    def answer(self, question: Question, machine: Machine) -> Plan | None:
+        """Returns what `Question.answer` would, of this graph; None where it may be another plan,
+        or the document makes no sense.
+        """
+        found = self._answer(self.document, question, machine) if self.document else None
+        self.taken = found is not None
+        return found
+
+    def _answer(
+        self, document: Mapping[str, Any], question: Question, machine: Machine
+    ) -> Plan | None:
+        try:
+            same = document["asked"] == _asked(question)
+            if not (same and document["machine"] == _told_of(machine)):
+                return None
+            plan = carried_of(self.graph, machine, document)
+            memory = tuple(
+                replace(each, resident_bytes=self._resident_bytes(each, question, device))
+                if device != machine.cpu
+                else each  # its weights are the caller's
+                for device, each in enumerate(plan.memory)
+            )
+            decision = decision_of(document["decision"])
+            found = replace(plan, memory=memory, decision=decision)
+            return found if _is_alone(found, question) else None
+        except NONSENSE:
+            return None
+
+    def _resident_bytes(self, memory: DeviceMemory, question: Question, device: int) -> int:
+        there = question.resident.get(device, frozenset()).intersection
+        words = (self.graph.words[leaf] for leaf in there((*memory.weights, *memory.states)))
+        return sum(4 * aligned(count) for count in words)
+
+
+def _is_alone(plan: PlanValue, question: Question) -> bool:
+    """Whether the first device does all, no other one could, and it has room for more."""
+    devices = plan.machine.devices
+    competing = len(devices) - 1 + question.with_cpu
+    elsewhere = any(there for device, there in question.resident.items() if device)
+    if competing > 1 or elsewhere or any(split.device for split in plan.splits):
+        return False
+    need = sum(memory.needed_bytes for memory in plan.memory)
+    used = (spec for spec, m in zip(devices, plan.memory, strict=True) if m.peak_bytes)
+    return all(ROOM * need <= spec.memory_bytes for spec in used)
+
+
+def _asked(question: Question) -> Any:
+    told = {key: value for key, value in question.as_dict().items() if key != "resident"}
+    return json.loads(json.dumps(told))
+
+
+def _told_of(machine: Machine) -> Any:
+    """Returns what plans depend on of a machine, but for its free memory."""
+    told = machine.as_dict()
+    for spec in told["devices"]:
+        spec.pop(DIFFERS, None)
+    return json.loads(json.dumps([told, plain(asdict(machine.links.default))]))
