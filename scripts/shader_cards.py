@@ -121,5 +121,9 @@ WITH_UNITS = {
     "ga102": CARDS["ga102"],
 }
 """Those with matrix units, as Mesa 25 and newer know them: RDNA 3 and 4; Ampere."""
-WITH_WIDE_UNITS = {name: card for name, card in WITH_UNITS.items() if card.maker is AMD}
-"""Those whose subgroups may have 64 lanes."""
+UNITS = (
+    (32, 16, ("navi31", "gfx1201")),
+    (64, 16, ("navi31", "gfx1201")),
+    (32, 32, ("ga102",)),
+)
+"""Lanes of a subgroup, how deep matrices of int8 are, and the cards that have both."""

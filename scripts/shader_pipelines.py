@@ -112,9 +112,9 @@ def _changed(dispatch: Dispatch) -> tuple[tuple[str, int], ...]:
     return tuple((name, value) for name, value in given if defaults[name] != value)
 
 
-def unit_pipelines(lanes: int = 32) -> list[Pipeline]:
+def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
     """Returns what runs by matrix units in subgroups of so many lanes, in all tiles: products of
-    all layouts, convolutions, attention.
+    all layouts, convolutions, attention. code_depth: of matrices of int8.
     """
     try:
         from vksched.machine.limits import Limits
@@ -131,7 +131,8 @@ def unit_pipelines(lanes: int = 32) -> list[Pipeline]:
         subgroup_shuffle=True,
         storage_buffers=16,
         float16=True,
-        matrices=("float16*float16+float32 16x16x16",),
+        int8=True,
+        matrices=("float16*float16+float32 16x16x16", f"int8*int8+int32 16x16x{code_depth}"),
     )
     found = set[Pipeline]()
     for name, call in _calls_of_units():
@@ -151,6 +152,7 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     from vksched.ops.core.tensor import Tensor, input
     from vksched.ops.products.attention import attention
     from vksched.ops.products.blocks import format_of
+    from vksched.ops.products.codes import words_shape
     from vksched.ops.products.q8_rows import row_words
     from vksched.ops.windows.conv import conv
     from vksched.types import FLOAT16, FLOAT32, INT32, UINT32, TensorType
@@ -166,6 +168,11 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     types = (TensorType(square), words)
     attrs = {"format": "f16", "precision": "mixed"}
     yield "linear_packed", Call(types, TensorType(square), Attrs(attrs))
+
+    words = TensorType(words_shape(square), UINT32)
+    types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))
+    attrs = {"columns": 256, "signed": False}
+    yield "matmul_integer", Call(types, TensorType(square, INT32), Attrs(attrs))
 
     def rounded(result: Tensor) -> tuple[str, Call]:
         attrs = Attrs({**result.attrs, "precision": "mixed"})

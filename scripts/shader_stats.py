@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
-from shader_cards import AMD, CARDS, WITH_UNITS, WITH_WIDE_UNITS, Card, Maker, StatsError
+from shader_cards import AMD, CARDS, UNITS, WITH_UNITS, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
 from shader_pipelines import FOR_UNITS, Pipeline, unit_pipelines, used_pipelines
 
@@ -381,9 +381,8 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
         if page:
-            units = measure(unit_pipelines(), WITH_UNITS, WITH_UNITS)
-            wide = measure(unit_pipelines(64), WITH_WIDE_UNITS, WITH_WIDE_UNITS)
-            of_units = f"{units_as_markdown(units)}\n\n{units_as_markdown(wide)}"
+            units = (measure(unit_pipelines(*of), cards, WITH_UNITS) for *of, cards in UNITS)
+            of_units = "\n\n".join(map(units_as_markdown, units))
             tables = (loops_as_markdown(report), of_units, as_markdown(report))
             write_page(page, *tables)
         elif json_too:

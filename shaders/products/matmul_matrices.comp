@@ -12,8 +12,8 @@
 #extension GL_KHR_cooperative_matrix : require
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint A_ALONG_K = 1;
-layout(constant_id = 4) const uint B_ALONG_N = 1;
+layout(constant_id = 10) const uint A_ALONG_K = 1;
+layout(constant_id = 11) const uint B_ALONG_N = 1;
 #define T float
 #define T4 vec4
 #ifdef HALF
@@ -28,6 +28,7 @@ layout(constant_id = 4) const uint B_ALONG_N = 1;
 #endif
 #include "matmul.glsl"
 #include "matrix_units.glsl"
+#include "half_factors.glsl"
 
 DEFINE_FACTOR(rows, LOAD, a, a_tile, TILE_M, (A_ALONG_K != 0u), m, a_row, a_column)
 DEFINE_FACTOR(columns, LOAD_OF_B, b, b_tile, TILE_N, (B_ALONG_N == 0u), n, b_column, b_row)

@@ -12,8 +12,8 @@
 #extension GL_KHR_cooperative_matrix : require
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint GUARDED = 0; // of the last axes, those where a window may reach over the edge
-layout(constant_id = 4) const uint HAS_BIAS = 0;
+layout(constant_id = 10) const uint GUARDED = 0; // of the last axes, those where a window may reach over the edge
+layout(constant_id = 11) const uint HAS_BIAS = 0;
 layout(constant_id = 12) const uint KERNEL_Z = 1; // `kernel`, as dividing by what is known takes little
 layout(constant_id = 13) const uint KERNEL_Y = 1;
 layout(constant_id = 14) const uint KERNEL_X = 1;
@@ -23,6 +23,7 @@ const uint ADDS = 0u;
 #define LOAD_OF_W vec4
 #include "conv.glsl"
 #include "matrix_units.glsl"
+#include "half_factors.glsl"
 
 const uint TURNS = TILE_N * EIGHTS / SIZE;
 const uint PLACES = TILE_N > SIZE ? TILE_N / SIZE : 1u; // columns of an invocation, which are the same for every eight

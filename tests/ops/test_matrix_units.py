@@ -4,7 +4,7 @@ results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ from vksched.cases.case import Case, floats
 from vksched.cases.conv import CASES as CONVOLUTIONS
 from vksched.cases.conv import call as convolution
 from vksched.cases.conv import operands
+from vksched.cases.integer import CASES as INTEGERS
+from vksched.cases.integer import codes
+from vksched.cases.integer import convolution as integer_convolution
+from vksched.cases.integer import product as integer_product
 from vksched.cases.matmul import CASES, HALVES
 from vksched.cases.packed import OF_MANY_ROWS
 from vksched.cases.precision import with_precision
@@ -31,12 +35,13 @@ from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.core.op import Call, Op, get_op
 from vksched.ops.products.attention_launch import TILED
 from vksched.ops.products.attention_units import most_columns
+from vksched.ops.products.codes import pack
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.tuner.calls import calls_of, shader_hash
 from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import identity_of
-from vksched.types import FLOAT16, FLOAT32, Shape, TensorType
+from vksched.types import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 
 MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(
@@ -48,10 +53,15 @@ CARD = Limits(
     subgroup_shuffle=True,
     storage_buffers=16,
     float16=True,
-    matrices=("float16*float16+float16 16x16x16", "float16*float16+float32 16x16x16"),
+    int8=True,
+    matrices=(
+        *("float16*float16+float16 16x16x16", "float16*float16+float32 16x16x16"),
+        *("uint8*uint8+uint32 16x16x32", "int8*int8+int32 16x16x32"),
+    ),
 )
 LARGE, SMALL = "matrices 16x16x16 128x128", "matrices 16x16x16 64x64"
 TALL = "matrices 16x16x16 128x64"
+OF_CODES = ["matrices 16x16x32 128x128", "matrices 16x16x32 64x64"]
 
 
 def call_of(
@@ -238,6 +248,38 @@ def test_attention_by_units_is_repaired_in_the_same_parts_of_the_keys() -> None:
     assert repair.barrier and not repair.subgroup and products[0].subgroup == 32
 
 
+def test_codes_meet_units_of_int8_unmeasured_ones_last() -> None:
+    case = integer_product(64, 65, 48)
+    for limits in (CARD, replace(CARD, integer_dot=True, integer_dot_fast=True)):
+        names = variants_of(case.declaration, case.call(limits))
+        assert list(names[-2:]) == OF_CODES and len(names) > 3
+        assert choice_of(case.declaration, case.call(limits)).variant == names[0]
+    for other in (integer_product(15, 65, 48), integer_product(64, 65, 15)):
+        assert units_of(other.call(CARD), other.declaration) == []
+    for change in (
+        {"int8": False},
+        {"subgroup_sizes": ()},
+        {"shared_bytes": 8192},
+        {"matrices": ("float16*float16+float32 16x16x16", "uint8*int8+int32 16x16x16")},
+        {"matrices": ("int8*int8+int32 16x16x24",)},
+    ):
+        assert units_of(case.call(replace(CARD, **change)), case.declaration) == [], change
+    assert units_of(case.call(replace(CARD, float16=False)), case.declaration) == OF_CODES
+
+
+def test_a_product_of_codes_is_cut_into_tiles_of_its_unit() -> None:
+    for case, rows in (
+        (integer_product(300, 65, 200), 300),
+        (integer_convolution((1, 5, 20, 20), (200, 5, 3, 3), begin=(1, 1)), 400),
+    ):
+        call = replace(case.call(CARD), variant=OF_CODES[0])
+        words, product = lower(case.declaration, call).dispatches
+        assert (words.shader, product.shader) == ("integer_words", "integer_matrices")
+        assert product.groups == (2, -(-rows // 128), 1) and product.subgroup == 32
+        constants = dict(product.constants)
+        assert (constants["LOCAL_X"], constants["MATRIX_K"], constants["DOWN"]) == (128, 32, 4)
+
+
 NAMES = [name for name in vulkan_names() if probe.resolve(name).limits.matrices]
 MIXED = [
     replace(case, attrs={**case.attrs, "precision": "mixed"}) for case in (*CASES, *CONVOLUTIONS)
@@ -245,7 +287,7 @@ MIXED = [
 ROUNDED = [with_precision(case, "mixed") for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS)]
 WITH_UNITS = [
     case
-    for case in (*HALVES, *MIXED, *ROUNDED)
+    for case in (*HALVES, *MIXED, *ROUNDED, *INTEGERS)
     if any(units_of(case.call(CARD), case.declaration)) and not case.large
 ]
 
@@ -262,30 +304,48 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     device.close()
 
 
+def of_floats() -> tuple[vs.Tensor, NDArray, NDArray]:
+    a, b = (floats(48, 48, seed=seed) for seed in range(2))
+    halves = (x.astype(np.float16).astype(np.float64) for x in (a, b))
+    return vs.matmul(vs.input("a", a.shape), vs.weight(b), name="product"), a, np.matmul(*halves)
+
+
+def of_codes() -> tuple[vs.Tensor, NDArray, NDArray]:
+    a, b = codes(48, 70), codes(70, 48, signed=True)
+    words = vs.constant(pack(b.astype(np.int8)))
+    given = vs.input("a", a.shape, "int32")
+    product = vs.matmul_integer(given, words, 48, 7, -3, name="product")
+    return product, a, (a - 7) @ (b + 3)
+
+
+@pytest.mark.parametrize("build", [of_floats, of_codes])
 def test_a_graph_runs_by_the_unit_that_was_measured(
-    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Callable[[], tuple[vs.Tensor, NDArray, NDArray]],
+    runner: Runner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
     monkeypatch.setenv("VKSCHED_TUNE", "1")
-    a, b = (floats(48, 48, seed=seed) for seed in range(2))
-    product = vs.matmul(vs.input("a", a.shape), vs.weight(b), name="product")
+    product, a, expected = build()
     y = vs.relu(product)
     name = runner.device.name
     with vs.Scheduler([name], precision="mixed", tune=False) as sched:
         spec = sched.devices[0].spec
-        (call,) = calls_of(sched.compile(y).plan.graph, spec).values()
+        plan = sched.compile(y).plan
+        assert not str(plan.node_as_dict("product")["variant"]).startswith("matrices")
+        (call,) = (c for c in calls_of(plan.graph, spec).values() if c.op.name == product.op)
     static, *_, unit = call.names
     assert unit.startswith("matrices")
     identity = identity_of(spec)
     assert identity is not None
     seconds = {static: 2e-3, unit: 1e-3}
-    Store().add(identity, [Found(call.key, unit, static, seconds, {}, shader_hash("matmul"))])
+    found = Found(call.key, unit, static, seconds, {}, shader_hash(product.op))
+    Store().add(identity, [found])
     with vs.Scheduler([name], precision="mixed") as sched:
         run = sched.compile(y)
         assert run.plan.node_as_dict("product")["variant"] == unit
-        halves = (x.astype(np.float16).astype(np.float64) for x in (a, b))
-        expected = np.maximum(np.matmul(*halves), 0)
-        np.testing.assert_allclose(run(a=a), expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(run(a=a), np.maximum(expected, 0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", WITH_UNITS, ids=lambda case: case.id)

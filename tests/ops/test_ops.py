@@ -253,7 +253,8 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     laned.append(
         Limits(
             float16=True,
-            matrices=("float16*float16+float32 16x16x16",),
+            int8=True,
+            matrices=("float16*float16+float32 16x16x16", "int8*int8+int32 16x16x16"),
             shared_bytes=32768,
             storage_buffers=8,
             subgroup_shuffle=True,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import shader_cards
 import shader_stats
-from shader_cards import AMD, CARDS, NVIDIA, WITH_UNITS, WITH_WIDE_UNITS, StatsError
+from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_UNITS, StatsError
 from shader_pipelines import FOR_UNITS, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 
@@ -167,9 +167,9 @@ def test_matrix_units_compile_without_spills() -> None:
             known += [name] if int(re.findall(r"Mesa (\d+)", driver)[0]) >= 25 else []
     if not known:
         pytest.skip("no Mesa from 25 on here, or no card of its that has matrix units")
-    wide = [name for name in known if name in WITH_WIDE_UNITS]
-    for lanes, cards in ((32, known), (64, wide)):
-        compile_without_spills(shader_stats.unit_pipelines(lanes), cards)
+    for lanes, code_depth, cards in UNITS:
+        if here := [name for name in cards if name in known]:
+            compile_without_spills(shader_stats.unit_pipelines(lanes, code_depth), here)
 
 
 def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:

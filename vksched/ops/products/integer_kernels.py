@@ -9,7 +9,8 @@ exact there.
     x, words --integer_values, integer_weights--> scratch --matmul--> sums --integer_sums--> result
 
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
-with integer dot products take a word of each side at once, others its four codes.
+with integer dot products take a word of each side at once, others its four codes, and those with
+matrix units of int8 tiles of words, once the tuner has measured that (matrix_units.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from .codes import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product
 from .matmul_kernels import SHADERS as MATMUL_SHADERS
+from .matrix_units import OF_CODES, matrix_tile, matrix_variants
 
 HEADER_WORDS = 4
 """Of the scratch memory: the zero point of its codes comes first."""
@@ -37,6 +39,8 @@ DOT = " dot"
 ROWS = {"rows 1": 1, "rows 8": 8}
 """Variants of `integer_rows_*`: rows of an invocation, which has one column."""
 TILED = "tiled"
+UNITS = "integer_matrices"
+"""The shader for matrix units."""
 FLOATS = "floats"
 """The variant that multiplies codes less their zero points in float32."""
 PART = 256
@@ -53,6 +57,7 @@ _PACKED_EACH = 64
 PRODUCT_SHADERS = (
     *("integer_words", "integer_values", "integer_weights", "integer_sums"),
     *(f"integer_{kind}{dot}" for kind in ("tiled", "rows_1", "rows_8") for dot in ("", "_dot")),
+    UNITS,
     *MATMUL_SHADERS,
 )
 
@@ -115,7 +120,10 @@ def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
 
 
 def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
-    """Returns the variants, the best guess first: dot products where they are one instruction."""
+    """Returns the variants, the best guess first: dot products where they are one instruction,
+    matrix units last.
+    """
+    units = matrix_variants(call, own.rows, own.columns, OF_CODES) if own.depth else ()
     few = "rows 1" if own.rows == 1 else "rows 8"
     kinds: tuple[str, ...] = (few,)
     if not call.limits.software:
@@ -123,9 +131,9 @@ def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     if call.limits.software and _has_floats(call, own):
         kinds = (FLOATS, *kinds) if own.rows >= LEAST_FLOAT_ROWS else (*kinds, FLOATS)
     if not call.limits.integer_dot:
-        return kinds
+        return (*kinds, *units)
     dots = tuple(kind + DOT for kind in kinds if kind != FLOATS)
-    return (*dots, *kinds) if call.limits.integer_dot_fast else (*kinds, *dots)
+    return (*dots, *kinds, *units) if call.limits.integer_dot_fast else (*kinds, *dots, *units)
 
 
 def _rows_at_once(call: Call, own: Unfolded) -> int:
@@ -144,7 +152,9 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 def _tile_of(call: Call) -> tuple[int, int]:
     """Returns the rows and columns of the tile of a group."""
-    name, limits = call.variant.removesuffix(DOT), call.limits
+    name, limits, unit = call.variant.removesuffix(DOT), call.limits, matrix_tile(call, OF_CODES)
+    if unit is not None:
+        return unit.rows, unit.columns
     if name == TILED:
         return _TILE
     return ROWS[name], min(TILE, max(4, limits.subgroup_size)) if limits.software else TILE
@@ -258,10 +268,7 @@ def _words(
 
 
 def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
-    limits, tile = call.limits, _tile_of(call)
-    name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
-    shader = TILED if name == TILED else f"rows_{tile[0]}"
-    local = _TILED_LOCAL if name == TILED else (tile[1], 1)
+    limits, tile, unit = call.limits, _tile_of(call), matrix_tile(call, OF_CODES)
     tiles = -(-own.columns // tile[1])
     across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
     if limits.software and -(-tiles // across) * (own.depth + 1) > LOOP_STEPS:
@@ -273,7 +280,20 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
         *(("words_first", image * own.words_step),),
         ("result_first", image * own.result_steps[2] + row * own.result_steps[0]),
     )
-    constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))
-    operands = (SCRATCH, 1, 3, OUTPUT)
-    groups = across, down, 1
-    return Dispatch(f"integer_{shader}{dot}", operands, groups, push, constants, barrier=True)
+    shader, constants = _shader(call, tile) if unit is None else (UNITS, unit.constants)
+    return Dispatch(
+        shader,
+        (SCRATCH, 1, 3, OUTPUT),
+        (across, down, 1),
+        push,
+        constants,
+        barrier=True,
+        subgroup=0 if unit is None else unit.subgroup,
+    )
+
+
+def _shader(call: Call, tile: tuple[int, int]) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Returns the shader without matrix units, and its constants."""
+    name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
+    kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"rows_{tile[0]}", (tile[1], 1))
+    return f"integer_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))

@@ -2,11 +2,12 @@
 Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
-    one group:    2 x 2 subgroups, which share both factors as float16 in shared memory
+    one group:    2 x 2 subgroups, which share both factors in shared memory
 
-The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Some
-drivers emulate such units slowly or get them wrong: these variants come last, so that none is used
-before the tuner has measured it and compared its result with another kernel's.
+The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
+8 bits (integer_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate such
+units slowly or get them wrong: these variants come last, so that none is used before the tuner has
+measured it and compared its result with another kernel's.
 """
 
 from __future__ import annotations
@@ -20,11 +21,17 @@ from ...types import FLOAT16, FLOAT32
 from ..core.op import Call
 from ..core.precision import may_round
 
-_SHAPE = re.compile(r"float16\*float16\+float32 (\d+)x(\d+)x(\d+)", re.ASCII)
-PRODUCT, CONVOLUTION = "product", "convolution"
+_SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
+HALVES, CODES = "float16*float16+float32", "int8*int8+int32"
+"""Types of factors and sums. Whatever sign codes have, words hold them with one."""
+_STEPS = {HALVES: 32, CODES: 64}
+"""Along k that shared memory holds: TILE_K of shaders/include/matrix_units.glsl."""
+PRODUCT, CONVOLUTION, OF_CODES = "product", "convolution", "product of codes"
+_TYPES = {PRODUCT: HALVES, CONVOLUTION: HALVES, OF_CODES: CODES}
 _TILES = {
     PRODUCT: {False: ((64, 64), (32, 32)), True: ((16, 16),)},
     CONVOLUTION: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
+    OF_CODES: {False: ((64, 64), (32, 32)), True: ((8, 8),)},
 }
 """Rows and columns that one subgroup computes, by whether the device is a CPU driver: llvmpipe
 takes a minute to compile 32. Convolutions hold more registers beside the sums, and gather windows
@@ -32,8 +39,10 @@ once for all rows of a tile.
 """
 _SUBGROUPS = 2
 """Of a group, down and across."""
-_STEPS = 32
-"""Along k that shared memory holds: TILE_K of shaders/products/matmul_matrices.comp."""
+_LINE_BYTES, _GAP_BYTES = 64, 16
+"""Of a line in shared memory, and between two."""
+_ASIDE_BYTES = 512
+"""Of shared memory beside tiles and sums: taps of windows, or sums of rows."""
 _MOST_SUMS = 128
 """Values of a result that one lane holds."""
 _USUAL_SUBGROUP = 32
@@ -43,10 +52,12 @@ LEAST_SIDE = 16
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """A variant of `matmul_matrices` or `conv_matrices`. shape: rows, columns and depth of one
-    cooperative matrix. rows, columns: that one group computes. subgroup: its lanes.
+    """A variant of `matmul_matrices`, `conv_matrices` or `integer_matrices`. types: HALVES or
+    CODES. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
+    computes. subgroup: its lanes.
     """
 
+    types: str
     shape: tuple[int, int, int]
     rows: int
     columns: int
@@ -64,7 +75,7 @@ class MatrixTile:
     @property
     def shared_bytes(self) -> int:
         rows, columns, _ = self.shape
-        tiles = (self.rows + self.columns) * (_STEPS + 8) * 2 + _STEPS * 16
+        tiles = (self.rows + self.columns) * (_LINE_BYTES + _GAP_BYTES) + _ASIDE_BYTES
         return tiles + _SUBGROUPS * _SUBGROUPS * rows * columns * 4
 
     @property
@@ -81,20 +92,22 @@ class MatrixTile:
         """Whether a device can run it."""
         rows, columns, depth = self.shape
         across = self.columns % (_SUBGROUPS * columns) == 0
-        tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS % depth == 0
+        tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS[self.types] % depth == 0
         whole = tiles and depth % 8 == columns % 4 == 0
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
-        reads = {side * _STEPS // 8 for side in (self.rows, self.columns)}
-        # reads are of eight values along k, by all invocations
+        reads = {side * _LINE_BYTES // 16 for side in (self.rows, self.columns)}
+        # all invocations read as many eights of a line
         even = all(read % self.local == 0 for read in reads)
         return whole and fits and even and self.rows * self.columns // self.local <= _MOST_SUMS
 
 
-def shapes_of(limits: Limits) -> list[tuple[int, int, int]]:
-    """Returns rows, columns and depth of a device's matrices of float16 with sums in float32."""
-    found = [tuple(map(int, m.groups())) for m in map(_SHAPE.fullmatch, limits.matrices) if m]
-    return [(m, n, k) for m, n, k in found]
+def shapes_of(limits: Limits, types: str = HALVES) -> list[tuple[int, int, int]]:
+    """Returns rows, columns and depth of a device's matrices of such types."""
+    if not (limits.int8 if types == CODES else limits.float16):
+        return []
+    found = [m.groups() for m in map(_SHAPE.fullmatch, limits.matrices) if m and m[1] == types]
+    return [(int(m), int(n), int(k)) for _, m, n, k in found]
 
 
 def unit_subgroups(limits: Limits) -> tuple[int, ...]:
@@ -103,7 +116,7 @@ def unit_subgroups(limits: Limits) -> tuple[int, ...]:
     Drivers that offer several sizes have units for the smallest one, and Intel's for no other;
     AMD's, which offer 32 and 64, for both: one of 64 reads and holds half as much in each lane.
     """
-    if not (limits.float16 and limits.subgroup_sizes):
+    if not limits.subgroup_sizes:
         return ()
     amd = set(limits.subgroup_sizes) == {_USUAL_SUBGROUP, 2 * _USUAL_SUBGROUP}
     least = min(limits.subgroup_sizes)
@@ -118,9 +131,10 @@ def unit_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: in
 
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
+    types = _TYPES[of]
     tiles = [
-        MatrixTile(shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
-        for shape in shapes_of(limits)
+        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
+        for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
         for subgroup in unit_subgroups(limits)
     ]
@@ -128,16 +142,18 @@ def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
 
 
 def matrix_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
-    """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT or
-    CONVOLUTION.
+    """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT,
+    CONVOLUTION or OF_CODES.
     """
     named = call.variant.startswith("matrices ")
     return _tiles(call.limits, of).get(call.variant) if named else None
 
 
 def matrix_variants(call: Call, rows: int, columns: int, of: str = PRODUCT) -> tuple[str, ...]:
-    """Returns the variants that can compute a call as a product of float16 with such a result."""
-    if min(rows, columns) < LEAST_SIDE or not rounds(call):
+    """Returns the variants that can compute a call as a product with such a result: of codes, or of
+    float16.
+    """
+    if min(rows, columns) < LEAST_SIDE or not (of == OF_CODES or rounds(call)):
         return ()
     return tuple(_tiles(call.limits, of))
 
