@@ -167,14 +167,15 @@ class VkschedBackend(Backend):
     def prepare(cls, model: ModelProto, device: str = DEFAULT_DEVICE, **kwargs: Any) -> VkschedRep:
         """Returns a model ready to run. Shapes that are not fixed are compiled when they come.
 
-        model: also a path, or the bytes of a file. kwargs: placement and limit, as for
-        Scheduler.compile; others are meant for other backends, and not used.
+        model: also a path, or the bytes of a file. kwargs: placement, limit and
+        precision, as for Scheduler.compile; others are meant for other backends, and not used.
 
         Raises:
             ModelFormatError: it is no valid model. DeviceError: a device is not there.
         """
         _sweep()
-        options = {name: kwargs[name] for name in ("placement", "limit") if name in kwargs}
+        known = ("placement", "limit", "precision")
+        options = {name: kwargs[name] for name in known if name in kwargs}
         loaded = load_onnx(model)
         return VkschedRep(_schedulers.get(_names(device)).compile(loaded, **options))
 

@@ -1,4 +1,4 @@
-"""`vksched run --precision`: words, patterns, and what they cost."""
+"""`--precision` of commands that read models: words, patterns, and what they cost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import vulkan_names
 from test_cli import call
 from test_cli_check import saved
 from test_cli_run import data_of
@@ -66,3 +67,35 @@ def test_a_pattern_that_matches_nothing_is_told(
 ) -> None:
     code, _, err = call(capsys, *run(model, "--precision", "none.*=mixed"))
     assert code == 1 and "expected a node that matches 'none.*'" in err
+
+
+def test_a_plan_has_the_precision_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    plan = "plan", model, "--devices", "cpu"
+    assert "precision:" not in call(capsys, *plan)[1]
+    assert "precision: 2 mixed" in call(capsys, *plan, "--precision", "mixed")[1]
+    assert "precision: 1 float16" in call(capsys, *plan, "--precision", "h*=float16")[1]
+    config = tmp_path / "config.yaml"
+    config.write_text("h.*: {precision: mixed}\n")
+    assert "precision: 1 mixed" in call(capsys, *plan, "--config", str(config))[1]
+    code, _, err = call(capsys, *plan, "--precision", "none=mixed")
+    assert code == 1 and "matches 'none'" in err
+
+
+def test_calls_of_a_model_are_tuned_with_its_precision(
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not vulkan_names():
+        pytest.skip("no Vulkan device here")
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
+    tune = "tune", "--devices", vulkan_names()[0], "--budget", "0.01", "--json"
+    assert call(capsys, *tune, "--precision", "mixed")[0] == 2
+    for words, named in (((), False), (("--precision", "mixed"), True)):
+        (device,) = data_of(capsys, *tune, *words, model)["devices"]
+        keys = [*device["left"], *(found["key"] for found in device["calls"])]
+        products = [key for key in keys if key.startswith("matmul")]
+        assert products and all(("precision='mixed'" in key) == named for key in products)

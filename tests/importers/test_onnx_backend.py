@@ -146,6 +146,15 @@ def test_a_placement_is_kept() -> None:
         assert "override" in rep.model_run.plan.explain()
 
 
+def test_a_precision_is_kept() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 3] x, float[3, 2] w) => (float[2, 2] y) { y = MatMul(x, w) }"""
+    model = onnx.parser.parse_model(text)
+    with onnx_backend.prepare(model, "cpu", precision="mixed") as rep:
+        rep.run([np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)])
+        assert "precision: 1 mixed" in rep.model_run.plan.explain()
+
+
 @pytest.mark.parametrize("device", ["cpu", ALL])
 def test_one_node(device: str) -> None:
     node = helper.make_node("Clip", ["x", "", "high"], ["y"])

@@ -58,6 +58,25 @@ def test_an_objective_is_an_option_of_vulkan(software: str, relu: bytes) -> None
         ort.InferenceSession(relu, providers=[(VULKAN, {"objective": "speed"})])
 
 
+def test_a_precision_is_an_option_of_vulkan_and_the_cpu(relu: bytes) -> None:
+    ort = vksched.session
+    for name in (VULKAN, "vulkan:0", CPU, "cpu"):
+        assert choose_devices([(name, {"precision": "mixed"})]).precision == "mixed"
+    other = ("OpenVINOExecutionProvider", {"precision": "FP16"})  # its own words
+    assert choose_devices([other, CPU]).precision == "float32"
+    product = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]>'
+        "g (float[2, 3] x, float[3, 2] w) => (float[2, 2] y) { y = MatMul(x, w) }"
+    ).SerializeToString()
+    w = np.full((3, 2), 1 + 2**-12, np.float32)
+    session = ort.InferenceSession(product, providers=[(CPU, {"precision": "mixed"})])
+    (rounded,) = session.run(None, {"x": np.ones((2, 3), np.float32), "w": w})
+    np.testing.assert_array_equal(rounded, np.full((2, 2), 3, np.float32))
+    assert "precision: 1 mixed" in str(session.model_run.explain())
+    with pytest.raises(Exception, match="expected a precision of .*, got 'half'"):
+        ort.InferenceSession(relu, providers=[(CPU, {"precision": "half"})])
+
+
 def test_a_policy_is_an_option_of_vulkan(software: str, relu: bytes) -> None:
     ort = vksched.session
     assert choose_devices([(software, {"policy": "priority"}), CPU]).policy == "priority"

@@ -7,6 +7,7 @@ import json
 import click
 
 from . import feeds
+from .precision import word_option
 
 
 @click.command()
@@ -19,6 +20,7 @@ from . import feeds
     type=click.Choice(["mean", "cls", "last"]),
     help="Which tokens make the vector; by default as the file says.",
 )
+@word_option
 @click.option("--truncate", is_flag=True, help="Take the beginning of texts that are too long.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 def embed(
@@ -27,6 +29,7 @@ def embed(
     devices: str | None,
     ctx: int | None,
     pooling: str | None,
+    precision: str,
     truncate: bool,
     as_json: bool,
 ) -> None:
@@ -39,7 +42,7 @@ def embed(
     from ..scheduler import Scheduler
 
     model = load_gguf(model_file)
-    with Scheduler(feeds.parse_devices(devices)) as sched:
+    with Scheduler(feeds.parse_devices(devices), precision=precision) as sched:
         with feeds.progress_bars(as_json) as progress:
             embedder = Embedder(sched, model, pooling, ctx, progress=progress)
             vectors = embedder.embed(texts, truncate=truncate)

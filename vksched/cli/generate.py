@@ -14,7 +14,7 @@ import click
 from ..errors import VkschedError
 from ..units import count_of, printable
 from . import feeds
-from .precision import SINGLE, WORDS
+from .precision import word_option
 
 if TYPE_CHECKING:
     from ..models.chat import Answer, Chat
@@ -41,14 +41,7 @@ def _model_options(command: Command) -> Command:
                 help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
             ),
             feeds.kv_option("How keys and values of earlier tokens are kept."),
-            click.option(
-                "--precision",
-                type=click.Choice(tuple(WORDS)),
-                default=SINGLE,
-                show_default=True,
-                help="int8: products by weights of few bits may round their other operand to 8 "
-                "bits; mixed, float16: products and attention may compute in float16.",
-            ),
+            word_option,
             click.option(
                 "-n",
                 type=click.IntRange(1),

@@ -19,6 +19,7 @@ from ..errors import VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
 from .machines import machine_of, machine_option, what_if_option
+from .precision import SINGLE, parse_precision, precision_option
 from .trace import check_end
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def _copies(context: click.Context, option: click.Parameter, text: str | None) -
     metavar="FILE.yaml",
     help="Where signals run and how they are cut, as for vs.Scheduler(config=).",
 )
+@precision_option
 @click.option("--node", metavar="NAME", help="Tell all of one node, or of those a pattern matches.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 @click.option("--svg", metavar="FILE.svg", help="Draw the plan into a file, too.")
@@ -83,6 +85,7 @@ def plan(
     all_objectives: bool,
     copies: int | str | None,
     config_file: str | None,
+    words: tuple[str, ...],
     node: str | None,
     as_json: bool,
     svg: str | None,
@@ -96,6 +99,7 @@ def plan(
     With --machine or --what-if it tells as well where each layer runs, how long a run takes by
     simulation, and how long without each device, on each alone, and after each change.
     """
+    from ..engine.precision import apply_precision
     from ..parallel.config.read import read_config
     from .elsewhere import Planner, compare_machines
 
@@ -120,6 +124,7 @@ def plan(
     wanted = feeds.parse_places(places)
     overrides = tuple((pattern, aliases.get(name, name)) for pattern, name in wanted.items())
     config = None if config_file is None else read_config(config_file)
+    graph = apply_precision(graph, {}, SINGLE, parse_precision(words), config)
 
     def resolve(name: str) -> str:
         return aliases.get(name, name)

@@ -1,4 +1,4 @@
-"""The option --precision of commands that run models, and what a precision may cost and did."""
+"""The option --precision of commands that read models, and what a precision may cost and did."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ precision_option = click.option(
     "operand to 8 bits. With a pattern, of what has such a name; may be repeated. "
     "[default: float32]",
 )
+word_option = click.option(
+    "--precision",
+    type=click.Choice(tuple(WORDS)),
+    default=SINGLE,
+    show_default=True,
+    help="int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
+    "float16: products and attention may compute in float16.",
+)
+"""Of a language model: one word for all of it."""
 
 
 def parse_precision(given: Sequence[str]) -> Words:

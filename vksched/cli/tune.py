@@ -11,6 +11,7 @@ import click
 
 from ..errors import VkschedError
 from . import feeds, measuring
+from .precision import SINGLE, parse_precision, precision_option
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -22,6 +23,7 @@ BUDGET_S = 60.0
 
 @click.command()
 @measuring.options(BUDGET_S, "what is left is measured next time.")
+@precision_option
 def tune(
     model_files: tuple[str, ...],
     devices: str | None,
@@ -30,6 +32,7 @@ def tune(
     budget_s: float,
     clear: bool,
     as_json: bool,
+    words: tuple[str, ...],
 ) -> None:
     """Measure the variants of kernels, for the calls of models or for typical ones, and keep which
     is the fastest for each; programs use that from then on.
@@ -37,6 +40,9 @@ def tune(
     Without --devices it measures the default devices, or all software devices where there are none.
     """
     measuring.check_budget("tune", budget_s)
+    if words and not model_files:
+        raise click.UsageError("--precision needs a model; typical calls have each precision.")
+    from ..engine.precision import apply_precision
     from ..scheduler import Scheduler
     from ..tuner.calls import typical_graph
 
@@ -45,7 +51,9 @@ def tune(
         if clear:
             graphs = []
         elif model_files:
-            graphs = measuring.graphs_of(model_files, dims, shapes)
+            asked = parse_precision(words)
+            read = measuring.graphs_of(model_files, dims, shapes)
+            graphs = [apply_precision(graph, {}, SINGLE, asked, None) for graph in read]
         else:
             graphs = [typical_graph()]
         with Scheduler(names, tune=False) as sched:

@@ -108,6 +108,7 @@ class InferenceSession:
             optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
             policy=chosen.policy,
             objective=chosen.objective,
+            precision=chosen.precision,
         )
         try:
             self._run: ModelRun = scheduler.compile(self._model)

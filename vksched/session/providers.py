@@ -39,7 +39,7 @@ Provider = str | tuple[str, Mapping[str, Any]]
 class Chosen:
     """devices: as for vs.Scheduler. stands_for: providers of onnxruntime for which the default
     Vulkan devices are taken. shown: those of them that the session says it runs on. policy,
-    objective: as for vs.Scheduler.
+    objective, precision: as for vs.Scheduler.
     """
 
     devices: tuple[str, ...] | None
@@ -47,6 +47,7 @@ class Chosen:
     shown: tuple[str, ...] = ()
     policy: str = "auto"
     objective: str | Mapping[str, float] = "latency"
+    precision: str = "float32"
 
 
 def provider_name(name: str) -> str:
@@ -76,7 +77,8 @@ def choose_devices(
 
     "CPUExecutionProvider" is the cpu; "VulkanExecutionProvider" all default Vulkan devices, or that
     of its option device_id; "vulkan:1" and "cpu" name a device. The options policy and objective of
-    Vulkan devices say how plans are found and what they make small, as those of vs.Scheduler do.
+    Vulkan devices say how plans are found and what they make small, as those of vs.Scheduler do;
+    the option precision, also of the cpu, says what products may round.
     Another provider of onnxruntime stands for the default Vulkan devices. Other names are skipped
     with a warning. Where the user offers the cpu's provider for Vulkan, it stands for the default
     devices unless others are named.
@@ -103,8 +105,10 @@ def choose_devices(
         given = {**(options[index] if options is not None else {}), **own}
         if not isinstance(name, str):
             raise DeviceError(f"[session] expected the name of a provider, got {name!r}")
-        if name == VULKAN or name.startswith("vulkan:"):
-            aim |= {key: given[key] for key in ("policy", "objective") if key in given}
+        of_vulkan = name == VULKAN or name.startswith("vulkan:")
+        if of_vulkan or name in (CPU, "cpu"):
+            known = ("policy", "objective", "precision") if of_vulkan else ("precision",)
+            aim |= {key: given[key] for key in known if key in given}
         if name in ON_CPU or name == "cpu":
             moved = moved or name in wanted
         elif name.startswith("vulkan:"):
