@@ -8,15 +8,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
-from conftest import needs_posix
+from conftest import needs_linux, needs_posix
 from test_channel import Echo
 
 from vksched.runtime.remote.channel import Channel
-from vksched.runtime.remote.pulse import SILENT_S, TICK_S, Pulse
-from vksched.runtime.remote.stream import Stream
+from vksched.runtime.remote.pulse import PATIENCE, SILENT_S, TICK_S, Pulse
+from vksched.runtime.remote.stream import Closed, Stream
 from vksched.trace import VkschedWarning
 
 WAIT_S = 60
@@ -84,6 +86,53 @@ def test_what_lies_unread_counts_as_life(ends, monkeypatch) -> None:  # type: ig
     assert not handler.gone.is_set()
 
 
+@pytest.mark.parametrize(
+    ("payload", "most"), [("none", SILENT_TICKS), ("some", SILENT_TICKS), ("goes on", 28)]
+)
+def test_silence_lasts_longer_where_payload_is_taken_meanwhile(  # type: ignore[no-untyped-def]
+    ends, monkeypatch, payload: str, most: int
+) -> None:
+    pulse, end, handler, _ = ends
+    taken = {"none": [20] * 99, "some": [9999, *[20] * 99], "goes on": [2000] * 99}[payload]
+    sums = iter(np.cumsum(taken).tolist())
+    monkeypatch.setattr(Stream, "taken_bytes", lambda self: next(sums))
+    end.heard = False
+    ticks = 0
+    while not handler.gone.is_set():
+        pulse.tick(beat=False)
+        ticks += 1
+    assert ticks == most == SILENT_TICKS * (PATIENCE if payload == "goes on" else 1)
+
+
+@needs_linux
+def test_the_system_tells_how_much_the_other_end_has_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = Stream(socket.create_connection(listening.getsockname()))
+        theirs, _ = listening.accept()
+        assert ours.taken_bytes() <= 1  # the opening of a connection counts as one
+        while send_some(ours):
+            pass
+        taken = ours.taken_bytes()
+        assert 1 << 15 < taken
+        rest, unread = memoryview(bytearray(1 << 20)), taken
+        while unread > 0:
+            unread -= theirs.recv_into(rest)
+        while ours.taken_bytes() <= taken:
+            theirs.recv_into(rest)
+        ours.close()
+        theirs.close()
+
+
+def send_some(ours: Stream) -> bool:
+    """Sends a MiB; returns whether it went out."""
+    try:
+        with ours.turn:
+            ours.send(bytes(1 << 20), until_s=time.monotonic() + 0.2)
+    except Closed:
+        return False
+    return True
+
+
 def test_a_connection_that_cannot_be_ended_keeps_no_other_from_its_beat(  # type: ignore[no-untyped-def]
     ends, monkeypatch
 ) -> None:
@@ -147,7 +196,7 @@ import socket, sys, threading
 sys.path[:0] = {paths!r}
 from test_channel import Echo
 from vksched.runtime.remote.channel import Channel
-from vksched.runtime.remote.stream import Stream
+from vksched.runtime.remote.stream import Closed, Stream
 end = Channel(Stream(socket.socket(fileno={number})), "parent", Echo())
 end.start()
 print("there", flush=True)

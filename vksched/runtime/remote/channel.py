@@ -24,7 +24,7 @@ from ...errors import DeviceTimeout, HostLost
 from ...trace.schema import Wrong
 from ...types import NDArray
 from .messages import MOST_FIELD_BYTES, Fields, Message, decode, encode
-from .pulse import PULSE, Pulse
+from .pulse import PULSE, STUCK_TICKS, Pulse
 from .refusals import again, error_of, fields_of
 from .stream import Closed, Stream
 
@@ -38,6 +38,8 @@ MOST_OPEN = 64
 """Messages of one peer whose payloads are under way."""
 BUFFER_BYTES = 1 << 16
 _BEAT = FRAME.pack(BEAT, 0, 0, 0)
+BEATS_BYTES = 1 << 10
+"""More than all beats of a tick take, encrypted."""
 
 Payload = Sequence[NDArray | bytes]
 
@@ -91,7 +93,8 @@ class Channel:
 
     def __init__(self, stream: Stream, host: str, handler: Handler, pulse: Pulse = PULSE) -> None:
         self.host, self.peer = host, host or "the caller"
-        self.heard, self.quiet = True, 0
+        self.heard, self.quiet, self.stuck = True, 0, STUCK_TICKS
+        self._taken_bytes = stream.taken_bytes()
         self._stream, self._handler, self._pulse = stream, handler, pulse
         self._numbers = itertools.count(1)
         self._asks = itertools.count(1)
@@ -212,6 +215,10 @@ class Channel:
 
     def has_unread(self) -> bool:
         return self._stream.readable()
+
+    def delivers(self) -> bool:
+        before, self._taken_bytes = self._taken_bytes, self._stream.taken_bytes()
+        return self._taken_bytes - before > BEATS_BYTES
 
     def lose(self, why: str) -> None:
         """Ends the channel; all who wait get HostLost."""

@@ -2,12 +2,15 @@
 do.
 
     every TICK_S, for each channel:  heard anything since? --no, for SILENT_S--> lost
+                                     but what is sent arrives? --> lost after PATIENCE times that
     every BEAT_TICKS:                a few bytes, unless something is on its way anyway
 
 Problem: a computer that works hard must not be taken for a dead one. Method: the thread does next
 to nothing; silence is counted in its own turns, so a process that stood still itself blames nobody;
-and where bytes lie unread the other end has spoken. A process that ended is noticed at once, as its
-system closes the connection. Examples: tests/runtime/remote/test_pulse.py.
+and where bytes lie unread the other end has spoken. On a slow network a large payload holds up the
+acknowledgements of what comes the other way, so TCP there sends no more beats for a while: where
+the payload arrives meanwhile, silence may last longer. A process that ended is noticed at once, as
+its system closes the connection. Examples: tests/runtime/remote/test_pulse.py.
 """
 
 from __future__ import annotations
@@ -22,6 +25,10 @@ TICK_S = 0.25
 BEAT_TICKS = 2
 SILENT_S = 2.0
 """Of silence, at most, until the other end is lost."""
+PATIENCE = 4
+"""So many times as long may be the silence of one who takes payload meanwhile."""
+STUCK_TICKS = 4
+"""Without anything taken, until what was sent counts as stuck."""
 
 
 class Beating(Protocol):
@@ -29,12 +36,18 @@ class Beating(Protocol):
 
     heard: bool
     quiet: int
+    """Ticks of silence."""
+    stuck: int
+    """Ticks since payload was last taken there."""
 
     def beat(self) -> None:
         """Sends a sign of life; never waits, never raises."""
 
     def has_unread(self) -> bool:
         """Whether bytes lie here that nobody has read."""
+
+    def delivers(self) -> bool:
+        """Whether the other end's system has taken more than beats since the last call."""
 
     def lose(self, why: str) -> None:
         """Ends the connection."""
@@ -79,12 +92,14 @@ class Pulse:
                 warn(f"[cluster] a connection could not be ended: {error!r}")
 
     def _look_after(self, channel: Beating, most: int, beat: bool) -> None:
+        channel.stuck = 0 if channel.delivers() else channel.stuck + 1
         if channel.heard or channel.has_unread():
             channel.heard, channel.quiet = False, 0
         else:
             channel.quiet += 1
-            if channel.quiet >= most:
-                channel.lose(f"silent for {most * TICK_S:g} s")
+            patience = PATIENCE if channel.stuck < STUCK_TICKS else 1
+            if channel.quiet >= most * patience:
+                channel.lose(f"silent for {channel.quiet * TICK_S:g} s")
                 return
         if beat:
             channel.beat()

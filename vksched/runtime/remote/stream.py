@@ -13,6 +13,8 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
+import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +22,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 POLL_S = 0.5
 """After so long a sender that waits looks whether the connection is closed."""
+_TAKEN, _TAKEN_AT = struct.Struct("=Q"), 120
+"""`tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 Wants = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError)
 
 
@@ -151,6 +155,18 @@ class Stream:
         with suppress(OSError, ValueError):
             return _ready(self._socket, False, 0)
         return False
+
+    def taken_bytes(self) -> int:
+        """How much of what was sent the other end's system has taken; 0 where this one does not
+        tell.
+        """
+        if sys.platform == "linux":
+            with suppress(OSError, struct.error):
+                about = self._socket.getsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_INFO, _TAKEN_AT + _TAKEN.size
+                )
+                return int(_TAKEN.unpack_from(about, _TAKEN_AT)[0])
+        return 0
 
     def _wait(self, write: bool, until_s: float | None) -> None:
         left = POLL_S if write else None
