@@ -8,8 +8,9 @@ Examples: tests/cluster/test_schedulers.py.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -27,8 +28,13 @@ from ..trace.events import Clock
 LOOK_S = 1.0
 """How long a node is lost at least before it is looked for, and between two looks."""
 LOOK_TIMEOUT_S = 2.0
+LOOK_LESS = 64
+"""Looks at most until one that comes and goes again and again is looked for."""
 MOST_MEASURED = 8
 """Of so many nodes each pair is measured; of more, only the ways from and to the caller."""
+
+MOST_AT_ONCE = 64
+"""Of ways that nodes try."""
 
 
 class Joined:
@@ -49,6 +55,8 @@ class Joined:
         self._nodes = Nodes(security, PartDocuments(), clock)
         self._by_name: dict[str, Node] = {}
         self._links: dict[tuple[str, str], Link] = {}
+        self._waits: dict[str, int] = {}
+        """Of nodes that are here and were out of use: after how many looks they are looked for."""
         self._ended = threading.Event()
         self._watcher: threading.Thread | None = None
         self._turn = threading.Lock()
@@ -95,9 +103,11 @@ class Joined:
                     raise
             return node.devices
 
-    def watch(self, returned: Callable[[str], None]) -> None:
+    def watch(
+        self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
+    ) -> None:
         self._watcher = threading.Thread(
-            target=self._look, args=(returned,), name="vksched-rejoin", daemon=True
+            target=self._look, args=(returned, left_out), name="vksched-rejoin", daemon=True
         )
         self._watcher.start()
 
@@ -109,11 +119,16 @@ class Joined:
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
 
-    def _look(self, returned: Callable[[str], None]) -> None:
+    def _look(
+        self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
+    ) -> None:
         missing: set[str] = set()
-        while not self._ended.wait(LOOK_S):
+        for turn in itertools.count():
+            if self._ended.wait(LOOK_S):
+                return
             lost = {name for name, node in self._by_name.items() if node.error is not None}
-            for name in sorted(lost & missing):
+            here = {name for name in left_out() if not turn % self._waits.get(name, 1)} - lost
+            for name in [*sorted(lost & missing), *filter(self._is_reached, sorted(here))]:
                 try:
                     returned(name)
                 except VkschedError:  # it is not there yet
@@ -124,12 +139,45 @@ class Joined:
 
     def _measure(self, names: Sequence[str] | Mapping[str, Node]) -> None:
         """Measures the links of some nodes, one after the other, so that none disturbs another."""
+        others = self._here() if len(self._by_name) <= MOST_MEASURED else ()
+        pairs = [(a, b) for a in names for b in others if a != b]
+        apart = self._apart(pairs)
+        for (a, b), error in apart.items():
+            if {a, b} <= self._here() and (a < b or (b, a) not in apart):
+                warn(
+                    f"[cluster] {a} does not reach {b}: {error}; runs that send values from one to "
+                    f"the other will fail; try opening the ports of both"
+                )
         for name in names:
-            node = self._by_name[name]
-            self._links[CALLER, name] = node.measure()
-            others = [other for other in self._by_name if other != name]
-            for other in others if len(self._by_name) <= MOST_MEASURED else ():
-                if (other, name) in self._links and self._by_name[other].error is not None:
-                    continue
-                with suppress(HostLost, DeviceTimeout):  # who is lost now is found out by a run
-                    self._links[name, other] = node.measure_to(other)
+            self._links[CALLER, name] = self._by_name[name].measure()
+        for a, b in pairs:
+            if (a, b) not in apart:
+                with suppress(HostLost, DeviceTimeout):  # a run finds out who is lost now
+                    self._links[a, b] = self._by_name[a].measure_to(b)
+
+    def _here(self) -> set[str]:
+        return {name for name, node in self._by_name.items() if node.error is None}
+
+    def _is_reached(self, name: str) -> bool:
+        """Whether a node and all others that are here reach each other."""
+        others = self._here() - {name}
+        reached = not self._apart([p for each in others for p in ((name, each), (each, name))])
+        if reached:  # but not by what a run sends, where it is here again soon
+            self._waits[name] = min(self._waits.get(name, 1) * 2, LOOK_LESS)
+        return reached
+
+    def _apart(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], DeviceError]:
+        """Returns which nodes do not reach which others, and why. All try at once, as each that
+        fails takes seconds.
+        """
+
+        def try_it(pair: tuple[str, str]) -> DeviceError | None:
+            try:
+                self._by_name[pair[0]].reach(pair[1])
+            except DeviceError as error:
+                return error
+            return None
+
+        with ThreadPoolExecutor(max(1, min(len(pairs), MOST_AT_ONCE)), "vksched-reach") as threads:
+            found = dict(zip(pairs, threads.map(try_it, pairs), strict=True))
+        return {pair: error for pair, error in found.items() if error is not None}

@@ -33,6 +33,8 @@ class Quarantine:
         self.reasons: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         """By device, how often it failed."""
+        self._unreached: set[str] = set()
+        """Devices of computers that somebody did not reach."""
 
     def blamed(self, error: DeviceError) -> list[str]:
         """Returns the devices that an error puts out of use: all of a computer that is lost."""
@@ -40,10 +42,21 @@ class Quarantine:
             return sorted(name for name in self.names if host_of(name) == error.host)
         return [error.device] if error.device in self.names else []
 
+    def put_out(self, name: str, reason: str, error: DeviceError) -> None:
+        """Takes a device out of use; the first reason stays."""
+        self.reasons.setdefault(name, reason)
+        if isinstance(error, HostLost):
+            self._unreached.add(name)
+
     def readmit(self, names: Iterable[str]) -> None:
         """Takes devices in again."""
         for name in names:
+            self._unreached.discard(name)
             self.reasons.pop(name, None)
+
+    def unreached(self) -> set[str]:
+        """Returns the computers that are out of use as somebody did not reach them."""
+        return {host_of(name) for name in list(self._unreached)}
 
     def require_empty(self) -> None:
         """Raises where plans may not change by themselves and a device is missing."""
@@ -146,7 +159,7 @@ class Faults:
         reason = f"{kind}: {str(error).split('; try')[0]}"
         if not isinstance(error, OutOfMemory):
             self._states.lose(name)  # first, so that a device out of use never holds a state
-            self._quarantine.reasons.setdefault(name, reason)
+            self._quarantine.put_out(name, reason, error)
             lasts = "until it is back" if isinstance(error, HostLost) else "for this scheduler"
             return f"it is out of use {lasts}"
         if replay and name in self.short:

@@ -6,7 +6,7 @@ their parts of a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from ..machine.links import Link
@@ -40,8 +40,14 @@ class Hosts(Protocol):
             DeviceError: it cannot be reached.
         """
 
-    def watch(self, returned: Callable[[str], None]) -> None:
-        """Has a function called with the name of each computer that can be reached again."""
+    def watch(
+        self, returned: Callable[[str], None], left_out: Callable[[], Collection[str]]
+    ) -> None:
+        """Has a function called with the name of each computer that can be reached again.
+
+        left_out: returns those that are out of use as somebody did not reach them: all others must
+        reach them, too.
+        """
 
     def close(self) -> None:
         """Ends all connections; safe to call twice."""

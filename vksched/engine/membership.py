@@ -1,7 +1,7 @@
 """Membership: computers that come back, and what that means for the graphs of a scheduler.
 
     a run: HostLost --faults.py--> all its devices in quarantine --> generation without them
-    it is there again --readmit--> out of quarantine --> the next run of each graph plans anew
+    all reach it again --readmit--> out of quarantine --> the next run of each graph plans anew
 
 Examples: tests/cluster/test_schedulers.py.
 """
@@ -25,7 +25,7 @@ class Membership:
         self._lock = threading.Lock()
         self._hosts = preparing.opened.hosts
         if self._hosts is not None:
-            self._hosts.watch(self.readmit)
+            self._hosts.watch(self.readmit, preparing.quarantine.unreached)
 
     def readmit(self, name: str) -> None:
         """Uses devices again: those of a computer, or one of them.

@@ -371,6 +371,8 @@ def test_a_host_that_says_nothing_is_out_of_use_after_the_time_allowed() -> None
             cause = caught.value.cause if said == "done" else caught.value
             assert isinstance(cause, DeviceTimeout) and cause.host == "node1"
             assert cluster.executor.retired and cluster.state("s").any() == (said == "done")
+            kinds = {type(fault) for fault in cluster.executor.take_faults()}
+            assert kinds == {DeviceLost}  # not HostLost, of which nobody would see that it is back
 
 
 def test_data_that_is_at_fault_on_one_host_leaves_all_slots_usable() -> None:

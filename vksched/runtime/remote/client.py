@@ -221,6 +221,14 @@ class Node:
         found = self.channel.ask("measure", fields, (), PREPARE_S).fields
         return Link(found["bytes_per_s"], found["latency_s"])
 
+    def reach(self, host: str) -> None:
+        """Has this node connect to another one, where it is not connected.
+
+        Raises:
+            HostLost: it cannot, or does not answer.
+        """
+        self.channel.ask("reach", {"host": host, "hosts": self._nodes.hosts}, (), ANSWER_S)
+
     # -- ports.Host --------------------------------------------------------------------------------
 
     def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from ...errors import DeviceError, DeviceTimeout, HostLost, PlanError, RunAborted
+from ...errors import DeviceError, DeviceLost, DeviceTimeout, PlanError, RunAborted
 from ...machine.hosts import CALLER, host_of, on
 from ...plan.check.parts import fit_together
 from ...plan.make.parts import cut
@@ -251,7 +251,8 @@ class ClusterExecutor(Carrier):
             self._state.notify_all()
 
     def _of_device(self, error: DeviceError, device: str) -> DeviceError:
-        kind = HostLost if isinstance(error, DeviceTimeout) else type(error)
+        # of one that says nothing and is there it is not seen when it works again
+        kind = DeviceLost if isinstance(error, DeviceTimeout) else type(error)
         made = kind(*error.args)
         made.device, made.host, made.during = device, error.host, error.during
         return made

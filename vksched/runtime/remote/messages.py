@@ -79,6 +79,7 @@ MESSAGES: dict[str, Form] = {
     "measure": Form(
         {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": float, "latency_s": float})
     ),
+    "reach": Form({"host": str, "hosts": HOSTS}, 0, _NOTHING),
     "missing": Form({"plan": int}, DOCUMENT_BYTES, Form({}, DOCUMENT_BYTES)),
     "weight": Form({"plan": int, "hash": str}, ARRAY_BYTES, _NOTHING),
     "prepare": Form({"plan": int, "hosts_bytes": int}, DOCUMENT_BYTES, _NOTHING),

@@ -246,6 +246,11 @@ class Session:
         link = measure_link(self._peers.channel(host))
         return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}, []
 
+    def _reach(self, message: Message) -> Answer:
+        self._peers.know(message.fields["hosts"])
+        self._peers.channel(message.fields["host"])
+        return {}, []
+
     def _missing(self, message: Message) -> Answer:
         asked = _json(bytes(message.payload or b"null"), [WEIGHT], message.kind)
         return {}, [json.dumps(self._weights.missing(message.fields["plan"], asked)).encode()]
@@ -373,6 +378,7 @@ _DO: dict[str, Callable[[Session, Message], Answer | None]] = {
     "clock": Session._clock,
     "echo": Session._echo,
     "measure": Session._measure,
+    "reach": Session._reach,
     "missing": Session._missing,
     "weight": Session._weight,
     "prepare": Session._prepare,
