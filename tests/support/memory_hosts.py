@@ -21,10 +21,11 @@ from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.remote.cluster import ClusterExecutor
-from vksched.runtime.remote.ports import RunKey
+from vksched.runtime.remote.ports import Ran, RunKey
 from vksched.runtime.remote.served import PartHost
 from vksched.runtime.states import HostStates
 from vksched.runtime.stats import RunStats
+from vksched.trace import Event
 from vksched.types import NDArray, Progress
 
 
@@ -116,6 +117,7 @@ class _Told:
     failed: Callable[[BaseException], None]
     is_ready: bool = False
     stats: RunStats | None = None
+    events: Sequence[Event] = ()
     error: BaseException | None = None
 
 
@@ -152,12 +154,16 @@ class MemoryHost:
         self.parts.prepare(number, read, progress)
 
     def start(
-        self, run: RunKey, feeds: Mapping[int, NDArray], failed: Callable[[BaseException], None]
+        self,
+        run: RunKey,
+        feeds: Mapping[int, NDArray],
+        failed: Callable[[BaseException], None],
+        traced: bool = False,
     ) -> None:
         self._require()
         with self._changed:
             self._runs[run] = _Told(failed)
-        self.parts.start(run, feeds)
+        self.parts.start(run, feeds, traced)
 
     def ready(self, run: RunKey, timeout_s: float) -> None:
         self._wait(run, lambda told: told.is_ready, timeout_s)
@@ -166,10 +172,10 @@ class MemoryHost:
         if self.name not in self.network.lost:
             self.parts.commit(run)
 
-    def finish(self, run: RunKey, timeout_s: float) -> RunStats:
-        stats = self._wait(run, lambda told: told.stats is not None, timeout_s).stats
-        assert stats is not None
-        return stats
+    def finish(self, run: RunKey, timeout_s: float) -> Ran:
+        told = self._wait(run, lambda told: told.stats is not None, timeout_s)
+        assert told.stats is not None
+        return Ran(told.stats, told.events)
 
     def abort(self, run: RunKey) -> None:
         self.parts.abort(run)
@@ -216,7 +222,8 @@ class MemoryHost:
         late = DeviceTimeout(f"[cluster] {self.name} says nothing")
         self._note(run, *(("error", late) if "ready" in self.mute else ("is_ready", True)))
 
-    def done(self, run: RunKey, stats: RunStats) -> None:
+    def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
+        self._note(run, "events", events)
         late = DeviceTimeout(f"[cluster] {self.name} says nothing")
         self._note(run, *(("error", late) if "done" in self.mute else ("stats", stats)))
 

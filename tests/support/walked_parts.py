@@ -59,7 +59,7 @@ class Walker:
         progress("weights", 1, 2)
         self.parts[number] = part
 
-    def start(self, run: RunKey, feeds: Mapping[int, NDArray]) -> None:
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
         thread = threading.Thread(target=self._run, args=(run, feeds))
         self.runs.append(thread)
         thread.start()
@@ -71,7 +71,7 @@ class Walker:
                 raise self.fails
             walk(self.parts[run.plan], run, feeds, self.post)
             self.caller.ready(run)
-            self.caller.done(run, RunStats(run.ticket, 0.5, 1, 2, 3, 4, 5, start_s=7.0))
+            self.caller.done(run, RunStats(run.ticket, 0.5, 1, 2, 3, 4, 5, start_s=7.0), ())
         except BaseException as error:
             self.post.end(run)
             self.caller.failed(run, error)

@@ -5,8 +5,8 @@ Examples: tests/runtime/test_executor.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -150,23 +150,21 @@ class Reporter:
             self._tell_run(stats)
         return stats
 
-    def tell(self, stats: RunStats) -> None:
-        """Tells the sinks, if there are any, of a run that several hosts have carried out."""
-        if not self._trace.active:
-            return
-        for split in stats.splits:
-            fields = {
-                "split": split.split,
-                "device_s": split.device_s,
-                "observed_s": split.end_s,
-                "ops": self._op_seconds[split.split],
-            }
-            about = split.device, split.begin_s, split.end_s, stats.run
-            self._trace.emit(Event("split", *about, fields, self.number))
-        self._tell_run(stats)
+    def tell(self, stats: RunStats, events: Iterable[Event], clocks: str) -> None:
+        """Tells the sinks, if there are any, of a run that several hosts have carried out. clocks:
+        how well their clocks are known.
+        """
+        self.tell_events(stats.run, events)
+        if self._trace.active:
+            self._tell_run(stats, clocks=clocks)
 
-    def _tell_run(self, stats: RunStats) -> None:
-        about = {"stats": stats}
+    def tell_events(self, run: int, events: Iterable[Event]) -> None:
+        """Tells the sinks of what has happened in a run, as one of this plan."""
+        for event in events:
+            self._trace.emit(replace(event, run=run, plan=self.number))
+
+    def _tell_run(self, stats: RunStats, **more: object) -> None:
+        about = {"stats": stats, **more}
         when = stats.start_s, stats.end_s
         self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
 

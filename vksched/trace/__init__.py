@@ -5,6 +5,7 @@ Imports no graph: what a file tells of plans is made in `plan/documents/`.
 
 from .environment import with_tape, write_tape
 from .events import Clock, Event, Sink, SystemClock, Trace, as_trace
+from .gathered import GatheredTrace
 from .log import log_sink
 from .read import TapeFile, load_tape
 from .tape import Recorder, Tape, find_tape
@@ -13,6 +14,7 @@ from .warn import VkschedWarning, warn, warn_user
 __all__ = [
     "Clock",
     "Event",
+    "GatheredTrace",
     "Recorder",
     "Sink",
     "SystemClock",

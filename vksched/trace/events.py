@@ -39,6 +39,8 @@ NAMES = (
     "wait",
     "split",
     "aside",
+    "send",
+    "take",
     "run",
     "failed",
     "step",

@@ -2,7 +2,9 @@
 
     process  host        threads  runs, work
     process  vulkan:0    threads  measured, predicted       counter  memory
-             arrows: split -> copy -> split of another device; split -> wait of the host (a fence)
+    process  node1/host                                     what another computer did, by this clock
+             arrows: split -> copy -> split of another device; split -> wait of the host (a fence);
+             send of one host -> take of another (a crossing)
 
 What overlaps on a thread is on a second thread of the same name. Times are microseconds.
 Complexity: events, sorted. Examples: tests/trace/test_perfetto.py.
@@ -22,7 +24,19 @@ from .plain import fields_of
 Document = Mapping[str, Any]
 HOST = "host"
 BY_HOST = frozenset(
-    ("plan", "prepare", "submit", "copy", "wait", "step", "free", "tune", "calibrate")
+    (
+        "plan",
+        "prepare",
+        "submit",
+        "copy",
+        "wait",
+        "send",
+        "take",
+        "step",
+        "free",
+        "tune",
+        "calibrate",
+    )
 )
 """Events that tell what the host did, for a device or by itself."""
 THREADS = ("runs", "work", "measured", "copies", "predicted", "copies, predicted")
@@ -78,8 +92,8 @@ def name_of(
     """Returns what a split, a copy or a wait is called."""
     document = plans[plan] if plan >= 0 else None
     nodes = graphs[document["graph"]]["nodes"] if document is not None else ()
-    if kind == "copy" and 0 <= node < len(nodes):
-        return f"copy {nodes[node]['name']}"
+    if kind in ("copy", "send", "take") and 0 <= node < len(nodes):
+        return f"{kind} {nodes[node]['name']}"
     if kind == "split" and document is not None and not document["decides"] and split >= 0:
         inside = document["splits"][split]["nodes"]
         return (
@@ -105,7 +119,7 @@ def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) 
     elif "op" in event.fields:
         name = f"{event.name} {event.fields['op']}"
     by_host = event.name in BY_HOST
-    process = HOST if by_host or event.name == "run" else event.device
+    process = lane_of(event)
     thread = "runs" if event.name == "run" else "work" if by_host else "measured"
     thread = "copies" if event.name == "aside" else thread
     link = (event.name, event.plan, event.run, split) if event.run >= 0 else None
@@ -119,6 +133,14 @@ def _slice(event: Event, graphs: Sequence[Document], plans: Sequence[Document]) 
         {**fields_of(event), "device": event.device, "run": event.run},
         link,
     )
+
+
+def lane_of(event: Event) -> str:
+    """Returns where an event is shown: at its device, or at the host that did it."""
+    if event.name in ("run", "failed"):
+        return HOST
+    computer, slash, _ = event.device.rpartition("/")
+    return f"{computer}{slash}{HOST}" if event.name in BY_HOST else event.device
 
 
 def _names(ops: object) -> Sequence[object]:
@@ -181,8 +203,18 @@ def _complete(part: _Slice, pids: Mapping[str, int]) -> dict[str, object]:
 
 def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[str, object]]:
     """Yields two events for each arrow, inside the slices that it goes from and to."""
+    ends = [*_inside(slices), *_crossings(slices)]
+    for number, (kind, source, target) in enumerate(ends, 1):
+        begins = _end("s", number, kind, source, 0.01 if kind == "crossing" else 0.99, pids)
+        # a wait begins before its split ends, and a take before its send: the arrow goes to its end
+        target_end = _end("f", number, kind, target, 0.01 if kind == "copy" else 0.99, pids)
+        yield begins
+        yield {**target_end, "ts": max(begins["ts"], target_end["ts"]), "bp": "e"}
+
+
+def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
+    """Yields the arrows of copies and waits: kind, source and target."""
     splits = {part.link[1:]: part for part in slices if part.link and part.kind == "split"}
-    number = 0
     for part in slices:
         if part.link is None or part.kind not in ("copy", "wait"):
             continue
@@ -195,15 +227,25 @@ def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[
             if known is None:
                 continue
             source, target = part, known
-        if source is None:
-            continue
-        number += 1
-        kind = "fence" if part.kind == "wait" else "copy"
-        begins = _end("s", number, kind, source, 0.99, pids)
-        # a wait begins before its split ends: the arrow goes to its end
-        ends = _end("f", number, kind, target, 0.99 if kind == "fence" else 0.01, pids)
-        yield begins
-        yield {**ends, "ts": max(begins["ts"], ends["ts"]), "bp": "e"}
+        if source is not None:
+            yield "fence" if part.kind == "wait" else "copy", source, target
+
+
+def _crossings(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
+    """Yields the arrows of values that go from host to host."""
+    sends = {_crossing(p, "device", "to"): p for p in slices if p.link and p.kind == "send"}
+    for part in slices:
+        if part.link and part.kind == "take":
+            send = sends.get(_crossing(part, "of", "device"))
+            if send is not None:
+                yield "crossing", send, part
+
+
+def _crossing(part: _Slice, source: str, target: str) -> tuple[object, ...]:
+    """Returns what a send and its take have in common."""
+    assert part.link is not None
+    plan, run = part.link[1:3]
+    return plan, run, part.args.get("node"), part.args.get(source), part.args.get(target)
 
 
 def _end(

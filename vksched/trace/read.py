@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import VkschedError
 from .events import NAMES, Event
-from .schema import COLUMNS, FIELDS, FILE, FORMAT, Wrong, check
+from .schema import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS, Wrong, check
 
 MOST = 1 << 29
 """Characters of a file: those of over a million events."""
@@ -197,11 +197,11 @@ def _event(row: Sequence[Any], plans: Sequence[Mapping[str, Any]], at: int) -> E
     _in_range([plan], len(plans), f"{where}.plan", -1)
     if max(abs(start_s), abs(end_s)) > LONGEST_S:
         raise Wrong(f"expected seconds of at most {LONGEST_S:.0e} in {where}")
-    if plan >= 0 and name in ("submit", "copy", "wait", "split", "aside"):
+    if plan >= 0 and name in OF_SPLITS:
         splits = len(plans[plan]["splits"])
         nodes = len(plans[plan]["placements"])  # one for each
         _in_range([fields.get("node", -1)], nodes, f"{where}.node", -1)
         if not plans[plan]["decides"]:  # else each run has its own splits
-            _in_range([fields["split"]], splits, f"{where}.split", 0)
+            _in_range([fields.get("split", 0)], splits, f"{where}.split", 0)
             _in_range([fields.get("needed_by", -1)], splits, f"{where}.needed_by", -1)
     return Event(name, device, start_s, end_s, run, fields, plan)

@@ -162,6 +162,8 @@ FIELDS = {
     "wait": {"split": int, "needed_by": int},
     "split": {"split": int, "device_s": Either((None, float)), "observed_s": float},
     "aside": {"split": int, "way": str, "bytes": int, "device_s": Either((None, float))},
+    "send": {"split": int, "node": int, "bytes": int, "to": str},
+    "take": {"node": int, "bytes": int, "of": str, "needed_by": int},
     "prepare": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
     "free": {"bytes": int, "weight_bytes": int, "state_bytes": int, "resident_bytes": int},
     "plan": {"cause": str},
@@ -170,6 +172,8 @@ FIELDS = {
     "fault": {"error": str, "message": str, "during": str},
 }
 """Of events, those that readers rely on; docs/traces.md tells what they mean."""
+OF_SPLITS = ("submit", "copy", "wait", "split", "aside", "send", "take")
+"""Events that name splits and nodes of a plan."""
 EVENT = Row((str, str, float, float, int, int, dict))
 FILE = {
     "format": int,

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .value import Link, PlanTold, Span
 
+KINDS = ("split", "copy", "wait", "submit", "send", "take")
+
 
 def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
     """Returns the links within each run, of measured and of predicted spans for themselves."""
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
-        if span.run >= 0 and span.kind in ("split", "copy", "wait", "submit"):
+        if span.run >= 0 and span.kind in KINDS:
             groups[span.run, span.plan, span.row == "predicted"].append(number)
     out: list[Link] = []
     for (_, plan, _), group in groups.items():
@@ -28,8 +30,11 @@ def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
 
 def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -> Iterator[Link]:
     splits = {spans[n].split: n for n in group if spans[n].kind == "split"}
+    sends = {spans[n].between: n for n in group if spans[n].kind == "send"}
     for number in group:
         span = spans[number]
+        if span.kind == "take" and span.between in sends:
+            yield Link(sends[span.between], number, "copy", span.bytes, span.name)
         split = splits.get(span.split)
         if span.kind == "wait" and split is not None:
             yield Link(split, number, "fence")

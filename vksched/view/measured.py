@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..trace import Event
-from ..trace.perfetto import BY_HOST
+from ..trace.perfetto import BY_HOST, lane_of
 from ..units import format_bytes
 from .foreseen import name_of
-from .value import HOST, Lane, PlanTold, Span
+from .value import HOST, Between, Lane, PlanTold, Span
 
-LASTING = frozenset(("split", "aside", "copy", "wait", "submit"))
+LASTING = frozenset(("split", "aside", "copy", "wait", "submit", "send", "take"))
 """Events that are on their rows even where they took no time."""
 SHOWN = 6
 """Fields of an event in a tooltip."""
-KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "needed_by"))
+KNOWN = frozenset(("ops", "stats", "split", "node", "bytes", "op", "way", "needed_by", "to", "of"))
 
 
 def measured_spans(
@@ -41,7 +41,7 @@ class _Maker:
     def __init__(self, plans: Sequence[PlanTold], lanes: list[Lane]) -> None:
         self._plans = plans
         self._lanes = lanes
-        self._number = {lane.name: number for number, lane in enumerate(lanes)}
+        self._number = {lane.name: number for number, lane in enumerate(lanes)} | {"host": HOST}
         self._expected = [
             {part.split: part.end_s - part.start_s for part in p.foreseen if part.kind == "split"}
             for p in plans
@@ -71,7 +71,13 @@ class _Maker:
             size,
             expected_s,
             _told(event, size),
+            self._between(event, node),
         )
+
+    def _between(self, event: Event, node: int) -> Between | None:
+        if event.name == "send":
+            return node, event.device, str(event.fields.get("to"))
+        return (node, str(event.fields.get("of")), event.device) if event.name == "take" else None
 
     def _place(self, event: Event) -> tuple[int, str]:
         if event.name in ("run", "failed"):
@@ -79,7 +85,7 @@ class _Maker:
         if event.end_s <= event.start_s and event.name not in LASTING:
             return self._lane(event.device), "mark"
         if event.name in BY_HOST:
-            return HOST, "host"
+            return self._lane(lane_of(event)), "host"
         return self._lane(event.device), "aside" if event.name == "aside" else "work"
 
     def _lane(self, device: str) -> int:
@@ -99,6 +105,9 @@ class _Maker:
         if event.name == "copy":
             way = "from" if event.fields.get("way") == "out" else "to"
             return f"copy {value} {way} {event.device}" if value else f"copy for split {split}"
+        if event.name in ("send", "take"):
+            of, to = (str(event.fields.get(key, "")) for key in ("of", "to"))
+            return f"send {value} to {to}" if event.name == "send" else f"take {value} of {of}"
         if event.name == "aside":
             return f"copies {event.fields.get('way', '')} of split {split}"
         if event.name in ("wait", "submit") and split >= 0:

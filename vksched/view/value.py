@@ -29,13 +29,18 @@ HOST = 0
 """The lane of the host; devices follow."""
 
 
+Between = tuple[int, str, str]
+"""A value that goes from host to host: its node, and the lanes of both."""
+
+
 class Span(NamedTuple):
     """Something that took time, or is predicted to.
 
     lane: its number; row: one of ROWS. kind: "run", "copy", "wait", "step", "split", "aside", "op",
     or the name of any other event. start_s, end_s: seconds from the origin. run, plan, split, node:
     which ones, -1 for none. bytes: that a copy moves. expected_s: what the plan expected of a
-    measured span; None where it says nothing. told: what else there is to say.
+    measured span; None where it says nothing. told: what else there is to say. between: of a
+    send or take.
     """
 
     lane: int
@@ -51,6 +56,7 @@ class Span(NamedTuple):
     bytes: int = 0
     expected_s: float | None = None
     told: str = ""
+    between: Between | None = None
 
     @property
     def seconds(self) -> float:

@@ -127,7 +127,7 @@ def run_once(cluster: Cluster, caller: Part, run: RunKey, x: NDArray) -> list[ND
         cluster.hosts[name].start(run, feeds, told)
     out = walk(caller, run, {}, cluster.nodes.mail)
     for name in cluster.parts:
-        stats = cluster.hosts[name].finish(run, WAIT_S)
+        stats = cluster.hosts[name].finish(run, WAIT_S).stats
         assert (stats.run, stats.seconds) == (run.ticket, 0.5)
     assert told.errors == []
     return out
@@ -251,8 +251,8 @@ def test_a_node_that_tells_times_of_no_split_is_lost(cluster: Cluster, split: in
     cluster.prepare(plan)
     run, node = RunKey(1, 0, 0), cluster.hosts["node1"]
     stats = RunStats(0, 0.5, 1, 2, 3, 4, 5, (SplitStats(split, "null:0", 1, 0.5),))
-    cluster.walkers["node1"][0].caller.done(run, stats)
-    with pytest.raises(HostLost, match="expected times of splits of plan 1"):
+    cluster.walkers["node1"][0].caller.done(run, stats, ())
+    with pytest.raises(HostLost, match="expected times of splits of the plan"):
         while True:
             node.channel.ask("clock", {}, (), WAIT_S)
 

@@ -11,6 +11,7 @@ from memory_hosts import lost
 from vksched.errors import HostLost, RunAborted
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.sending import SMALL_BYTES, Sending
+from vksched.trace.events import SystemClock
 from vksched.types import NDArray
 
 WAIT_S = 30.0
@@ -48,7 +49,7 @@ class Gated:
 
 def test_a_slow_host_delays_neither_the_walk_nor_other_hosts() -> None:
     post = Gated()
-    out = Sending(post, 2)
+    out = Sending(post, 2, SystemClock())
     out.send(RUN, 0, "slow", LARGE, False)
     out.send(RUN, 1, "quick", LARGE, False)
     out.send(RUN, 2, "quick", LARGE[:8], False)  # small: it has left by now
@@ -62,7 +63,7 @@ def test_a_slow_host_delays_neither_the_walk_nor_other_hosts() -> None:
 
 def test_a_value_that_cannot_be_sent_ends_the_run_with_the_reason() -> None:
     post = Gated()
-    out = Sending(post, 2)
+    out = Sending(post, 2, SystemClock())
     out.send(RUN, 0, "lost", LARGE, False)
     assert post.aborted.wait(WAIT_S)  # who waits for a value is woken
     with pytest.raises(HostLost):

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+import vksched as vs
 from vksched.errors import DeviceError
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
@@ -25,10 +26,12 @@ from vksched.runtime.remote.told import (
     Told,
     devices_document,
     devices_of,
+    events_seen,
     named,
+    ran_document,
+    ran_of,
+    renumbered,
     seen_from,
-    stats_document,
-    stats_of,
 )
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.schema import Wrong
@@ -85,9 +88,9 @@ STATS = RunStats(
 
 
 def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
-    again = stats_of(stats_document(STATS))
+    again = ran_of(ran_document(STATS))[0]
     assert again == STATS
-    seen = seen_from(again, "node1", 4.0)
+    seen = seen_from(again, "node1", lambda there_s: there_s - 4.0)
     assert seen.start_s == 6.0 and seen.spans == (("wait", 0, 6.5, 7.0),)
     assert [split.device for split in seen.splits] == ["node1/vulkan:0", "node1/cpu"]
     assert (seen.splits[0].begin_s, seen.splits[0].end_s) == (6.0, 7.0)
@@ -96,7 +99,7 @@ def test_stats_come_back_and_are_seen_by_the_callers_clock() -> None:
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"[" * 100_000, b"\xff", b'["x"]'])
 def test_what_is_no_stats_is_refused(text: bytes) -> None:
     with pytest.raises(Wrong):
-        stats_of(text)
+        ran_of(text)
     with pytest.raises(DeviceError, match="the devices of node1"):
         devices_of(text if text != b"[]" else b"[1]", "node1")
 
@@ -112,3 +115,37 @@ def test_devices_come_back_with_the_names_of_their_host() -> None:
     renamed = named(told[0].spec, "node1")
     assert renamed.name == "node1/vulkan:0"
     assert named(renamed, "") == renamed
+
+
+EVENTS = (
+    vs.Event("split", "vulkan:0", 10.0, 11.0, 7, {"split": 0, "device_s": None, "observed_s": 1.0}),
+    vs.Event("send", "host", 11.0, 12.0, 7, {"split": 0, "node": 3, "bytes": 9, "to": "host"}),
+    vs.Event("take", "host", 9.0, 9.5, 7, {"node": 3, "bytes": 9, "of": "n/host", "needed_by": -1}),
+)
+
+
+def test_events_come_back_and_get_the_names_and_numbers_of_the_whole_plan() -> None:
+    _, events = ran_of(ran_document(STATS, EVENTS))
+    assert [(e.name, e.device, e.start_s, e.fields) for e in events] == [
+        (e.name, e.device, e.start_s, e.fields) for e in EVENTS
+    ]
+    seen = [renumbered(e, [5], "node1") for e in events_seen(events, lambda there_s: there_s - 9)]
+    assert [e.device for e in seen] == ["node1/vulkan:0", "node1/host", "node1/host"]
+    assert [e.fields.get("split") for e in seen] == [5, 5, None]
+    assert seen[2].fields["needed_by"] == -1 and (seen[2].start_s, seen[2].end_s) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        vs.Event("run", "host", 0.0, 1.0),
+        vs.Event("evil", "host", 0.0, 1.0),
+        vs.Event("send", "host", 0.0, 1.0, fields={"split": 0, "node": "x", "bytes": 1, "to": ""}),
+        vs.Event("submit", "host", 0.0, 1.0),
+    ],
+)
+def test_events_that_are_none_of_a_run_are_refused(event: vs.Event) -> None:
+    with pytest.raises(Wrong):
+        _, rows = json.loads(ran_document(STATS, EVENTS[:1]))
+        rows[0][0], rows[0][-1] = event.name, dict(event.fields)
+        ran_of(json.dumps([json.loads(ran_document(STATS))[0], rows]).encode())

@@ -14,6 +14,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -29,13 +30,14 @@ from ...machine.links import Link
 from ...ops.core.late import ORIGINS
 from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Send
-from ...trace.events import Clock
+from ...trace.events import Clock, Event
 from ...trace.schema import Wrong, check
 from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..stats import RunStats
 from .arrays import typed_payload
 from .channel import Channel, Payload
+from .clocks import OtherClock
 from .devices import RemoteDevice
 from .folders import file_document
 from .hello import exchange, hello, require_equal
@@ -43,17 +45,20 @@ from .inbox import run_of
 from .mail import CONNECT_S, Mail
 from .measuring import measure_link
 from .messages import Message
-from .ports import RunKey
+from .ports import Ran, RunKey
 from .refusals import again, error_of
 from .secure import Security, place_of, place_text
 from .session import Documents
 from .stream import Closed
 from .telling import Telling
-from .told import Told, devices_of, seen_from, stats_of
+from .told import Told, devices_of, events_seen, ran_of, require_of, seen_from
 
 ANSWER_S = 30.0
 PREPARE_S = 600.0
 CLOCK_TRIES = 8
+"""When a node is connected."""
+CLOCK_S = 2.0
+"""Between two questions after that."""
 
 
 class Nodes:
@@ -67,6 +72,8 @@ class Nodes:
         self._names = itertools.count()
         self._state_names: dict[object, str] = {}
         self._owner = Owner()
+        self._closed = threading.Event()
+        self._clocks: threading.Thread | None = None
         self._lock = threading.Lock()
 
     def connect(self, address: str, timeout_s: float = CONNECT_S) -> Node:
@@ -105,6 +112,12 @@ class Nodes:
             raise
         self.mail.regain(name)
         node.begin(Channel(stream, name, node))
+        with self._lock:
+            if self._clocks is None and not self._closed.is_set():
+                self._clocks = threading.Thread(
+                    target=self._watch_clocks, name="vksched-clocks", daemon=True
+                )
+                self._clocks.start()
         return node
 
     def hosts(self, names: Iterable[str]) -> dict[str, list[str]]:
@@ -115,10 +128,22 @@ class Nodes:
 
     def close(self) -> None:
         """Ends all connections; what this caller had on the nodes is freed there."""
+        self._closed.set()
         with self._lock:
-            nodes = list(self._nodes.values())
+            nodes, clocks = list(self._nodes.values()), self._clocks
         for each in nodes:
             each.close()
+        if clocks is not None:
+            clocks.join()
+
+    def _watch_clocks(self) -> None:
+        """Asks all nodes again and again what their clocks show."""
+        while not self._closed.wait(CLOCK_S):
+            with self._lock:
+                nodes = [node for node in self._nodes.values() if node.error is None]
+            for node in nodes:
+                with suppress(HostLost, DeviceTimeout):  # who needs it hears of it
+                    node.measure_clock()
 
     def state_name(self, key: object) -> str:
         """Returns the name of a state in messages."""
@@ -149,6 +174,7 @@ class _Run:
     failed: Callable[[BaseException], None]
     is_ready: bool = False
     stats: RunStats | None = None
+    events: tuple[Event, ...] = ()
     error: BaseException | None = None
     torn: frozenset[int] | None = None
 
@@ -172,7 +198,7 @@ class Node:
         self._prepared: dict[int, _Prepared] = {}
         self._told: dict[str, Told] = {}
         self._stale = True
-        self._ahead_s = 0.0
+        self._clock = OtherClock()
         self.devices: tuple[RemoteDevice, ...] = ()
 
     def begin(self, channel: Channel) -> None:
@@ -181,7 +207,8 @@ class Node:
         channel.start()
         try:
             self._ask_specs()
-            self._ahead_s = self._measure_clock()
+            for _ in range(CLOCK_TRIES):
+                self.measure_clock()
         except BaseException:
             self.close()
             raise
@@ -227,7 +254,8 @@ class Node:
         Raises:
             HostLost: it cannot, or does not answer.
         """
-        self.channel.ask("reach", {"host": host, "hosts": self._nodes.hosts}, (), ANSWER_S)
+        fields = {"host": host, "hosts": self._nodes.hosts([host])}
+        self.channel.ask("reach", fields, (), ANSWER_S)
 
     # -- ports.Host --------------------------------------------------------------------------------
 
@@ -279,7 +307,11 @@ class Node:
             self.channel.ask("weight", fields, weights[name], PREPARE_S)
 
     def start(
-        self, run: RunKey, feeds: Mapping[int, NDArray], failed: Callable[[BaseException], None]
+        self,
+        run: RunKey,
+        feeds: Mapping[int, NDArray],
+        failed: Callable[[BaseException], None],
+        traced: bool = False,
     ) -> None:
         part = self._prepared[run.plan].part
         types = part.plan.graph.nodes
@@ -288,7 +320,8 @@ class Node:
             channel = self.channel
             self._runs[run] = _Run(failed)
         try:
-            channel.tell("start", run._asdict(), list(typed_payload(pairs)))
+            fields = {**run._asdict(), "traced": traced}
+            channel.tell("start", fields, list(typed_payload(pairs)))
         except BaseException:
             with self._changed:
                 self._runs.pop(run, None)
@@ -300,12 +333,16 @@ class Node:
     def commit(self, run: RunKey) -> None:
         self.channel.tell("commit", run._asdict())
 
-    def finish(self, run: RunKey, timeout_s: float) -> RunStats:
+    def finish(self, run: RunKey, timeout_s: float) -> Ran:
         found = self._wait(run, lambda found: found.stats is not None, timeout_s, "done")
         with self._changed:
             self._runs.pop(run, None)
         assert found.stats is not None
-        return seen_from(found.stats, self.name, self._ahead_s)
+        now_s = self._nodes.clock.now()
+        seen = self._clock.seen(now_s)
+        stats = seen_from(found.stats, self.name, seen.own_s)
+        events = events_seen(found.events, seen.own_s)
+        return Ran(stats, events, seen.within_s(stats.start_s, now_s))
 
     def abort(self, run: RunKey) -> None:
         try:
@@ -360,12 +397,11 @@ class Node:
         elif message.kind == "ready":
             self._note(run_of(fields), is_ready=True)
         elif message.kind == "done":
-            run, stats = run_of(fields), stats_of(bytes(message.payload or b""))
+            run, (stats, events) = run_of(fields), ran_of(bytes(message.payload or b""))
             prepared = self._prepared.get(run.plan)
-            splits = {s.split for s in stats.splits} | {at for _, at, _, _ in stats.spans}
-            if prepared is not None and not splits <= set(range(len(prepared.part.numbers))):
-                raise Wrong(f"expected times of splits of plan {run.plan}, got {sorted(splits)}")
-            self._note(run, stats=stats)
+            if prepared is not None:
+                require_of(prepared.part, stats, events)
+            self._note(run, stats=stats, events=events)
         elif message.kind == "failed":
             torn = None if fields["torn"] is None else frozenset(fields["torn"])
             self._note(run_of(fields), error=error_of(fields), torn=torn)
@@ -416,12 +452,12 @@ class Node:
         told = devices_of(bytes(answer.payload or b""), self.name)
         self._told = {each.spec.name: each for each in told}
 
-    def _measure_clock(self) -> float:
-        """Returns how far the node's clock is ahead of the caller's: the best of a few tries."""
-        found: list[tuple[float, float]] = []
-        for _ in range(CLOCK_TRIES):
-            before_s = self._nodes.clock.now()
-            now_s = self.channel.ask("clock", {}, (), ANSWER_S).fields["now_s"]
-            after_s = self._nodes.clock.now()
-            found.append((after_s - before_s, now_s - (before_s + after_s) / 2))
-        return min(found)[1]
+    def measure_clock(self) -> None:
+        """Asks what the node's clock shows.
+
+        Raises:
+            HostLost, DeviceTimeout: it does not answer.
+        """
+        before_s = self._nodes.clock.now()
+        now_s = self.channel.ask("clock", {}, (), ANSWER_S).fields["now_s"]
+        self._clock.note(before_s, now_s, self._nodes.clock.now())

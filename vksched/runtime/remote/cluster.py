@@ -26,15 +26,18 @@ from ...plan.make.parts import cut
 from ...plan.parts import Part
 from ...plan.plan import Plan
 from ...plan.value import HOST
-from ...trace import Trace
+from ...trace import Event, GatheredTrace, Trace
+from ...trace.schema import OF_SPLITS
 from ...types import NDArray, Progress
+from ...units import format_seconds
 from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all, guarded
 from ..device import Closing, Device
 from ..record import Observers, RunRecord
 from ..stats import RunStats
 from .blame import Blame
 from .part import PartExecutor
-from .ports import Host, Post, RunKey
+from .ports import Host, Post, Ran, RunKey
+from .told import renumbered
 
 NUMBERS = itertools.count()
 """Of plans over several hosts, for the hosts of this process."""
@@ -43,14 +46,15 @@ NUMBERS = itertools.count()
 @dataclass(slots=True)
 class _Run:
     """A run under way. results: since hosts commit. done: the times of the hosts that are done.
-    over: hosts that have nothing of it under way any more.
+    over: hosts that have nothing of it under way any more. events: of the own part.
     """
 
     key: RunKey
     blame: Blame = field(default_factory=Blame)
     results: Results | None = None
     started: list[str] = field(default_factory=list)
-    done: dict[str, RunStats] = field(default_factory=dict)
+    done: dict[str, Ran] = field(default_factory=dict)
+    events: Sequence[Event] = ()
     over: set[str] = field(default_factory=set)
 
 
@@ -83,7 +87,8 @@ class ClusterExecutor(Carrier):
         self._limit_s = timeout_s * (1 + len(plan.splits))
         self._input_bytes = _input_bytes(plan)
         here = [d for d in devices if host_of(d.name) == CALLER]
-        about = here, post, Trace(trace.clock, []), timeout_s, progress
+        self._gathered = GatheredTrace(trace.clock)
+        about = here, post, self._gathered, timeout_s, progress
         self._own = PartExecutor(own, *about, number=number)
         try:
             self._prepare_hosts(guarded(progress) if progress is not None else None)
@@ -124,7 +129,8 @@ class ClusterExecutor(Carrier):
             for name, host in self._hosts.items():
                 wanted = {node: feeds[node] for node in self._parts[name].inputs}
                 self._start(run, host, wanted)
-            results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
+            with self._gathered.gathering(self._trace.active) as run.events:
+                results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
         except CommitFailed as failed:
             self._finish(run)
             run.blame.add(CALLER, failed.cause)
@@ -138,6 +144,7 @@ class ClusterExecutor(Carrier):
                 raise self._torn(run, run.results, frozenset(own)) from raised
             self._give_up(run, interrupted=not isinstance(raised, Exception))
             cause = self._take_blame(run)
+            self._reporter.tell_events(record.number, self._events(run))
             self._tell_failed(record, start, cause)
             if cause is raised:
                 raise
@@ -146,7 +153,7 @@ class ClusterExecutor(Carrier):
         if run.blame.any:
             raise self._torn(run, results, frozenset())
         assert results.ran is not None
-        run.done[CALLER] = results.ran[1]
+        run.done[CALLER] = Ran(results.ran[1])
         stats = self._merge(run, record, start, self._trace.clock.now())
         results.ran = self.last_run = self.plan, stats
         return results
@@ -154,7 +161,8 @@ class ClusterExecutor(Carrier):
     def _start(self, run: _Run, host: Host, feeds: Mapping[int, NDArray]) -> None:
         run.started.append(host.name)
         try:
-            host.start(run.key, feeds, partial(self._heard, run, host.name))
+            failed = partial(self._heard, run, host.name)
+            host.start(run.key, feeds, failed, self._trace.active)
         except Exception as error:
             run.started.remove(host.name)
             if isinstance(error, DeviceError):
@@ -296,14 +304,14 @@ class ClusterExecutor(Carrier):
     def _merge(self, run: _Run, record: RunRecord, start: float, end: float) -> RunStats:
         """Returns what the run cost on all hosts, with the numbers of the whole plan."""
         splits, spans = [], []
-        for name, stats in run.done.items():
+        for name, (stats, *_) in run.done.items():
             numbers = self._parts[name].numbers
             devices = [self.plan.machine.devices[self.plan.splits[n].device].name for n in numbers]
             splits += [
                 s._replace(split=numbers[s.split], device=devices[s.split]) for s in stats.splits
             ]
             spans += [(kind, numbers[at], a, b) for kind, at, a, b in stats.spans]
-        parts = run.done.values()
+        parts = [ran.stats for ran in run.done.values()]
         merged = RunStats(
             record.number,
             end - start,
@@ -311,13 +319,24 @@ class ClusterExecutor(Carrier):
             sum(stats.waits for stats in parts),
             self.plan.crossing_bytes,
             self._input_bytes,
-            run.done[CALLER].output_bytes,
+            run.done[CALLER].stats.output_bytes,
             tuple(sorted(splits)),
             start,
             tuple(sorted(spans, key=lambda span: span[2:])),
         )
-        self._reporter.tell(merged)
+        self._reporter.tell(merged, self._events(run), _clocks(run.done))
         return merged
+
+    def _events(self, run: _Run) -> list[Event]:
+        """Returns what has happened on all hosts, as far as they have told, in order."""
+        told = {name: ran.events for name, ran in run.done.items()} | {CALLER: run.events}
+        found = [
+            renumbered(event, self._parts[name].numbers, name)
+            for name, events in told.items()
+            for event in events
+            if event.name in OF_SPLITS
+        ]
+        return sorted(found, key=lambda event: event.end_s)
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -342,6 +361,12 @@ class _Later:
 
     def close(self) -> None:
         close_all(self._free())
+
+
+def _clocks(done: Mapping[str, Ran]) -> str:
+    """Returns in words how well the clocks of other hosts are known."""
+    others = {name: ran.within_s for name, ran in done.items() if name != CALLER}
+    return ", ".join(f"{name} within {format_seconds(s)}" for name, s in others.items())
 
 
 def _known(hosts: Mapping[str, Host], name: str) -> Host:

@@ -84,7 +84,7 @@ MESSAGES: dict[str, Form] = {
     "weight": Form({"plan": int, "hash": str}, ARRAY_BYTES, _NOTHING),
     "prepare": Form({"plan": int, "hosts_bytes": int}, DOCUMENT_BYTES, _NOTHING),
     "retire": Form({"plan": int}),
-    "start": Form(RUN, ARRAY_BYTES),
+    "start": Form({**RUN, "traced": bool}, ARRAY_BYTES),
     "commit": Form(RUN),
     "abort": Form(RUN),
     "add": Form({"device": str, "keys": [str], "arrays": [ARRAY]}, ARRAY_BYTES, _NOTHING),

@@ -16,16 +16,19 @@ from dataclasses import dataclass, field
 from threading import TIMEOUT_MAX
 
 from ...errors import DeviceError, RunAborted
+from ...machine.hosts import on
 from ...plan.parts import Part, Send, Take
 from ...plan.value import HOST
-from ...trace import Trace
+from ...trace import Event, Trace
+from ...trace.perfetto import HOST as HOST_LANE
 from ...types import NDArray, Progress, numpy_dtype
 from ..carrier import Results, Retired
 from ..device import Closing, Device
 from ..executor import Executor
 from ..record import Observers, RunRecord
+from ..stats import HostSpan
 from .ports import Post, RunKey
-from .sending import Sending
+from .sending import Sending, Sent
 
 Agree = Callable[[Results], None]
 """Is given the results of this part; waits until states may be written, or raises."""
@@ -65,7 +68,7 @@ class PartExecutor(Executor):
         super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
         self._outputs = self._outputs[: part.results]
         targets = {step.host for step in part.walk() if isinstance(step, Send)}
-        self._sending = Sending(post, len(targets))
+        self._sending = Sending(post, len(targets), trace.clock)
 
     def carry(
         self,
@@ -102,6 +105,9 @@ class PartExecutor(Executor):
     def _agree(self, run: RunRecord, results: Results) -> None:
         asked = self._asked[run.slot]
         self._sending.wait(asked.key)
+        if self._trace.active:
+            for each in self._sending.sent(asked.key):
+                self._tell_sent(run, each)
         asked.agree(results)
 
     def _cross(self, run: RunRecord, split_id: int) -> None:
@@ -112,7 +118,7 @@ class PartExecutor(Executor):
         unsent += [step for step in steps if isinstance(step, Send)]
         for step in steps:
             if isinstance(step, Take):
-                self._take(run, step)
+                self._take(run, step, split_id)
         if split_id == len(self._before_commits):
             while unsent:
                 self._send(run, unsent.popleft(), alone=not unsent)
@@ -138,17 +144,35 @@ class PartExecutor(Executor):
         self._sending.send(key, step.value, step.host, array, alone)
         self._fetched(run, step.split, step.value, array, start, HOST)
 
-    def _take(self, run: RunRecord, step: Take) -> None:
+    def _tell_sent(self, run: RunRecord, each: Sent) -> None:
+        about = {"split": self._makers[each.value], "to": on(each.host, HOST_LANE)}
+        self._tell_crossing(("send", each.value, each.start_s, each.end_s), run, about)
+
+    def _tell_crossing(
+        self, crossing: HostSpan, run: RunRecord, about: Mapping[str, object]
+    ) -> None:
+        name, value, start_s, end_s = crossing
+        size = self.plan.graph.nodes[value].type.device_bytes
+        fields = {"node": value, "bytes": size, **about}
+        self._trace.emit(Event(name, HOST_LANE, start_s, end_s, run.number, fields, self.number))
+
+    def _take(self, run: RunRecord, step: Take, position: int) -> None:
         type_ = self.plan.graph.nodes[step.value].type
         limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
-        asked = self._asked[run.slot]
+        asked, start = self._asked[run.slot], self._trace.clock.now()
         while asked.unsent and not self._post.came(asked.key, step.value, step.host):
             self._send(run, asked.unsent.popleft())
+            start = self._trace.clock.now()
         try:
             array = self._post.take(asked.key, step.value, step.host, limit_s)
         except RunAborted:
             self._sending.require(asked.key)
             raise
+        if self._trace.active:
+            needed_by = position if position < len(self._before_commits) else HOST
+            about = {"of": on(step.host, HOST_LANE), "needed_by": needed_by}
+            crossing = "take", step.value, start, self._trace.clock.now()
+            self._tell_crossing(crossing, run, about)
         if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
             name = self.plan.graph.nodes[step.value].name
             error = DeviceError(

@@ -14,10 +14,11 @@ run. `PartHost` in served.py carries parts out on the side of a host; who moves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ...plan.parts import Part
+from ...trace import Event
 from ...types import NDArray, Progress
 from ..stats import RunStats
 
@@ -30,6 +31,16 @@ class RunKey(NamedTuple):
     plan: int
     slot: int
     ticket: int
+
+
+class Ran(NamedTuple):
+    """What a host tells of a run that is done there, as `Caller.done` is told, but by the caller's
+    clock. within_s: by how much its times may be off.
+    """
+
+    stats: RunStats
+    events: Sequence[Event] = ()
+    within_s: float = 0.0
 
 
 class Post(Protocol):
@@ -71,8 +82,11 @@ class Caller(Protocol):
     def ready(self, run: RunKey) -> None:
         """All but the commits is done. Told only where the part has commits."""
 
-    def done(self, run: RunKey, stats: RunStats) -> None:
-        """The part is done. stats: splits by their numbers in the part, times by its own clock."""
+    def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
+        """The part is done. stats, events: splits by their numbers in the part, devices by their
+        names there, times by its own clock. events: none, unless the run was started with some
+        wanted.
+        """
 
     def failed(self, run: RunKey, error: BaseException) -> None:
         """The part has failed, and nothing of it is under way. Of a DeviceError, `device` is the
@@ -97,12 +111,17 @@ class Host(Protocol):
         """
 
     def start(
-        self, run: RunKey, feeds: Mapping[int, NDArray], failed: Callable[[BaseException], None]
+        self,
+        run: RunKey,
+        feeds: Mapping[int, NDArray],
+        failed: Callable[[BaseException], None],
+        traced: bool = False,
     ) -> None:
         """Starts a part's run and does not wait; the arrays may not change before `finish`.
 
         feeds: the inputs of `Part.inputs`, by node. failed: is called once, on any thread, as soon
-        as it is known that the part has failed or its host is lost; it must not wait.
+        as it is known that the part has failed or its host is lost; it must not wait. traced:
+        whether events are wanted.
 
         Raises:
             HostLost.
@@ -118,9 +137,9 @@ class Host(Protocol):
     def commit(self, run: RunKey) -> None:
         """Has a part that is ready write its states; does not wait. It may be said twice."""
 
-    def finish(self, run: RunKey, timeout_s: float) -> RunStats:
-        """Waits until the part is done, and returns its times, by the caller's clock. After a
-        DeviceTimeout one may wait again.
+    def finish(self, run: RunKey, timeout_s: float) -> Ran:
+        """Waits until the part is done, and returns its times. After a DeviceTimeout one may wait
+        again.
 
         Raises:
             HostLost. DeviceTimeout: it says nothing. What `Caller.failed` was told there.

@@ -11,7 +11,9 @@ waits for nothing any more. Examples: tests/runtime/remote/test_sending.py.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
 
+from ...trace import Clock
 from ...types import NDArray
 from .ports import Post, RunKey
 
@@ -20,14 +22,24 @@ SMALL_BYTES = 1 << 16
 MOST_THREADS = 32
 
 
+class Sent(NamedTuple):
+    """A value that was sent, and when, in seconds of the scheduler's clock."""
+
+    value: int
+    host: str
+    start_s: float
+    end_s: float
+
+
 class Sending:
     """Values of all runs of one part. hosts: how many it sends to."""
 
-    def __init__(self, post: Post, hosts: int) -> None:
-        self._post = post
+    def __init__(self, post: Post, hosts: int, clock: Clock) -> None:
+        self._post, self._clock = post, clock
         self._threads = ThreadPoolExecutor(max(1, min(hosts, MOST_THREADS)), "vksched-send")
         self._under_way: dict[RunKey, list[Future[None]]] = {}
         self._failures: dict[RunKey, BaseException] = {}
+        self._sent: dict[RunKey, list[Sent]] = {}
 
     def send(self, run: RunKey, value: int, host: str, array: NDArray, alone: bool) -> None:
         """Sends a value; it must not change before `wait`. alone: the walk has nothing else to do.
@@ -36,7 +48,7 @@ class Sending:
             What `Post.send` does, also of values before this one.
         """
         if alone or array.nbytes <= SMALL_BYTES:
-            self._post.send(run, value, host, array)
+            self._post_value(run, value, host, array)
             return
         sent = self._threads.submit(self._send, run, value, host, array)
         self._under_way.setdefault(run, []).append(sent)
@@ -63,6 +75,11 @@ class Sending:
         """Forgets a run, of which nothing is under way."""
         self._under_way.pop(run, None)
         self._failures.pop(run, None)
+        self._sent.pop(run, None)
+
+    def sent(self, run: RunKey) -> list[Sent]:
+        """Returns what was sent of a run until now."""
+        return list(self._sent.get(run, ()))
 
     def close(self) -> None:
         """Ends the threads, once no run is under way."""
@@ -70,7 +87,12 @@ class Sending:
 
     def _send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
         try:
-            self._post.send(run, value, host, array)
+            self._post_value(run, value, host, array)
         except BaseException as error:
             self._failures.setdefault(run, error)
             self._post.abort(run)
+
+    def _post_value(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+        start_s = self._clock.now()
+        self._post.send(run, value, host, array)
+        self._sent.setdefault(run, []).append(Sent(value, host, start_s, self._clock.now()))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from ...errors import DeviceError, PlanError, RunAborted
 from ...machine.hosts import on
 from ...plan.parts import Part
-from ...trace import Trace
+from ...trace import GatheredTrace, Trace
 from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..device import Device
@@ -51,7 +51,7 @@ class PartHost:
         self._devices = {device.name: device for device in devices}
         self._post = post
         self._caller = caller
-        self._trace = trace
+        self._trace = GatheredTrace(trace.clock)
         self._timeout_s = timeout_s
         self._plans: dict[int, _Served] = {}
         self._closed = False
@@ -102,7 +102,7 @@ class PartHost:
             found.append(device)
         return found
 
-    def start(self, run: RunKey, feeds: Mapping[int, NDArray]) -> None:
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
         """Starts a run on a thread of its part; see `Host.start`."""
         with self._lock:
             served = self._plans.get(run.plan)
@@ -114,7 +114,7 @@ class PartHost:
             error = PlanError(f"[run] expected a plan that is ready and a free slot, got {run}")
             self._caller.failed(run, error)
             return
-        served.threads.submit(self._carry, served, run, feeds)
+        served.threads.submit(self._carry, served, run, feeds, traced)
 
     def commit(self, run: RunKey) -> None:
         """Has a run that is ready write its states."""
@@ -157,7 +157,9 @@ class PartHost:
             served = self._plans.get(run.plan)
             return served.runs.get(run) if served is not None else None
 
-    def _carry(self, served: _Served, run: RunKey, feeds: Mapping[int, NDArray]) -> None:
+    def _carry(
+        self, served: _Served, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
+    ) -> None:
         """Carries a run out and tells the caller how it ended; by then the slot is free again."""
         executor, here = served.executor, served.runs[run]
 
@@ -169,14 +171,15 @@ class PartHost:
                 raise RunAborted(f"[run] run {run.ticket} of plan {run.plan} was given up")
 
         try:
-            ran = executor.carry(run, feeds, agree).ran
+            with self._trace.gathering(traced) as events:
+                ran = executor.carry(run, feeds, agree).ran
         except BaseException as error:
             self._forget(served, run)
             self._caller.failed(run, _named(executor.why(error), executor.part.host))
         else:
             assert ran is not None
             self._forget(served, run)
-            self._caller.done(run, ran[1])
+            self._caller.done(run, ran[1], events)
 
     def _forget(self, served: _Served, run: RunKey) -> None:
         with self._lock:

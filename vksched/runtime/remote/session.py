@@ -23,7 +23,7 @@ from ...errors import DeviceError, HostLost, VkschedError
 from ...ops.core.late import Held
 from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Take
-from ...trace import warn
+from ...trace import Event, warn
 from ...trace.events import Clock
 from ...trace.schema import Wrong, check
 from ...types import NDArray, Progress, TensorType
@@ -44,7 +44,7 @@ from .refusals import fields_of
 from .secure import Security
 from .spares import Spares
 from .stream import Stream
-from .told import Told, devices_document, stats_document
+from .told import Told, devices_document, ran_document
 
 THREADS = 8
 Answer = tuple[Fields, Payload]
@@ -62,7 +62,7 @@ class Served(Protocol):
 
     def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None: ...
 
-    def start(self, run: RunKey, feeds: Mapping[int, NDArray]) -> None: ...
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None: ...
 
     def commit(self, run: RunKey) -> None: ...
 
@@ -179,7 +179,8 @@ class Session:
                 raise Wrong(f"expected the inputs of a run, got those of {run}")
             payload = self._spares.lend(run[:2], message.payload or memoryview(b""))
             arrays = typed_arrays(types, payload)
-            self._served.start(run, dict(zip(part.inputs, arrays, strict=True)))
+            feeds = dict(zip(part.inputs, arrays, strict=True))
+            self._served.start(run, feeds, fields["traced"])
         elif message.kind == "commit":
             self._served.commit(run_of(fields))
         elif message.kind == "abort":
@@ -400,9 +401,9 @@ class _Telling:
         with suppress(HostLost):
             self._channel.tell("ready", run._asdict())
 
-    def done(self, run: RunKey, stats: RunStats) -> None:
+    def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
         with suppress(HostLost):
-            self._channel.tell("done", run._asdict(), [stats_document(stats)])
+            self._channel.tell("done", run._asdict(), [ran_document(stats, events)])
 
     def failed(self, run: RunKey, error: BaseException) -> None:
         torn = sorted(error.devices) if isinstance(error, CommitFailed) else None

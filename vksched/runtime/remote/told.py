@@ -1,6 +1,6 @@
 """Told: what hosts tell of runs and of themselves, as plain data, checked by those who read it.
 
-    RunStats --stats_document--> bytes --stats_of--> RunStats          devices: specs and links
+    RunStats, events --ran_document--> bytes --ran_of--> again          devices: specs and links
 
 Examples: tests/runtime/remote/test_told.py.
 """
@@ -8,7 +8,7 @@ Examples: tests/runtime/remote/test_told.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,14 +16,23 @@ from ...errors import DeviceError, PlanError
 from ...machine.hosts import on
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec, spec_as_dict, spec_from_dict
+from ...plan.parts import Part
+from ...plan.value import HOST
+from ...trace import Event
 from ...trace.plain import number_of, plain
-from ...trace.schema import NUMBER, Either, Row, Wrong, check
+from ...trace.schema import FIELDS, NUMBER, OF_SPLITS, Either, Row, Wrong, check
 from ..stats import RunStats, SplitStats
 
 _MAYBE = Either((None, float))
 _SPLIT = Row((int, str, int, float, _MAYBE, float, float))
 _SPAN = Row((str, int, float, float))
+OwnTime = Callable[[float], float]
+"""Returns what the caller's clock showed when that of a host showed so much."""
+_EVENT = Row((str, str, float, float, dict))
 _STATS = Row((int, float, int, int, int, int, int, [_SPLIT], float, [_SPAN]))
+_RAN = Row((_STATS, [_EVENT]))
+AT = ("split", "needed_by")
+"""Fields of events that name splits."""
 _LINK = {"bytes_per_s": NUMBER, "latency_s": NUMBER}
 _DEVICES = [{"spec": dict, "link": Either((None, _LINK))}]
 
@@ -36,35 +45,80 @@ class Told:
     link: Link | None
 
 
-def stats_document(stats: RunStats) -> bytes:
-    """Returns what a run cost as bytes."""
-    return json.dumps(stats, separators=(",", ":"), allow_nan=False).encode()
+def ran_document(stats: RunStats, events: Iterable[Event] = ()) -> bytes:
+    """Returns what a run cost and what happened to its splits as bytes."""
+    told = (event for event in events if event.name in OF_SPLITS)
+    rows = [[e.name, e.device, e.start_s, e.end_s, plain(e.fields)] for e in told]
+    return json.dumps([stats, rows], separators=(",", ":"), allow_nan=False).encode()
 
 
-def stats_of(text: bytes) -> RunStats:
-    """Returns what a run cost.
+def ran_of(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
+    """Returns what a run cost and what happened in it; the events are of no run and no plan yet.
 
     Raises:
-        Wrong: the bytes are none of `stats_document`.
+        Wrong: the bytes are none of `ran_document`.
     """
-    data: list[Any] = _parsed(text, _STATS, "stats")
+    data, rows = _parsed(text, _RAN, "what a run cost")
     made = RunStats(*data)
     splits = tuple(SplitStats(*each) for each in made.splits)
-    return made._replace(splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in made.spans))
+    stats = made._replace(splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in made.spans))
+    return stats, tuple(_event(*row) for row in rows)
 
 
-def seen_from(stats: RunStats, host: str, ahead_s: float) -> RunStats:
-    """Returns what a host told, by the caller's names and clock. ahead_s: of the host's clock."""
+def _event(
+    name: str, device: str, start_s: float, end_s: float, fields: Mapping[str, object]
+) -> Event:
+    if name not in OF_SPLITS:
+        raise Wrong(f"expected an event of a run, got {name!r}")
+    check(fields, FIELDS[name], f"an event {name}")
+    return Event(name, device, start_s, end_s, -1, fields)
+
+
+def require_of(part: Part, stats: RunStats, events: Iterable[Event]) -> None:
+    """Raises Wrong where something is told of splits or nodes that a part has not."""
+    splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
+    nodes: set[Any] = set()
+    for event in events:
+        splits.add(event.fields.get("split", 0))
+        splits.add(max(0, event.fields.get("needed_by", HOST)))  # type: ignore[call-overload]
+        nodes.add(event.fields.get("node", 0))
+    if not splits <= set(range(len(part.numbers))) or not nodes <= set(
+        range(len(part.plan.graph.nodes))
+    ):
+        raise Wrong(f"expected times of splits of the plan, got those of {sorted(splits)}")
+
+
+def renumbered(event: Event, numbers: Sequence[int], host: str) -> Event:
+    """Returns an event of a part with the names and numbers of the whole plan. numbers: of the
+    part's splits there.
+    """
+    fields = dict(event.fields)
+    for key in AT:
+        at = fields.get(key, HOST)
+        if isinstance(at, int) and at != HOST:
+            fields[key] = numbers[at]
+    return replace(event, device=on(host, event.device), fields=fields)
+
+
+def events_seen(events: Iterable[Event], own_s: OwnTime) -> tuple[Event, ...]:
+    """Returns events of a host by the caller's clock."""
+    return tuple(
+        replace(event, start_s=own_s(event.start_s), end_s=own_s(event.end_s)) for event in events
+    )
+
+
+def seen_from(stats: RunStats, host: str, own_s: OwnTime) -> RunStats:
+    """Returns what a host told, by the caller's names and clock."""
     splits = tuple(
         each._replace(
             device=on(host, each.device),
-            begin_s=each.begin_s - ahead_s,
-            end_s=each.end_s - ahead_s,
+            begin_s=own_s(each.begin_s),
+            end_s=own_s(each.end_s),
         )
         for each in stats.splits
     )
-    spans = tuple((kind, at, a - ahead_s, b - ahead_s) for kind, at, a, b in stats.spans)
-    return stats._replace(splits=splits, spans=spans, start_s=stats.start_s - ahead_s)
+    spans = tuple((kind, at, own_s(a), own_s(b)) for kind, at, a, b in stats.spans)
+    return stats._replace(splits=splits, spans=spans, start_s=own_s(stats.start_s))
 
 
 def devices_document(devices: Iterable[Told]) -> bytes:

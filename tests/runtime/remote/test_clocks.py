@@ -1,0 +1,50 @@
+"""The clock of another computer is read within the bound that is told, however it runs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from vksched.runtime.remote.clocks import DRIFT, OtherClock
+
+
+def test_one_answer_tells_within_half_of_its_time() -> None:
+    clock = OtherClock()
+    assert clock.seen(5.0).within_s(5.0) == math.inf
+    clock.note(10.0, 1000.0, 10.5)
+    seen = clock.seen(10.25)
+    assert seen.own_s(1000.0) == 10.25 and seen.within_s(10.25) == 0.25
+    assert seen.own_s(1003.0) == 13.25
+    assert seen.within_s(10.25, 12.25) == 0.25 + 2 * DRIFT
+
+
+def test_a_slow_answer_does_not_spoil_a_fast_one_until_that_is_old() -> None:
+    clock = OtherClock()
+    clock.note(0.0, 100.001, 0.002)
+    clock.note(1.0, 101.9, 2.0)
+    assert clock.seen(2.0).own_s(102.0) == pytest.approx(2.0)
+    clock.note(50.0, 150.01, 50.02)
+    assert clock.seen(50.02).best.when_s == pytest.approx(0.001)
+    clock.note(200.0, 300.005, 200.01)
+    assert clock.seen(200.01).best.when_s == pytest.approx(200.005)
+
+
+@pytest.mark.parametrize("pace", [0.0, 5e-5, -8e-5])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_bound_holds_for_clocks_that_drift_and_answers_that_wait(
+    pace: float, seed: int
+) -> None:
+    rng, clock = np.random.default_rng(seed), OtherClock()
+    errors, bounds = [], []
+    for step in range(300):
+        now_s = 2.0 * step
+        there, back = rng.exponential(1e-4, 2) + (rng.random(2) < 0.1) * rng.random(2)
+        clock.note(now_s, 7000 + (now_s + there) * (1 + pace), now_s + there + back)
+        at_s = now_s + there + back + 2 * rng.random()
+        seen = clock.seen(at_s)
+        errors.append(abs(seen.own_s(7000 + at_s * (1 + pace)) - at_s))
+        bounds.append(seen.within_s(at_s))
+    assert all(error <= bound for error, bound in zip(errors, bounds, strict=True))
+    assert np.median(bounds) < 1e-3

@@ -1,0 +1,95 @@
+"""Clocks: how far the clock of another computer is ahead of one's own, and how well that is known.
+
+    ask:     before_s -------------> now_s there -------------> after_s
+    so then: ahead = now_s - (before_s + after_s) / 2, off by at most (after_s - before_s) / 2
+
+Problem: an answer may have waited somewhere, and two clocks do not run at the same pace. Method:
+clocks are asked again all the time. The bound of a measurement grows by DRIFT for each second that
+passes, and the one whose bound is least now counts. The pace is that between the best measurements
+of the earlier and of the later half. Complexity: O(MOST) for each question. Examples:
+tests/runtime/remote/test_clocks.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import NamedTuple
+
+DRIFT = 1e-4
+"""Seconds that two clocks may come apart in each second, beside the pace that is measured."""
+MOST_PACE = 1e-3
+"""A pace that is measured as more is none of a clock."""
+LEAST_APART_S = 10.0
+"""Between two measurements that tell a pace."""
+MOST = 128
+"""Measurements that are kept."""
+
+
+class Measured(NamedTuple):
+    """when_s: by one's own clock. within_s: how far ahead_s may be off."""
+
+    when_s: float
+    ahead_s: float
+    within_s: float
+
+
+class OtherClock:
+    """The clock of another computer. May be used from any number of threads."""
+
+    def __init__(self) -> None:
+        self._measured: deque[Measured] = deque(maxlen=MOST)
+        self._pace = 0.0
+        self._lock = threading.Lock()
+
+    def note(self, before_s: float, now_s: float, after_s: float) -> None:
+        """Takes an answer: it told now_s, and was asked for and came at these times of the own
+        clock.
+        """
+        middle_s = (before_s + after_s) / 2
+        made = Measured(middle_s, now_s - middle_s, (after_s - before_s) / 2)
+        with self._lock:
+            self._measured.append(made)
+            self._pace = _pace(list(self._measured))
+
+    def seen(self, now_s: float) -> Seen:
+        """Returns how times of the other clock are read, as well as is known when the own clock
+        shows so much; before the first measurement nothing is known.
+        """
+        with self._lock:
+            if not self._measured:
+                return Seen(Measured(now_s, 0.0, float("inf")), 0.0)
+            return Seen(min(self._measured, key=lambda each: _within_s(each, now_s)), self._pace)
+
+
+class Seen(NamedTuple):
+    """best: the measurement that counts. pace: seconds that the other clock gets ahead in each."""
+
+    best: Measured
+    pace: float
+
+    def own_s(self, there_s: float) -> float:
+        """Returns what the own clock showed when the other one showed so much."""
+        when_s, ahead_s, _ = self.best
+        return when_s + (there_s - when_s - ahead_s) / (1 + self.pace)
+
+    def within_s(self, *own_s: float) -> float:
+        """Returns by how much that may be off at any of these times of the own clock."""
+        return max(_within_s(self.best, each) for each in own_s)
+
+
+def _within_s(measured: Measured, own_s: float) -> float:
+    return measured.within_s + DRIFT * abs(own_s - measured.when_s)
+
+
+def _pace(measured: list[Measured]) -> float:
+    """Returns by how many seconds it gets ahead in each; 0 where that cannot be told."""
+    half = len(measured) // 2
+    if not half:
+        return 0.0
+    first, last = (
+        min(part, key=lambda m: m.within_s) for part in (measured[:half], measured[half:])
+    )
+    apart_s = last.when_s - first.when_s
+    found = (last.ahead_s - first.ahead_s) / apart_s if apart_s >= LEAST_APART_S else 0.0
+    return found if abs(found) <= MOST_PACE else 0.0
