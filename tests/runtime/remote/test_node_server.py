@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from graphs import A, B, chain, make_plan
 from walked_parts import Registry, Walker, walk
 
 import vksched as vs
+import vksched.runtime.remote.client as client_module
 from vksched.errors import DeviceError, DeviceTimeout, HostLost, OutOfMemory, RunAborted
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.make.parts import cut
@@ -47,12 +49,12 @@ class Cluster:
         self, folder: Path, kind: str = "tls", names: tuple[str, ...] = ("node1", "node2")
     ):
         self.security, self.registry = Security(clusters.made(), kind), Registry()
-        self.walkers: dict[str, list[Walker]] = {name: [] for name in names}
+        self.walkers: dict[str, list[Walker]] = {name: [] for name in (*names, "other")}
         self.devices = {
             name: [
                 NullDevice(DeviceSpec(d, "null"), SimulatedClock()) for d in ("null:0", "null:1")
             ]
-            for name in names
+            for name in (*names, "other")
         }
         self.servers = {name: self.serve(name, folder / name) for name in names}
         self.nodes = self.caller()
@@ -409,6 +411,34 @@ def test_devices_are_as_the_node_describes_them(cluster: Cluster) -> None:
     assert found[0].kind == "null"
     with pytest.raises(vs.PlanError, match="cut into parts"):
         cluster.hosts["node2"].devices[0].prepare(plan_of_two(), 0)
+
+
+def test_what_devices_have_free_is_asked_again_where_it_may_have_changed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "FRESH_S", 1e9)
+    told, tell = [], cluster.tell
+
+    def counting(name: str) -> list[Told]:
+        told.append(name)
+        room = 1000 * len(told)
+        return [Told(replace(each.spec, memory_bytes=room), each.link) for each in tell(name)]
+
+    monkeypatch.setattr(cluster, "tell", counting)
+    server = cluster.serve("other", tmp_path / "other")
+    try:
+        node = cluster.nodes.connect(place_text(server.address))
+        device = node.devices[0]
+        assert [device.spec.memory_bytes for _ in range(3)] == [1000] * 3
+        key = object()
+        device.states.add([(key, np.ones(3, np.float32))])
+        assert device.spec.memory_bytes == 2000
+        device.states.remove(key)
+        assert [device.spec.memory_bytes for _ in range(2)] == [3000] * 2
+        monkeypatch.setattr(client_module, "FRESH_S", -1.0)  # other callers may have come
+        assert device.spec.memory_bytes == 4000
+    finally:
+        server.close()
 
 
 def weighted() -> tuple[vs.Plan, NDArray]:

@@ -13,6 +13,7 @@ import itertools
 import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ from .told import Told, devices_of, events_seen, ran_of, require_of, seen_from
 
 ANSWER_S = 30.0
 PREPARE_S = 600.0
+FRESH_S = 1.0
+"""How long is true what a node told of its devices."""
 CLOCK_TRIES = 8
 """When a node is connected."""
 CLOCK_S = 2.0
@@ -197,7 +200,7 @@ class Node:
         self._runs: dict[RunKey, _Run] = {}
         self._prepared: dict[int, _Prepared] = {}
         self._told: dict[str, Told] = {}
-        self._stale = True
+        self._stale, self._asked_s = True, 0.0
         self._clock = OtherClock()
         self.devices: tuple[RemoteDevice, ...] = ()
 
@@ -434,20 +437,26 @@ class Node:
     # -- devices -----------------------------------------------------------------------------------
 
     def told(self, name: str) -> Told:
-        """Returns what the node tells of a device; asked anew after plans came or went."""
-        if self._stale and self._error is None:
+        """Returns what the node tells of a device: asked anew after plans or states of this caller
+        came or went, and after FRESH_S, as other callers take memory, too.
+        """
+        old = time.monotonic() - self._asked_s > FRESH_S
+        if (self._stale or old) and self._error is None:
             try:
                 self._ask_specs()
             except (HostLost, DeviceTimeout):  # what was known; runs will tell
                 pass
         return self._told[name]
 
+    def changed(self) -> None:
+        self._stale = True
+
     def holds(self, device: str, key: object) -> bool:
         """Whether a weight of a plan is on a device."""
         return any((device, key) in each.keys for each in list(self._prepared.values()))
 
     def _ask_specs(self) -> None:
-        self._stale = False
+        self._stale, self._asked_s = False, time.monotonic()
         answer = self.channel.ask("specs", {}, (), ANSWER_S)
         told = devices_of(bytes(answer.payload or b""), self.name)
         self._told = {each.spec.name: each for each in told}

@@ -49,6 +49,9 @@ class Connected(Protocol):
     def holds(self, device: str, key: object) -> bool:
         """Whether a weight of a plan is on a device."""
 
+    def changed(self) -> None:
+        """Hears that something came to its devices, or went."""
+
 
 class StateNames(Protocol):
     """Names of states in messages."""
@@ -83,6 +86,8 @@ class RemoteStates:
             for key in added:
                 self.remove(key)
             raise
+        finally:
+            self._node.changed()
 
     def read(self, key: object) -> NDArray:
         answer = self._ask("read", {"key": self._keys[key]})
@@ -104,6 +109,8 @@ class RemoteStates:
                 self._ask("remove", {"key": name})
             except DeviceError:  # it is not used any more, and freed with the connection
                 return
+            finally:
+                self._node.changed()
 
     def keys(self) -> tuple[object, ...]:
         return tuple(self._keys)
