@@ -17,12 +17,16 @@ from vksched.machine.limits import Limits
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import GIB, DeviceSpec, Machine
 from vksched.plan import bound
-from vksched.plan.make.candidates import GRAINS
+from vksched.plan.make.candidates import GRAINS, Candidates
 from vksched.plan.metrics import plan_metrics
 from vksched.plan.plan import Plan
+from vksched.plan.planner import POLICIES
 from vksched.plan.simulate import simulate
+from vksched.plan.support import Support
 from vksched.plan.value import HOST
 from vksched.plan.what_if import compare_plan, equal_hosts
+from vksched.schedule import TaskGraph, schedule
+from vksched.schedule.make import policies
 
 
 def hosts(
@@ -65,6 +69,42 @@ def test_each_policy_plans_over_hosts(policy: str) -> None:
     plan = plan_on(hosts(gpus=2), outputs, policy)
     assert plan.splits
     assert plan.explain()
+
+
+def slow_and_fast(bytes_per_s: float) -> Machine:
+    """A device here, and one of ten times its speed on another host."""
+    base = DeviceSpec("null:0", "null", flops_per_s=1e7)
+    far = replace(base, name="node1/null:0", flops_per_s=1e8)
+    cpus = [DeviceSpec(name, "cpu", flops_per_s=1e6) for name in ("node1/cpu", "cpu")]
+    return Machine((base, far, *cpus), Links((), network=Link(bytes_per_s, 1e-4))).verify()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_slow_links_between_hosts_keep_work_at_home(policy: str) -> None:
+    outputs, _ = transformer(3)
+
+    def used(bytes_per_s: float) -> set[str]:
+        plan = plan_on(slow_and_fast(bytes_per_s), outputs, policy)
+        return {plan.machine.devices[split.device].name for split in plan.splits}
+
+    assert used(1e4) == {"null:0"}
+    free = {"null:0"} if policy == "priority" else {"node1/null:0"}  # who asks for no cost
+    assert used(1e12) == free
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_schedules_of_each_policy_see_the_links_between_hosts(policy: str) -> None:
+    graph, _ = vs.build_graph(transformer(3)[0])
+
+    def away(bytes_per_s: float) -> int:
+        ways = Candidates(Support(graph, slow_and_fast(bytes_per_s)), (), (0, 1))
+        tasks, edges = ways.cut.tasks
+        assert len(tasks) > 3
+        found = schedule(TaskGraph(tasks, edges), ways.topology(), policy)
+        return sum(found.device[task.name] == "node1/null:0" for task in tasks)
+
+    assert away(1e4) == 0
+    assert (away(1e12) > 0) == (policy != "priority")  # which asks for no cost
 
 
 def test_gpus_of_all_hosts_come_before_cpus() -> None:

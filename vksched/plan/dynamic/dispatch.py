@@ -280,9 +280,15 @@ class Stealing(Dispatch):
             device: sum(words[v] for v in about.reads if (device, v) in self._there)
             for device in places
         }
-        done_s = {d: self.load_s(d) + self.expected_s(piece, d) for d in places}
+        done_s = {d: self.load_s(d) + self._taken_s(piece, d) for d in places}
         home = min(places, key=lambda d: (-has[d], done_s[d], d))
         insort(self._ready[home], (-about.rank, piece))
+
+    def _taken_s(self, piece: int, device: int) -> float:
+        """Returns what a piece takes there, with the way to another computer."""
+        reads = self.options.pieces[piece].reads
+        network_s = sum(self.options.network_s(value, device) for value in reads)
+        return self.expected_s(piece, device) + network_s
 
     def load_s(self, device: int) -> float:
         """Returns the seconds of work that stand with a device."""

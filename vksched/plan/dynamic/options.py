@@ -94,12 +94,17 @@ class Options:
         if key not in self._moves:
             size_bytes = self.graph.nodes[value].type.device_bytes
             seconds = host_seconds(self.machine, device, way, size_bytes)
-            host = self.machine.host_of(device)
-            if host != CALLER:  # who decides has each value
-                ends = (CALLER, host) if way == COPY_IN else (host, CALLER)
-                seconds += self.machine.link_between(*ends).seconds(size_bytes)
-            self._moves[key] = seconds
+            self._moves[key] = seconds + self.network_s(value, device, way)
         return self._moves[key]
+
+    def network_s(self, value: int, device: int, way: str = COPY_IN) -> float:
+        """Returns what the network takes of that, as who decides has each value: none at home."""
+        host = self.machine.host_of(device)
+        if host == CALLER:
+            return 0.0
+        ends = (CALLER, host) if way == COPY_IN else (host, CALLER)
+        size_bytes = self.graph.nodes[value].type.device_bytes
+        return self.machine.link_between(*ends).seconds(size_bytes)
 
 
 @dataclass(frozen=True, eq=False)
