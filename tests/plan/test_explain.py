@@ -30,7 +30,7 @@ from graphs import (
 import vksched as vs
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.cost import node_seconds
-from vksched.plan.tell.explain import COMMAND, explain_plan
+from vksched.plan.tell.explain import COMMAND, NAMES, ROWS, explain_plan
 from vksched.plan.value import CopyIn
 
 WHY = "gather binds 4 buffers, the device allows 3"
@@ -225,6 +225,23 @@ def test_text_of_a_large_plan_is_a_screen_or_two() -> None:
     for_command = explain_plan(plan, COMMAND)
     assert "--node NAME tells more of one" in for_command and "plan.explain" not in for_command
     assert "  null:0: 500 nodes and weights" in lines
+
+
+@pytest.mark.parametrize("hosts", [16, 17, 40, 300])
+def test_text_about_many_computers_sums_them_up(hosts: int) -> None:
+    base = DeviceSpec("", "null", label="a card")
+    names = [f"node{host}/null:{card}" for host in range(hosts) for card in range(2)]
+    machine = Machine((*[replace(base, name=name) for name in names], DeviceSpec(CPU, "cpu")))
+    last = names[-1]
+    plan = make_plan(mlp(4)[0], {"layer.[012].*": names[0], "layer.3.*": last}, machine)
+    text = plan.explain()
+    assert len(text) < 8_000 and max(map(len, text.splitlines())) < 400
+    rows = {line.split()[0]: line.split()[1] for line in text.splitlines() if line[:2] == "  "}
+    nodes = sum(len(split.nodes) for split in plan.splits)
+    here = sum(len(s.nodes) for s in plan.splits if machine.devices[s.device].name == last)
+    assert rows[f"node{hosts - 1}"] == str(here) and rows["node0"] == str(nodes - here)
+    assert (f"{hosts + 1 - ROWS + 1:,} more" in text) == (hosts + 1 > ROWS)
+    assert f"and {2 * hosts - NAMES:,} more: a card" in text
 
 
 def test_of_runs_that_decide_it_is_not_told_that_all_fits_one_device() -> None:

@@ -33,6 +33,10 @@ RULES = 24
 """Lines of placements in the text; beyond it nodes of a device stand together."""
 KINDS = 6
 """Kinds of rules for such nodes."""
+ROWS = 32
+"""Devices with a row of their own; of more, computers have one: so many that work, and the rest."""
+NAMES = 8
+"""Devices by name in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,12 @@ def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]
     if not idle:
         return []
     verb = "has" if len(idle) == 1 else "have"
-    why = f"what GPUs can run fits {', '.join(working)}"
+    why = f"what GPUs can run fits {_some(working)}"
     if any(plan.policy in ("dynamic", "steal") for plan in plans):
         why = "each run decides again, and this is how that ends"
     elif all(plan.decision for plan in plans):
         why = "no plan over more devices won by enough, by simulation"
-    return [f"{', '.join(idle)} {verb} no work: {why}; try {asking.place}"]
+    return [f"{_some(idle)} {verb} no work: {why}; try {asking.place}"]
 
 
 def _totals(plan: PlanValue) -> str:
@@ -108,12 +112,16 @@ def _device_rows(plan: PlanValue) -> list[str]:
     """A table of at most 80 columns: what each device does and holds, a peak that of all copies;
     then what the devices are.
     """
-    rows = [["device", "nodes", *_HELD]]
-    sizes = buffers(plan)
-    for device, spec in enumerate(plan.machine.devices):
-        here = sum(len(s.nodes) for s in plan.splits if s.device == device)
-        held = (sum(getattr(sizes[spec.name], n) for n in names) for names in _HELD.values())
-        rows.append([spec.name, str(here), *map(format_bytes, held)])
+    groups = _groups(plan)
+    rows = [["device" if len(plan.machine.devices) <= ROWS else "computer", "nodes", *_HELD]]
+    sizes, nodes = buffers(plan), Counter[int]()
+    for split in plan.splits:
+        nodes[split.device] += len(split.nodes)
+    for name, devices in groups:
+        here = [sizes[plan.machine.devices[device].name] for device in devices]
+        held = (sum(getattr(s, n) for s in here for n in names) for names in _HELD.values())
+        count = sum(nodes[device] for device in devices)
+        rows.append([name, str(count), *map(format_bytes, held)])
     if not any(memory.states for memory in plan.memory):
         at = rows[0].index("states")
         rows = [row[:at] + row[at + 1 :] for row in rows]
@@ -126,7 +134,35 @@ def _device_rows(plan: PlanValue) -> list[str]:
         ]
         out.append(f"  {'  '.join(cells)}".rstrip())
     labels = [(spec.name, _label(spec)) for spec in plan.machine.devices]
+    if len(labels) > ROWS:
+        alike: dict[str, list[str]] = {}
+        for name, label in labels:
+            alike.setdefault(label, []).append(name)
+        labels = [(_some(names), label) for label, names in alike.items()]
     return [*out, *(f"  {name}: {label}" for name, label in labels if label)]
+
+
+def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
+    """Returns the rows of the table, with the devices of each."""
+    machine = plan.machine
+    if len(machine.devices) <= ROWS:
+        return [(spec.name, [device]) for device, spec in enumerate(machine.devices)]
+    of: dict[str, list[int]] = {}
+    for device in range(len(machine.devices)):
+        of.setdefault(machine.host_of(device) or "here", []).append(device)
+    working = {machine.host_of(split.device) or "here" for split in plan.splits}
+    shown = sorted(of.items(), key=lambda group: group[0] not in working)
+    if len(shown) > ROWS:
+        rest = [device for _, devices in shown[ROWS - 1 :] for device in devices]
+        shown = [*shown[: ROWS - 1], (f"{len(shown) - ROWS + 1:,} more", rest)]
+    return shown
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns names, or the first of many."""
+    if len(names) <= NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMES])} and {len(names) - NAMES:,} more"
 
 
 def _label(spec: DeviceSpec) -> str:
@@ -223,14 +259,16 @@ def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
     by_device: dict[int, list[int]] = {}
     for node_id in nodes:
         by_device.setdefault(plan.placements[node_id].device, []).append(node_id)
-    lines = []
-    for device in sorted(by_device):
+    lines, last = [], min(len(by_device), ROWS)
+    for device in sorted(by_device)[:last]:
         kinds = Counter(_kind_of(plan.placements[n].rule) for n in by_device[device])
         lines.append(f"{names[device]}: {len(by_device[device])} nodes and weights")
         lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(KINDS)]
         if len(kinds) > KINDS:
             rest = sum(count for _, count in kinds.most_common()[KINDS:])
             lines.append(f"  {rest} x {len(kinds) - KINDS} other rules")
+    if len(by_device) > last:
+        lines.append(f"{len(by_device) - last:,} devices more")
     return [*lines, f"{asking.node} tells more of one, a pattern of several"]
 
 
