@@ -113,7 +113,7 @@ class Scheduler:
         precision: str = "float32",
         cluster: Cluster | str | None = None,
     ) -> None:
-        check_settings(copies, timeout_s, on_fault)
+        check_settings(copies, timeout_s, on_fault, policy, cluster is not None)
         goal = check_objective(objective, policy, "Scheduler")
         mode = mode_of(tune)
         self.policy = policy

@@ -289,6 +289,7 @@ def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
         (["cluster", "key", "{}/none/key"], "try another folder"),
         (["node", "--credentials", "key", "--cache", "inf"], "Invalid value for '--cache'"),
         (["node", "--credentials", "key", "--silent", "inf"], "Invalid value for '--silent'"),
+        (["node", "--credentials", "key", "--silent", "nan"], "expected a number of seconds"),
     ],
 )
 def test_commands_say_what_to_try(command: list[str], said: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import warnings
@@ -309,6 +310,8 @@ def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> N
         vs.Cluster([7700], key)  # type: ignore[list-item]
     with pytest.raises(VkschedError, match="HOST:PORT"):
         vs.Cluster(["127.0.0.1"], key)
+    with pytest.raises(DeviceError, match="expected the cluster's key.*got None"):
+        vs.Cluster(["127.0.0.1:7700"], None)  # type: ignore[arg-type]
     with pytest.raises(VkschedError, match="cannot read"):
         vs.Scheduler(["cpu"], cluster=vs.Cluster(["127.0.0.1:1"], tmp_path / "none"))
     with pytest.raises(DeviceError, match="expected a node at 127.0.0.1:1"):
@@ -322,6 +325,28 @@ def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> N
     wait_for(lambda: not node.callers)
 
 
-def test_dynamic_plans_stay_on_this_computer(start: Nodes, rng: np.random.Generator) -> None:
-    with pytest.raises(VkschedError, match="cluster"):
-        vs.Scheduler(["cpu"], policy="dynamic", cluster=cluster([start("node1")]))
+@pytest.mark.parametrize("policy", ["dynamic", "steal"])
+def test_dynamic_plans_stay_on_this_computer(policy: str) -> None:
+    nowhere = vs.Cluster(["127.0.0.1:1"], clusters.made())  # which is not asked
+    with pytest.raises(VkschedError, match=f'with a cluster, got .{policy}.; try policy="auto"'):
+        vs.Scheduler(["cpu"], policy=policy, cluster=nowhere)
+
+
+def test_a_scheduler_that_nobody_closes_lets_its_nodes_go(
+    start: Nodes, rng: np.random.Generator
+) -> None:
+    nodes = [start("node1"), start("node2")]
+    x = vs.input("x", (8, 16))
+    out = vs.relu(vs.matmul(x, vs.weight(np.eye(16, dtype=np.float32), name="w"), name="a"))
+    given = rng.standard_normal((8, 16), np.float32)
+
+    def made() -> Any:
+        return vs.Scheduler(cluster=cluster(nodes)).compile(out, {"a": "node1/cpu"})
+
+    run = made()
+    gc.collect()  # of the scheduler; its run goes on
+    assert np.array_equal(run(x=given), np.maximum(given, 0)) and nodes[0].callers
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del run
+        gc.collect()
+    wait_for(lambda: not any(node.callers for node in nodes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import socket
 import sys
@@ -14,6 +15,13 @@ import click
 from .cluster import security_option
 
 GB = 10**9
+
+
+def _number(_: click.Context, option: click.Parameter, value: float) -> float:
+    """Refuses what is in each range, as it compares to nothing."""
+    if math.isnan(value):
+        raise click.BadParameter("expected a number of seconds, got nan", param=option)
+    return value
 
 
 @click.command()
@@ -55,6 +63,7 @@ GB = 10**9
     "--silent",
     "silent_s",
     type=click.FloatRange(1, 3600),
+    callback=_number,
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -41,7 +41,8 @@ class Cluster:
     locate: Callable[[str], str | None] | None = None
 
     def __post_init__(self) -> None:
-        from ..runtime.remote.secure import place_of  # whoever has no cluster needs no ssl
+        from ..runtime.remote.keys import Credentials  # whoever has no cluster needs no ssl
+        from ..runtime.remote.secure import place_of
 
         texts = not isinstance(self.nodes, str) and all(isinstance(a, str) for a in self.nodes)
         if not texts or not self.nodes:
@@ -51,6 +52,11 @@ class Cluster:
             )
         for address in self.nodes:
             place_of(address)
+        if not isinstance(self.credentials, (str, os.PathLike, Credentials)):
+            raise DeviceError(
+                "[cluster] expected the cluster's key, or the path of its file, got "
+                f"{self.credentials!r}; try `vksched cluster key FILE`"
+            )
 
     def join(self, clock: Clock | None = None) -> Joined:
         """Connects to all nodes, and measures the links between them.

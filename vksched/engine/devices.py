@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 
@@ -35,12 +37,16 @@ class DeviceSet:
         self.hosts: Hosts | None = None
         self.with_cpu = True
         self._aliases: dict[str, str] = {}
+        self._dropped: weakref.finalize[[Hosts], DeviceSet] | None = None
 
     def open(self, devices: Wanted | None, hosts: Hosts | None = None) -> None:
         """Opens devices by name, takes open ones; None stands for all that are used by default, and
         all of the other computers.
         """
         self.hosts = hosts
+        if hosts is not None:
+            self._dropped = weakref.finalize(self, _drop, hosts)
+            self._dropped.atexit = False
         remote = {} if hosts is None else {device.name: device for device in hosts.devices}
         if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
             raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
@@ -146,8 +152,17 @@ class DeviceSet:
         for device in reversed(self.devices):
             device.close()
             _in_use.discard(device)
+        if self._dropped is not None:
+            self._dropped.detach()
         if self.hosts is not None:
             self.hosts.close()
+
+
+def _drop(hosts: Hosts) -> None:
+    """Ends the connections of a scheduler that nobody has closed and nobody uses."""
+    warnings.warn("[Scheduler] one with a cluster was not closed", ResourceWarning, stacklevel=1)
+    # the collector may have come on a thread that a connection waits for
+    threading.Thread(target=hosts.close, name="vksched-drop", daemon=True).start()
 
 
 def _known(remote: Mapping[str, Device], name: str) -> Device:

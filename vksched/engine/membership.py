@@ -9,6 +9,8 @@ Examples: tests/cluster/test_schedulers.py.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from weakref import WeakMethod
 
 from ..errors import DeviceError
 from ..machine.hosts import CALLER, host_of
@@ -24,8 +26,9 @@ class Membership:
         self._graphs = graphs
         self._lock = threading.Lock()
         self._hosts = preparing.opened.hosts
+        preparing.membership = self  # who has a run and no scheduler has it, too
         if self._hosts is not None:
-            self._hosts.watch(self.readmit, preparing.quarantine.unreached)
+            self._hosts.watch(_weakly(self.readmit), preparing.quarantine.unreached)
 
     def readmit(self, name: str) -> None:
         """Uses devices again: those of a computer, or one of them.
@@ -59,3 +62,15 @@ class Membership:
                 self._preparing.states.regain(returned)
             self._preparing.quarantine.readmit(back)
             self._graphs.reconsider()
+
+
+def _weakly(method: Callable[[str], None]) -> Callable[[str], None]:
+    """Returns a function that calls a method while its object is in use, and keeps it not so."""
+    ref = WeakMethod(method)
+
+    def call(name: str) -> None:
+        found = ref()
+        if found is not None:
+            found(name)
+
+    return call

@@ -53,8 +53,15 @@ PLANS = itertools.count()
 """Numbers of plans in this process, for events."""
 
 
-def check_settings(copies: object, timeout_s: object, on_fault: object) -> None:
+def check_settings(
+    copies: object, timeout_s: object, on_fault: object, policy: str, clustered: bool
+) -> None:
     """Raises PlanError unless a scheduler takes these."""
+    if clustered and policy not in STATIC:
+        raise PlanError(
+            f"[Scheduler] expected a policy that plans beforehand with a cluster, got {policy!r}; "
+            'try policy="auto", or no cluster'
+        )
     if copies != "auto" and (not isinstance(copies, int) or copies < 1):
         raise PlanError(f'[Scheduler] expected copies of "auto" or 1 and more, got {copies!r}')
     if not isinstance(timeout_s, (int, float)) or not timeout_s > 0:
@@ -101,12 +108,8 @@ class Preparing:
         watchdog: Watchdog,
         trace: Trace,
     ) -> None:
-        if opened.hosts is not None and settings.policy not in STATIC:
-            raise PlanError(
-                f"[Scheduler] expected a policy that plans beforehand with a cluster, got "
-                f'{settings.policy!r}; try policy="auto"'
-            )
         self.opened = opened
+        self.membership: object = None
         self.quarantine = quarantine
         self.states = states
         self.watchdog = watchdog
