@@ -89,7 +89,7 @@ class Scheduler:
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
         cut over several devices, and in which order; docs/config.md. It never changes the math.
     precision: of products, convolutions and attention. "mixed": their operands may be rounded to
-        float16; "float16": sums and results, too; docs/precision.md.
+        float16; "float16": sums and results, too; "bfloat16": operands to that; docs/precision.md.
     monitor: whether `vksched top` may look on; None: where the variable VKSCHED_MONITOR is 1.
     cluster: other computers whose devices are used, too: a `vs.Cluster`, or "auto" for the Ray
         cluster of this computer; docs/cluster.md. Devices there have names like "node1/vulkan:0".

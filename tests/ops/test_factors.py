@@ -7,11 +7,21 @@ import pytest
 
 from vksched.cases.case import Case, floats
 from vksched.cases.table import CASES
+from vksched.cases.values import f32
 from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import compute, key_of
 from vksched.ops.core.op import all_ops, get_op
-from vksched.ops.core.precision import HALF, MIXED, PRECISION, SINGLE, precision_of, with_word
+from vksched.ops.core.precision import (
+    BRAIN,
+    HALF,
+    MIXED,
+    PRECISION,
+    SINGLE,
+    as_bfloat16,
+    precision_of,
+    with_word,
+)
 from vksched.types import NDArray
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
@@ -50,6 +60,26 @@ def test_float16_rounds_the_result_too() -> None:
     assert made.dtype == np.float32
 
 
+def test_bfloat16_rounds_operands_to_the_even_one_of_two() -> None:
+    a = f32(1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -3e38, 1e-40, 0).reshape(6, 1)
+    made = product(BRAIN, a, np.ones((1, 1), np.float32))[:, 0]
+    near = [1, 1 + 2**-6, 1 + 2**-7, -3e38, 1e-40]
+    np.testing.assert_allclose(made[:5], near, rtol=2**-8, atol=2**-134)
+    np.testing.assert_array_equal(made[:3], np.array(near[:3], np.float32))
+    np.testing.assert_array_equal(as_bfloat16(made), made)
+    assert product(BRAIN, *(np.full((1, 1), 1e18, np.float32),) * 2)[0, 0] > 9e35  # no overflow
+    for wild in (np.inf, -np.inf, np.nan, np.array([0xFFFFFFFF], np.uint32).view(np.float32)[0]):
+        np.testing.assert_array_equal(as_bfloat16(f32(wild)), f32(wild))
+    assert as_bfloat16(a.astype(np.float64)).dtype == np.float64
+
+
+def test_bfloat16_sums_in_float32_and_keeps_them() -> None:
+    a, b = floats(7, 300), floats(300, 5, seed=1)
+    expected = np.matmul(*(as_bfloat16(x).astype(np.float64) for x in (a, b)))
+    np.testing.assert_allclose(product(BRAIN, a, b), expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(product(SINGLE, a, b) - expected).max() > 1e-3
+
+
 def test_references_keep_other_widths() -> None:
     a, b = floats(3, 4).astype(np.float64), floats(4, 2).astype(np.float64)
     assert product(HALF, a, b).dtype == np.float64
@@ -59,11 +89,11 @@ def test_references_keep_other_widths() -> None:
 
 def test_a_word_is_part_of_what_a_call_is_tuned_under() -> None:
     keys = set()
-    for word in (SINGLE, MIXED, HALF):
+    for word in (SINGLE, MIXED, HALF, BRAIN):
         attrs = dict(with_word(PLAIN, word))
         call = Case("matmul", (floats(2, 3), floats(3, 4)), attrs).call(Limits())
         keys.add(key_of(get_op("matmul"), call))
-    assert len(keys) == 3
+    assert len(keys) == 4
 
 
 def test_a_word_is_taken_off_again() -> None:

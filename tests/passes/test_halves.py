@@ -11,7 +11,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.machine.limits import Limits
-from vksched.ops.core.precision import MIXED, precision_of
+from vksched.ops.core.precision import MIXED, as_bfloat16, precision_of
 from vksched.passes import Wishes, optimize
 from vksched.passes.halves import LEAST_LANES
 from vksched.passes.precision import set_precision
@@ -44,6 +44,8 @@ def test_weights_of_few_rows_are_halved() -> None:
     assert ops_of(few() @ vs.weight(W)) == ["linear_packed"]
     assert ops_of(vs.linear(few(), vs.weight(W.T.copy()), bias)) == ["linear_packed"]
     assert ops_of(few() @ vs.weight(W), word="float16") == ["linear_packed"]
+    assert ops_of(few() @ vs.weight(W), word="bfloat16") == ["linear_packed"]
+    assert ops_of(few(9) @ vs.weight(W), word="bfloat16") == ["matmul"]
 
 
 def test_weights_of_many_rows_are_halved_for_gpus() -> None:
@@ -69,6 +71,8 @@ def test_what_float16_does_not_hold_stays(bad: float) -> None:
     spoiled = W.copy()
     spoiled[3, 4] = bad
     assert ops_of(few() @ vs.weight(spoiled)) == ["matmul"]
+    held = ops_of(few() @ vs.weight(spoiled), word="bfloat16")
+    assert held == ["linear_packed" if np.isfinite(bad) else "matmul"]
 
 
 def test_it_keeps_the_precision_and_takes_an_epilogue() -> None:
@@ -101,6 +105,18 @@ def test_results_and_bytes(rows: int, sched: vs.Scheduler) -> None:
     device = mixed.plan.machine.devices[0].name
     halved, whole = (run.plan.buffers()[device].weight_bytes for run in (mixed, exact))
     assert halved == (4 if few_lanes else 2) * K * N and whole == 4 * K * N
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+def test_bfloat16_is_held_by_every_device(rows: int, sched: vs.Scheduler) -> None:
+    wide = W * np.exp2(np.arange(N) - N // 2).astype(np.float32)  # float16 does not hold it
+    x = values(rows, K, seed=5)
+    run = sched.compile(few(rows) @ vs.weight(wide), precision="bfloat16")
+    held = as_bfloat16(wide).astype(np.float64)
+    error = np.abs(run(x=x) - x.astype(np.float64) @ held) / (np.abs(x) @ np.abs(held))
+    assert error.max() < 1e-6
+    device = run.plan.machine.devices[0].name
+    assert run.plan.buffers()[device].weight_bytes == 2 * K * N
 
 
 def test_graphs_share_them(sched: vs.Scheduler) -> None:

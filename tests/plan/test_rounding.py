@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from graphs import make_machine
 
 import vksched as vs
@@ -47,16 +48,26 @@ def test_devices_tell_what_they_do() -> None:
     assert lines(each, float16=True) == [rounds]
 
 
-def test_weights_that_are_rounded_are_told() -> None:
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        (
+            "mixed",
+            "computes 1 in float32: it has no float16, with the weights of 1 held as float16",
+        ),
+        ("bfloat16", "computes 1 in float32, with the weights of 1 held as bfloat16"),
+    ],
+)
+def test_weights_that_are_rounded_are_told(word: str, told: str) -> None:
     """Of devices without float16, too, which unpack them."""
     x, w = vs.input("x", (3, 256)), vs.weight(np.ones((256, 192), np.float32))
     graph, _ = vs.build_graph(x @ w)
-    mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), "mixed"))
+    mixed = set_precision(graph, dict.fromkeys(range(len(graph.nodes)), word))
     machine = make_machine(1)
     limits = machine.devices[0].limits
     made = optimize(mixed, Wishes(limits=limits, memory_bytes=1 << 30))
     (line,) = precision_lines(plan_graph(made, machine, policy="priority"))
-    assert "computes 1 in float32: it has no float16, with the weights of 1 held as float16" in line
+    assert told in line
 
 
 def test_codes_of_8_bits_are_told() -> None:

@@ -20,7 +20,7 @@ from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.types import NDArray
 
 RNG = np.random.default_rng(11)
-ERRORS = {"mixed": 3e-3, "float16": 1e-2}
+ERRORS = {"mixed": 3e-3, "float16": 1e-2, "bfloat16": 2e-2}
 """Of a network, as a share of its largest result."""
 LEAST = 1e-5
 """Of numpy, which rounds: less would be no precision at all."""

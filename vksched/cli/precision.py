@@ -9,7 +9,7 @@ import click
 
 from .check import TOLERANCE, Difference
 
-WORDS = {"float32": TOLERANCE, "mixed": 1e-2, "float16": 5e-2, "int8": 5e-2}
+WORDS = {"float32": TOLERANCE, "mixed": 1e-2, "float16": 5e-2, "bfloat16": 5e-2, "int8": 5e-2}
 """The words, the most exact one first, and how far --check lets floats differ with each."""
 Words = str | Mapping[Any, str]
 """A word for the whole model, or name patterns to words."""
@@ -21,8 +21,9 @@ precision_option = click.option(
     multiple=True,
     metavar="[PATTERN=]WORD",
     help="mixed: products, convolutions and attention may round their operands to float16; "
-    "float16: sums and results, too. int8: products by weights of few bits may round their other "
-    "operand to 8 bits. With a pattern, of what has such a name; may be repeated. "
+    "float16: sums and results, too; bfloat16: operands to that. int8: products by weights of few "
+    "bits may round their other operand to 8 bits. With a pattern, of what has such a name; may be "
+    "repeated. "
     "[default: float32]",
 )
 word_option = click.option(
@@ -31,7 +32,7 @@ word_option = click.option(
     default=SINGLE,
     show_default=True,
     help="int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
-    "float16: products and attention may compute in float16.",
+    "float16, bfloat16: products and attention may compute in these.",
 )
 """Of a language model: one word for all of it."""
 

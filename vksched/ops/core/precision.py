@@ -3,6 +3,8 @@
     float32   operands, sums and results in float32
     mixed     operands may be rounded to float16; products and sums in float32
     float16   operands, sums and results may be rounded to float16
+    bfloat16  operands may be rounded to bfloat16, which has float32's range; products and sums in
+              float32
     int8      as float32, but for products by weights of few bits: their other operand may be
               rounded to 8 bits in runs of 32 (vksched/ops/products/rounded.py)
 
@@ -10,9 +12,10 @@ It is an attribute of a node, set by a pass (vksched/passes/precision.py); a nod
 float32. `Op.factors` names the operands that count. A word is a permission: a device that has no
 float16 computes in float32, which is nearer to the real numbers. Types of values stay as they are.
 
-Numpy does what a word allows, and no more than that: it rounds the operands, sums their products in
-float32, and for "float16" rounds the result. What "int8" rounds the op itself does, as it knows the
-weight's format. Examples: tests/ops/test_factors.py.
+Numpy does what a word allows, and no more than that: it rounds the operands to the nearest value,
+of two the even one, sums their products in float32, and for "float16" rounds the result. What
+"int8" rounds the op itself does, as it knows the weight's format. Examples:
+tests/ops/test_factors.py.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from .op import Call, Op
 
 PRECISION = "precision"
 """The attribute."""
-SINGLE, MIXED, HALF, BYTES = PRECISIONS = ("float32", "mixed", "float16", "int8")
+PRECISIONS = ("float32", "mixed", "float16", "bfloat16", "int8")
+SINGLE, MIXED, HALF, BRAIN, BYTES = PRECISIONS
 """The words, the most exact one first."""
 
 
@@ -54,6 +58,11 @@ def allows_half(attrs: Attrs) -> bool:
     return precision_of(attrs) in (MIXED, HALF)
 
 
+def rounds_factors(attrs: Attrs) -> bool:
+    """Whether a node's operands may be rounded to floats of 16 bits."""
+    return precision_of(attrs) in (MIXED, HALF, BRAIN)
+
+
 def may_round(call: Call) -> bool:
     """Whether a kernel may compute a call's products in float16: the call's precision and the
     device allow it. A variant that does so is named only where this holds.
@@ -70,17 +79,42 @@ def as_half(array: NDArray) -> NDArray:
         return array.astype(np.float16).astype(array.dtype)
 
 
+def bfloat16_bits(array: NDArray) -> NDArray:
+    """Returns float32 rounded to bfloat16, of two the even one, as the uint16 that hold it."""
+    bits = array.view(np.uint32)
+    upper = bits >> np.uint32(16)
+    nearest = (bits + (np.uint32(0x7FFF) + (upper & np.uint32(1)))) >> np.uint32(16)
+    quiet = upper | np.uint32(0x40)  # a NaN stays one whatever bits are cut off
+    made: NDArray = np.where(np.isnan(array), quiet, nearest).astype(np.uint16)
+    return made
+
+
+def as_bfloat16(array: NDArray) -> NDArray:
+    """Returns floats rounded to bfloat16, in their own type; other arrays as they are."""
+    if array.dtype.kind != "f" or array.dtype.itemsize <= 2:
+        return array
+    with np.errstate(all="ignore"):
+        bits = bfloat16_bits(np.ascontiguousarray(array, np.float32))
+    wide: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return wide.astype(array.dtype, copy=False)
+
+
+def as_factor(array: NDArray, word: str) -> NDArray:
+    """Returns an operand of a product as numpy rounds it for a word of `rounds_factors`."""
+    return as_bfloat16(array) if word == BRAIN else as_half(array)
+
+
 def round_factors(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
     """Returns the operands of a call as its precision has them."""
-    rounds = rounded_operands(op, attrs)
-    return (
-        tuple(as_half(x) if i in rounds else x for i, x in enumerate(inputs)) if rounds else inputs
-    )
+    rounds, word = rounded_operands(op, attrs), precision_of(attrs)
+    if not rounds:
+        return inputs
+    return tuple(as_factor(x, word) if i in rounds else x for i, x in enumerate(inputs))
 
 
 def rounded_operands(op: Op, attrs: Attrs) -> tuple[int, ...]:
-    """Returns which operands numpy rounds to float16, as a node's precision says."""
-    return op.factors if allows_half(attrs) else ()
+    """Returns which operands numpy rounds, as a node's precision says."""
+    return op.factors if rounds_factors(attrs) else ()
 
 
 def round_result(op: Op, result: NDArray, attrs: Attrs) -> NDArray:

@@ -1,4 +1,4 @@
-"""Rounding: what of a plan may be rounded to float16 or 8 bits, and which devices do so.
+"""Rounding: what of a plan may be rounded to 16 or 8 bits, and which devices do so.
 
     precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
 
@@ -11,15 +11,15 @@ from collections import Counter
 
 from ...graph import Node
 from ...machine.spec import DeviceSpec
-from ...ops.core.precision import BYTES, PRECISIONS, SINGLE, precision_of
+from ...ops.core.precision import BRAIN, BYTES, PRECISIONS, SINGLE, precision_of
 from ..value import PlanValue
 
 
 def precision_lines(plan: PlanValue) -> list[str]:
     """Returns a line on nodes that have a precision; [] where all is float32."""
     words: Counter[str] = Counter()
-    devices: Counter[tuple[int, bool]] = Counter()
-    halved: Counter[int] = Counter()
+    devices: Counter[tuple[int, str]] = Counter()
+    held: Counter[tuple[int, str, str]] = Counter()
     for split in plan.splits:
         for node_id in split.nodes:
             node = plan.graph.nodes[node_id]
@@ -27,22 +27,32 @@ def precision_lines(plan: PlanValue) -> list[str]:
             if word != SINGLE:
                 words[word] += 1
                 is_cpu = plan.machine.devices[split.device].kind == "cpu"
-                devices[split.device, word == BYTES and not is_cpu] += 1
-                halved[split.device] += _reads_halves(node)
+                how = word if word in _OWN_WAYS and not is_cpu else ""
+                devices[split.device, how] += 1
+                held[split.device, how, _held_as(node)] += 1
     if not words:
         return []
     told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
     done = [
-        _told(plan.machine.devices[device], devices[device, codes], codes)
-        + _weights_told(0 if codes else halved[device])
-        for device, codes in sorted(devices)
+        _told(plan.machine.devices[device], devices[device, how], how)
+        + "".join(_weights_told(held[device, how, name], name) for name in _HELD.values())
+        for device, how in sorted(devices)
     ]
     return ["; ".join((f"precision: {', '.join(told)}", *done))]
 
 
-def _told(spec: DeviceSpec, count: int, codes: bool) -> str:
+_OWN_WAYS = BRAIN, BYTES
+"""Words of which a device does something else than of the others."""
+_HELD = {"f16": "float16", "bf16": "bfloat16"}
+"""What weights of products are in memory, by their format (vksched/passes/halves.py)."""
+
+
+def _told(spec: DeviceSpec, count: int, how: str) -> str:
+    codes = how == BYTES
     if spec.kind == "cpu":
         return f"numpy rounds {count}"
+    if how == BRAIN:
+        return f"{spec.name} computes {count} in float32"
     if codes and not spec.limits.integer_dot:
         return f"{spec.name} computes {count} in float32: it has no integer dot products"
     if codes:
@@ -54,10 +64,10 @@ def _told(spec: DeviceSpec, count: int, codes: bool) -> str:
     return f"{spec.name} may round {count}, as the variant of each says"
 
 
-def _reads_halves(node: Node) -> bool:
-    """Whether the weights of a product are float16 in memory (vksched/passes/halves.py)."""
-    return node.attrs.get("format") == "f16"
+def _held_as(node: Node) -> str:
+    """Returns what the weights of a product are in memory, "" where they are no halves."""
+    return _HELD.get(str(node.attrs.get("format")), "")
 
 
-def _weights_told(count: int) -> str:
-    return f", with the weights of {count} held as float16" if count else ""
+def _weights_told(count: int, name: str) -> str:
+    return f", with the weights of {count} held as {name}" if count else ""

@@ -20,7 +20,13 @@ from ...errors import VkschedError
 from ...graph import Node
 from ...ops.core import host
 from ...ops.core.lower import compute_into
-from ...ops.core.precision import allows_half, as_half, round_result, rounded_operands
+from ...ops.core.precision import (
+    as_factor,
+    precision_of,
+    round_result,
+    rounded_operands,
+    rounds_factors,
+)
 from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ...types import FLOAT16, NDArray, numpy_dtype
@@ -113,7 +119,7 @@ class _Arrays:
     def __init__(self, plan: PlanValue, fixed: dict[int, NDArray]) -> None:
         self._graph = plan.graph
         self._found: dict[int, NDArray | None] = {**fixed}
-        self._rounded: dict[int, NDArray] = {}
+        self._rounded: dict[tuple[int, str], NDArray] = {}
         self.shown: dict[int, NDArray] = {}
 
     def __call__(self, value: int) -> NDArray | None:
@@ -124,11 +130,12 @@ class _Arrays:
                 self.shown[self._graph.roots[value]] = whole
         return self._found[value]
 
-    def rounded(self, weight: int, array: NDArray) -> NDArray:
-        """Returns a weight rounded to float16, made once."""
-        if weight not in self._rounded:
-            self._rounded[weight] = as_half(array)
-        return self._rounded[weight]
+    def rounded(self, weight: int, array: NDArray, word: str) -> NDArray:
+        """Returns a weight rounded as a word has it, made once."""
+        key = weight, word
+        if key not in self._rounded:
+            self._rounded[key] = as_factor(array, word)
+        return self._rounded[key]
 
     def is_part(self, value: int) -> bool:
         """Whether a view is the memory of the value that it is of, as soon as that is there."""
@@ -235,10 +242,11 @@ class _Maker:
     def _rounded_weights(self, node: Node) -> dict[int, NDArray]:
         """Returns, by their numbers, the operands that numpy would round alike in each run."""
         graph, found = self._graph, dict[int, NDArray]()
+        word = precision_of(node.attrs)
         for number in rounded_operands(node.declaration, node.attrs):
             value = node.inputs[number] if number < len(node.inputs) else -1
             if value in graph.data and (array := self._arrays(value)) is not None:
-                found[number] = self._arrays.rounded(value, array)
+                found[number] = self._arrays.rounded(value, array, word)
         return found
 
     def _operands(
@@ -270,7 +278,7 @@ class _Maker:
         long = op.work(types, node.type, attrs).flops > host.LONG
         cut = kernel.cut if large or long else None
         out, take, each = self._arrays(node.id), self._take(node), self._workers.each
-        rounds = allows_half(attrs)
+        rounds, word = rounds_factors(attrs), precision_of(attrs)
         left = [i for i in rounded_operands(op, attrs) if i not in rounded]
 
         def in_piece(inputs: tuple[NDArray, ...], part: NDArray) -> None:
@@ -279,7 +287,9 @@ class _Maker:
         def evaluate(operands: tuple[NDArray, ...]) -> NDArray:
             made = take() if out is None else out
             if rounds:
-                operands = tuple([as_half(x) if i in left else x for i, x in enumerate(operands)])
+                operands = tuple(
+                    [as_factor(x, word) if i in left else x for i, x in enumerate(operands)]
+                )
             try:
                 if cut is None:
                     compute(operands, attrs, made)

@@ -19,7 +19,7 @@ import numpy as np
 from ...errors import IndexOutOfRange
 from ...graph import Graph, Node
 from ...ops.core import loops
-from ...ops.core.precision import allows_half
+from ...ops.core.precision import rounds_factors
 from ...ops.core.recipe import Recipe, has_programs
 from ...plan.value import PlanValue, Split
 from ...types import BOOL, WORD_BYTES, NDArray
@@ -65,7 +65,7 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
     in_state = node.id in plan.in_place
     if in_state != writes_state(node) or (in_state and node.id not in graph.written_over):
         return False
-    if allows_half(node.attrs):
+    if rounds_factors(node.attrs):
         return False  # numpy rounds factors
     if not all(t.size for t in (node.type, *graph.input_types(node))):
         return False
