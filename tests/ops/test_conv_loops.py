@@ -18,6 +18,7 @@ from vksched.graph import Graph
 from vksched.ops.core import host, loops
 from vksched.ops.core.attrs import Attrs, AttrValue
 from vksched.ops.core.op import THEN, all_ops
+from vksched.ops.windows.conv_host import exact_floats
 from vksched.passes import Wishes, optimize
 from vksched.types import NDArray
 
@@ -122,6 +123,31 @@ def test_drawn_convolutions(seed: int, wide: int) -> None:
     native.conv(x, w, bias, None, out, drawn.sliding(), native.Steps(1, [], []), wide)
     bound = 1e-6 * np.abs(w).reshape(len(w), -1).sum(1).max() * np.abs(x).max()
     assert np.abs(out - wanted).max() <= bound
+
+
+@pytest.mark.parametrize(
+    ("most", "kind"), [(127, np.float32), (40_000, np.float64), (2**31 - 1, None)]
+)
+@pytest.mark.parametrize("seed", range(24))
+def test_integers_are_summed_exactly(seed: int, most: int, kind: type | None) -> None:
+    """Modulo 2**32; by floats only where these hold all sums."""
+    drawn = Drawn(seed)
+    like = operands(drawn, seed)
+    x, w, bias = (drawn.rng.integers(-most, most, a.shape).astype(np.int32) for a in like)
+    x.flat[0], w.flat[0] = most, -most
+    assert exact_floats((x, w, bias)) is kind
+    expected = np.zeros(1, np.int64)
+    for i, left in enumerate((x & 0xFFFF, x >> 16)):  # float64 holds the sums of such parts
+        for j, right in enumerate((w & 0xFFFF, w >> 16)):
+            part = convolved(drawn, left, right, np.zeros(len(w)))
+            expected = expected + (part.astype(np.int64) << 16 * (i + j))
+    expected = expected + bias.reshape(-1, *(1,) * len(drawn.out))
+    groups = x.shape[1] // w.shape[1]
+    op = all_ops()["conv"]
+    assert op.host is not None
+    out = np.full(expected.shape, 77, np.int32)
+    op.host.compute((x, w, bias), drawn.attrs(groups=groups), out)
+    np.testing.assert_array_equal(out, expected.astype(np.int32))
 
 
 CALLED = ("erf", "gelu", "gelu_slope", "gelu_tanh", "gelu_tanh_slope", "sigmoid", "silu")

@@ -4,7 +4,8 @@ work among threads by images and channels; where these are not built, numpy's wa
 The rule: all of float32 goes to the loops, whatever the window, as they read each tap of
 neighbouring results as one vector and take bias, residual and activation on their way. Measured
 beside it: products of OpenBLAS are faster for 1 x 1 windows alone, by less than the pass that bias
-and activation then take. Examples: tests/ops/test_conv_loops.py.
+and activation then take. Integers go to them as float32 where that holds all sums exactly, as it
+does of codes of 8 bits in groups, else to numpy as float64. Examples: tests/ops/test_conv_loops.py.
 """
 
 from __future__ import annotations
@@ -41,10 +42,26 @@ def conv_host(reference: Reference) -> HostKernel:
     """Returns how numpy runs convolutions. reference: without epilogue."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-        if not _by_loops(inputs, attrs, out):
+        kind = None if out.dtype.kind == "f" else exact_floats(inputs)
+        if kind is not None:
+            made = np.empty(out.shape, kind)
+            compute(tuple(x.astype(kind) for x in inputs), attrs, made)
+            np.copyto(out, made.astype(np.int64), casting="unsafe")  # modulo 2**32
+        elif not _by_loops(inputs, attrs, out):
             _by_numpy(reference, inputs, attrs, out)
 
     return HostKernel(compute, _cut, fused=_by_loops)
+
+
+def exact_floats(inputs: tuple[NDArray, ...]) -> type[np.floating[Any]] | None:
+    """Returns the floats that hold all sums of a convolution of integers; None where none do."""
+    x, w, *bias = inputs
+    most = _extent(x) * _extent(w) * math.prod(w.shape[1:]) + sum(map(_extent, bias))
+    return next((kind for kind in (np.float32, np.float64) if most < 2 / np.finfo(kind).eps), None)
+
+
+def _extent(values: NDArray) -> int:
+    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
 
 
 # -- native loops ------------------------------------------------------------------------------
