@@ -36,6 +36,7 @@ from ..runtime.dynamic import DynamicExecutor
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
 from ..runtime.remote.cluster import ClusterExecutor
+from ..runtime.single import SingleExecutor, is_single
 from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
@@ -250,7 +251,8 @@ class Preparing:
         if hosts is None or all(
             host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
         ):
-            return Executor(plan, devices, *about)
+            executor = SingleExecutor if is_single(plan) else Executor
+            return executor(plan, devices, *about)
         return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
 
     def _tell_plan(

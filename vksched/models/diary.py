@@ -55,11 +55,17 @@ class Diary:
         self._plans: list[Sequence[int]] = []
         """Of each graph so far the numbers of its plans, which grow."""
         self._trace = trace
+        self.now = trace.clock.now
         self._thread = threading.local()
 
     def one_run(self) -> _OneRun:
         """Keeps what is added inside as one run."""
         return _OneRun(self._thread, self._trace, self.history)
+
+    def add_alone(self, start_s: float, run: GraphRun | None) -> None:
+        """Adds a run of the model that was one graph and nothing else, and is done."""
+        graphs = (run,) if run is not None else ()
+        self.history.add(WholeRun(start_s, self._trace.clock.now(), graphs))
 
     def add_graph(self, run: GraphRun | None) -> None:
         """Adds a graph that has run; None: nothing is known of it."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..engine.graphs import Graphs
 from ..engine.precision import Precision
 from ..engine.run import Run
@@ -127,6 +129,19 @@ class Program:
             doubted = self.context.not_inferable
             doubted.add(wrong.node.SerializeToString(deterministic=True))
             return stage.doubted < len(doubted)
+
+    def whole(self, arrays: Mapping[str, HostValue]) -> Stage | None:
+        """Returns the stage that is all of a run with arrays of these types, whatever they hold;
+        None where there is none such.
+        """
+        given = [arrays[slot] for slot in self.start.frame.slots]
+        if any(not isinstance(a, np.ndarray) or to_storage(a) is not a for a in given):
+            return None
+        if any(a.dtype == np.int64 for a in given):  # their size is part of the type
+            return None
+        with self.cache.lock:
+            stages = self.start.stages.get(tuple(map(type_of, given)), [])
+        return stages[0] if len(stages) == 1 and stages[0].is_all else None
 
     def prepare(self, types: Mapping[str, HostType]) -> Stage:
         """Lowers and compiles the first stage for given types.

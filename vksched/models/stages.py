@@ -20,8 +20,9 @@ from ..importers.onnx.lower.lowering import (
     Frame,
     Lowered,
 )
+from ..importers.onnx.nodes.elements import numpy_of
 from ..importers.onnx.nodes.values import HostValue
-from ..types import NDArray
+from ..types import NDArray, numpy_dtype
 
 
 class AnyProgram(Protocol):
@@ -66,6 +67,21 @@ class Stage:
     reads: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     doubted: int = 0
+
+    @property
+    def is_all(self) -> bool:
+        """Whether a run of the model is a run of this graph, whatever is in its inputs: nothing
+        comes after it, and each result is made by it, for that result alone, in its own element
+        type.
+        """
+        lowered = self.lowered
+        if self.run is None or self.step or self.then or lowered.guards:
+            return False
+        slots = [value.slot for value in lowered.results if value.slot is not None]
+        if len(set(slots)) < len(lowered.results) or not lowered.outputs.keys() >= set(slots):
+            return False
+        stored = {n: numpy_dtype(t.dtype) for n, t in lowered.outputs.items()}
+        return all(stored[slot] == numpy_of(lowered.elem_types[slot]) for slot in slots)
 
     def fits(self, arrays: Mapping[str, HostValue]) -> bool:
         """Returns whether the guards hold; where nothing is known of a slot they do not."""
@@ -124,6 +140,8 @@ class StageCache:
         self._active = 0
         self._closing = False
         self._most_used = 1
+        self.newest: Stage | None = None
+        """The stage that a run took last; None where that was dropped since."""
 
     def one_run(self) -> _OneRun:
         """Counts what is used inside as used by one run; runs inside one are a part of it."""
@@ -171,6 +189,7 @@ class StageCache:
             self._use(stage)
 
     def _use(self, stage: Stage) -> None:
+        self.newest = stage
         self._users[stage] += 1
         used: set[Stage] | None = getattr(self._runs, "used", None)
         if used is not None and stage.run is not None:
@@ -217,6 +236,8 @@ class StageCache:
             if old not in self._stages:
                 continue
             junction, key = self._stages.pop(old)
+            if old is self.newest:
+                self.newest = None
             junction.stages[key].remove(old)
             if not junction.stages[key]:
                 del junction.stages[key]

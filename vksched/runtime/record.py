@@ -114,7 +114,7 @@ class Reporter:
             beside = self._place_aside(run, split, sessions[split.device]) if split.aside else {}
             if COMING in beside:
                 begin = max(begin, beside[COMING][1])
-            measured, longest = _times_of(sessions[split.device], run, split)
+            measured, longest = times_of(sessions[split.device], run, split)
             seconds = measured if measured is not None else complete - begin
             # A device's clock has another origin: place its duration right behind what came before.
             finish = min(complete, begin + seconds)
@@ -238,7 +238,8 @@ class Reporter:
         self._trace.emit(Event(kind, name, start, now, -1, fields, self.number))
 
 
-def _times_of(session: Timed, run: RunRecord, split: Split) -> Times:
+def times_of(session: Timed, run: RunRecord, split: Split) -> Times:
+    """Returns what a device tells of a split that has ended."""
     try:
         return session.times_s(run.slot, split.id)
     except DeviceError:  # the results are there: the next run will find the device lost

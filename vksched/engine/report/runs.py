@@ -130,19 +130,20 @@ class ModelHistory:
     """The last runs of one model that went through the same plans; any thread may add one."""
 
     def __init__(self) -> None:
-        self._runs: deque[WholeRun] = deque()
+        self._runs: deque[WholeRun] = deque(maxlen=RUNS)
+        self._plans: list[PlanValue] = []
+        """Of the runs that are kept."""
         self._lock = threading.Lock()
 
     def add(self, run: WholeRun) -> None:
         """Keeps a run that is done."""
-        splits = sum([len(graph.stats.splits) for graph in run.graphs])
-        most, runs = max(1, min(RUNS, SPLITS // max(1, splits))), self._runs
+        plans = [graph.plan for graph in run.graphs]
         with self._lock:
-            if runs and not _same_plans(run, runs[-1]):
-                runs.clear()
-            runs.append(run)
-            while len(runs) > most:
-                runs.popleft()
+            if plans != self._plans:  # a plan is equal to no other one
+                splits = sum([len(graph.stats.splits) for graph in run.graphs])
+                most = max(1, min(RUNS, SPLITS // max(1, splits)))
+                self._plans, self._runs = plans, deque(maxlen=most)
+            self._runs.append(run)
 
     def last(self, count: int | None = None) -> tuple[WholeRun, ...]:
         """Returns the last runs, all that are kept or `count` of them; none before the first. Runs
@@ -152,8 +153,3 @@ class ModelHistory:
             runs = tuple(self._runs)
         settled = tuple(run for run in runs if not run.first) or runs
         return settled[-(count or 0) :]
-
-
-def _same_plans(one: WholeRun, other: WholeRun) -> bool:
-    # a plan is equal to no other one
-    return [graph.plan for graph in one.graphs] == [graph.plan for graph in other.graphs]

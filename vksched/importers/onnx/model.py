@@ -214,7 +214,7 @@ class Model(ImportedModel):
         Raises:
             GraphError: names are missing or unknown. DTypeError, ShapeError: an array does not fit.
         """
-        seen = _types_of(given)
+        seen = types_of(given)
         if seen is not None and seen == self._fitting:
             return dict(given)
         arrays = self._checked(given)
@@ -235,7 +235,7 @@ class Model(ImportedModel):
         return {name: _check_input(known[name], value) for name, value in given.items()}
 
 
-def _types_of(given: Mapping[str, Any]) -> tuple[object, ...] | None:
+def types_of(given: Mapping[str, Any]) -> tuple[object, ...] | None:
     """Returns names, element types and shapes of arrays; None where one is no array of numbers."""
     found: list[object] = []
     for name, array in given.items():
