@@ -11,6 +11,7 @@ in each run, in `Values`. Examples: tests/runtime/test_host_program.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -31,6 +32,7 @@ from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ...types import FLOAT16, NDArray, numpy_dtype
 from ..states import HostValues
+from .constants import make_constants
 from .evaluate import HostWeights, Values, last_uses, named, next_value, refer
 from .layout import Layout, Memory, lay_out, leaving
 from .segment import Segment, recipes_of, writes_state
@@ -84,6 +86,9 @@ def make_programs(
     entering = {copy.node for split in own for copy in split.copies_in}
     read = {leaf for s in own for n in s.nodes for leaf in graph.leaves_read(graph.nodes[n])}
     known = {leaf: weights[leaf] for leaf in read & graph.data.keys() - entering}
+    made_once = make_constants(plan, own, weights, known, leaves)
+    known |= made_once
+    own = [replace(s, nodes=tuple(n for n in s.nodes if n not in made_once)) for s in own]
     natives = [recipes_of(plan, split, known) for split in own]
     layouts = [
         lay_out(
@@ -174,10 +179,14 @@ class _Maker:
         for ids in self._runs():
             native = ids[0] in self._native
             made.append(self._segment(ids) if native else self._step(ids[0]))
-            gone = [v for n in ids for v in dead.get(n, ()) if v not in self._layout.spans]
+            gone = [v for n in ids for v in dead.get(n, ()) if self._lives(v)]
             if gone:
                 made.append(partial(_drop, tuple(gone)))
         return made
+
+    def _lives(self, value: int) -> bool:
+        """Whether each run has an array of its own for a value."""
+        return value not in self._layout.spans and self._arrays(value) is None
 
     def _runs(self) -> list[list[int]]:
         """Returns the nodes, those together that are one step."""

@@ -1,0 +1,56 @@
+"""Constants of a session of the CPU: what weights alone make is computed once, when the plan is
+prepared, and not in each run.
+
+    weight --transpose--> kept        input, kept --recurrent--> ...
+
+Passes fold only what is small, as a second copy of weights would have to be kept on the device. The
+CPU has a buffer for such a value anyway. Examples: tests/runtime/test_host_constants.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from ...errors import VkschedError
+from ...graph import Node
+from ...plan.value import PlanValue, Split
+from ...types import NDArray
+from .evaluate import HostWeights, Values, evaluate_node
+
+MOST_BYTES = 1 << 26
+"""What a session keeps of such values at most; those that would be more are made in each run."""
+
+
+def make_constants(
+    plan: PlanValue,
+    splits: Sequence[Split],
+    weights: HostWeights,
+    known: Mapping[int, NDArray],
+    leaves: Collection[int],
+) -> dict[int, NDArray]:
+    """Returns the arrays of the nodes of some splits that weights alone make. known: the weights
+    that all runs find. leaves: roots of what leaves its split, which each run makes anew.
+    """
+    graph, made, left_bytes = plan.graph, dict[int, NDArray](), MOST_BYTES
+    if plan.any_order:
+        return made
+    values = Values(graph, weights)
+    for node_id in (n for split in splits for n in split.nodes):
+        node, roots = graph.nodes[node_id], [graph.roots[i] for i in graph.nodes[node_id].inputs]
+        if node_id in leaves or node_id in plan.in_place or not _is_fixed(node):
+            continue
+        if node.type.host_bytes > left_bytes or not all(r in known or r in made for r in roots):
+            continue
+        try:
+            operands = tuple([values[i] for i in node.inputs])
+            values[node_id] = made[node_id] = evaluate_node(graph, node_id, operands).copy()
+        except VkschedError:  # for the run to raise
+            continue
+        left_bytes -= node.type.host_bytes
+    return made
+
+
+def _is_fixed(node: Node) -> bool:
+    """Whether the same operands make the same result."""
+    op = node.declaration
+    return bool(node.inputs) and not (op.foreign or op.stateful or op.name.startswith("random"))
