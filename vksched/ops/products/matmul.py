@@ -12,7 +12,6 @@ from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel
 from ..core.op import Kernel, Op, Work, register
-from ..core.recipe import Recipe, one_loop
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
@@ -28,6 +27,7 @@ from .matmul_kernels import (
     takes_halves,
     variants,
 )
+from .matmul_recipe import matmul_recipe
 from .operands import matrices
 
 __all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
@@ -78,30 +78,6 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         out += inputs[2]
 
 
-RECIPE_WORK, VECTOR_WORK = 1 << 17, 1 << 20
-"""Multiply-adds up to which a native loop is faster than what Python takes to call numpy's; of one
-row both read the matrix once.
-"""
-
-
-def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
-    """Of small products, of as many matrices in a as in b or one in b."""
-    a, b, *bias = inputs
-    m, k, _, n = matrices(inputs, attrs)
-    batches, of_b = output.size // (m * n), b.size // (k * n)
-    same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
-    if output.size * k > (VECTOR_WORK if batches * m == 1 else RECIPE_WORK) or not same:
-        return None
-    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
-    if turned_a and turned_b:
-        return None
-    numbers = (
-        *(batches, m, n, k, m * k, *((1, m) if turned_a else (k, 1))),
-        *(k * n if of_b > 1 else 0, *((1, k) if turned_b else (n, 1)), len(bias)),
-    )
-    return one_loop("matmul", inputs, output, numbers)
-
-
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
     k = matrices(inputs, attrs)[1]
     moved = sum(t.device_bytes for t in inputs) + output.device_bytes
@@ -124,7 +100,7 @@ register(
             work=_work,
             factors=(0, 1),
             host=HostKernel(_host),
-            recipe=_recipe,
+            recipe=matmul_recipe,
         )
     )
 )

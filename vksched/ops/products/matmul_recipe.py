@@ -1,0 +1,89 @@
+"""Products of matrices as steps of native programs (native/loops_program.cpp, loops_conv.cpp).
+
+    small                      rows of b, or dot products of rows: "matmul"
+    b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned
+
+All other products are numpy's. Of the second kind its library brings all of b together in blocks
+first, which a few rows do not pay for. Examples: tests/ops/test_matmul_recipes.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...types import FLOAT32, TensorType
+from ..core import loops
+from ..core.attrs import Attrs
+from ..core.chain_loop import tell_steps
+from ..core.host import SHARES
+from ..core.recipe import Loop, Recipe, one_loop
+from ..moves.recipes import copy_recipe, dense
+from .operands import matrices
+
+RECIPE_WORK, VECTOR_WORK = 1 << 17, 1 << 20
+"""Multiply-adds up to which the loop of small products is faster than what Python takes to call
+numpy's; of one row both read the matrix once.
+"""
+ROWS = range(8, 65)
+"""How many rows are few: they fill vectors, and b is read once for all of them."""
+PIECE = 1 << 19
+"""Multiply-adds of a piece at least, some 20 us."""
+UNIT = 16
+"""Columns of a piece are a multiple of so many, as they are computed some at a time."""
+
+
+def matmul_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """Returns the loops of a product with its bias, None where numpy makes it."""
+    a, b, *bias = inputs
+    m, k, _, n = matrices(inputs, attrs)
+    batches, of_b = output.size // (m * n), b.size // (k * n)
+    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    most = VECTOR_WORK if batches * m == 1 else RECIPE_WORK
+    if output.size * k > most:
+        if turned_a or not turned_b or (bias and of_b > 1):
+            return None
+        return _few_rows(inputs, output, k, n)
+    same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
+    if not same or (turned_a and turned_b):
+        return None
+    numbers = (
+        *(batches, m, n, k, m * k, *((1, m) if turned_a else (k, 1))),
+        *(k * n if of_b > 1 else 0, *((1, k) if turned_b else (n, 1)), len(bias)),
+    )
+    return one_loop("matmul", inputs, output, numbers)
+
+
+def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int) -> Recipe | None:
+    """Of all matrices in a with one in b, or of one in a with all in b."""
+    a, b, *bias = inputs
+    rows, of_b = a.size // k, b.size // (k * n)
+    wanted = rows * of_b * n
+    if any(t.dtype != FLOAT32 for t in inputs) or not loops.conv_functions():
+        return None
+    if rows not in ROWS or wanted != output.size:
+        return None
+    columns, count = of_b * n, len(inputs)
+    each = math.ceil(columns / max(1, min(columns * rows * k // PIECE, SHARES)) / UNIT) * UNIT
+    ones, window = (1, 1, 1), (1, 1, rows)
+    steps, reals = tell_steps(1, (), ())
+    numbers = (1, k, columns, 1, each, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
+    turned, product = TensorType((k, rows)), TensorType((columns, rows))
+    first = copy_recipe(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
+    shape = (of_b, rows, n)
+    last = copy_recipe(product, output, shape, (0, (n * rows, 1, rows)), dense(shape))
+    if first is None or last is None:
+        return None
+    conv = Loop(
+        "conv",
+        (count, *range(1, count)),
+        product.size,
+        (*numbers, *steps),
+        reals,
+        math.ceil(columns / each),
+        product.size * k,
+    )
+    (to_columns,), (to_rows,) = first.loops, last.loops
+    return Recipe((to_columns, conv, replace(to_rows, operands=(count + 1,))))
