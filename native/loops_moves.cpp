@@ -156,17 +156,49 @@ struct ReduceLoop : Loop {
             out[column] = static_cast<float>(sums[column] / divisor());
     }
 
+    // Values of several rows meet side by side; which of them wins does not depend on the order.
     void extreme(const float* x, float* out) const
     {
+        if (inner > 1)
+            kind == LARGEST ? extreme_of<LARGEST>(x, count, inner, out)
+                            : extreme_of<LEAST>(x, count, inner, out);
+        else
+            *out = kind == LARGEST ? extreme_of<LARGEST>(x, count) : extreme_of<LEAST>(x, count);
+    }
+
+    template <Kind which>
+    static float better(float value, float kept) // NaN wins, and stays
+    {
+        return (which == LARGEST ? value > kept : value < kept) || value != value ? value : kept;
+    }
+
+    template <Kind which>
+    static void extreme_of(const float* x, int64_t count, int64_t inner, float* out)
+    {
         std::copy_n(x, inner, out);
-        for (int64_t row = 1; row < count; ++row)
-            for (int64_t column = 0; column < inner; ++column) {
-                const float value = x[row * inner + column], kept = out[column];
-                const bool wins = kind == LARGEST ? value > kept : value < kept;
-                out[column] = wins || value != value ? value : kept; // NaN wins, and stays
-                if (kept != kept)
-                    out[column] = kept;
-            }
+        for (int64_t row = 1; row < count; ++row) {
+            x += inner;
+#pragma GCC ivdep
+            for (int64_t column = 0; column < inner; ++column)
+                out[column] = better<which>(x[column], out[column]);
+        }
+    }
+
+    template <Kind which>
+    static float extreme_of(const float* x, int64_t count)
+    {
+        constexpr int64_t lanes = 16;
+        float kept[lanes], found = x[0];
+        std::fill_n(kept, lanes, found);
+        int64_t at = 0;
+        for (; at + lanes <= count; at += lanes)
+            for (int64_t lane = 0; lane < lanes; ++lane)
+                kept[lane] = better<which>(x[at + lane], kept[lane]);
+        for (; at < count; ++at)
+            found = better<which>(x[at], found);
+        for (const float each : kept)
+            found = better<which>(each, found);
+        return found;
     }
 };
 
