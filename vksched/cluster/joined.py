@@ -12,7 +12,6 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from ..errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..machine.hosts import CALLER, CPU, on
@@ -151,9 +150,11 @@ class Joined:
         for name in names:
             self._links[CALLER, name] = self._by_name[name].measure()
         for a, b in pairs:
-            if (a, b) not in apart:
-                with suppress(HostLost, DeviceTimeout):  # a run finds out who is lost now
+            if apart.keys().isdisjoint({(a, b), (b, a)}):
+                try:
                     self._links[a, b] = self._by_name[a].measure_to(b)
+                except (HostLost, DeviceTimeout) as error:  # a run finds out who is lost now
+                    apart[a, b] = error
 
     def _here(self) -> set[str]:
         return {name for name, node in self._by_name.items() if node.error is None}
