@@ -1,0 +1,46 @@
+"""Nodes in networks of their own, which the kernel cuts and slows: see support/namespaces.py.
+
+`VKSCHED_CHAOS=all` has each fault come before each message of the caller.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import clusters
+import namespaces
+import pytest
+from namespaces import FAULTS, run_inside
+from test_chaos import ALL_S, GIVEN
+
+INSIDE = Path(namespaces.__file__).with_name("inside_networks.py")
+MESSAGES = 60
+"""Of the caller in a conversation."""
+PROCESSES = 3
+LIMIT_S = 110.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _networks() -> None:
+    clusters.made()
+    if said := namespaces.why_not():
+        pytest.skip(said)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_models_over_nodes_give_the_numbers_of_one_process_to_the_bit(count: int) -> None:
+    said = run_inside(INSIDE, "models", str(count), limit_s=LIMIT_S)
+    assert said.count("the numbers of one process") == 4
+
+
+@pytest.mark.timeout(ALL_S)
+def test_results_are_right_or_one_error_tells_why() -> None:
+    count = str(MESSAGES) if GIVEN == "all" else "1"
+    faults = list(FAULTS)
+
+    def told(first: int) -> str:
+        return run_inside(INSIDE, count, *faults[first::PROCESSES], limit_s=ALL_S)
+
+    with ThreadPoolExecutor(PROCESSES) as threads:
+        print(*threads.map(told, range(PROCESSES)), sep="")
