@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from cluster_nodes import Nodes, on_cpus
 from gguf_models import Tiny, write
+from onnx import numpy_helper, parser
 from test_chat import GREEDY, PROMPT, tokens_of_file
 
 import vksched as vs
@@ -97,3 +99,31 @@ def test_weights_are_sent_where_the_file_of_a_node_has_others(
     sent.clear()
     assert answer(path, tmp_path / "2", [there.parent]) == want
     assert sum(sent) == before
+
+
+def test_external_data_of_an_onnx_model_is_read_there_too(
+    tmp_path: Path, sent: list[int], rng: np.random.Generator
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    weights = {
+        name: rng.standard_normal((256, 256), np.float32) / 16 for name in ("first", "second")
+    }
+    text = "g (float[N, 256] x) => (float[N, 256] y) { h = MatMul(x, first) y = MatMul(h, second) }"
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    for name, array in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data")
+    given = rng.standard_normal((4, 256), np.float32)
+    results = []
+    for models in ([], [folder]):
+        sent.clear()
+        nodes = Nodes(tmp_path / str(len(models)), models)
+        try:
+            with on_cpus([nodes("node1")]) as sched:
+                run = sched.compile(vs.load(folder / "m.onnx"), {"*": "node1/cpu"})
+                results.append(run(x=given)["y"])
+        finally:
+            nodes.close()
+        assert sum(sent) == (0 if models else 2 * 256 * 256 * 4)
+    assert np.array_equal(*results)

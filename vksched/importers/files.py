@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import ModelFormatError
-from ..ops.core.late import Apart, Extent
+from ..ops.core.late import Apart, Extent, note_map
 from ..types import NDArray
 
 LEAST_MAPPED_BYTES = 1 << 16
@@ -28,6 +28,11 @@ LEAST_MAPPED_BYTES = 1 << 16
 
 FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a fifo does not wait then
 FLAGS |= getattr(os, "O_BINARY", 0)  # Windows would change the ends of lines
+
+
+def identity_of(about: os.stat_result) -> tuple[int, ...]:
+    """Returns what tells a file from all others, and from itself when it changes."""
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 class Unchanged:
@@ -44,8 +49,7 @@ class Unchanged:
     @property
     def identity(self) -> tuple[int, ...]:
         """What tells the file as it was opened from all others, and from itself when it changes."""
-        was = self._was
-        return was.st_dev, was.st_ino, was.st_size, was.st_mtime_ns, was.st_ctime_ns
+        return identity_of(self._was)
 
     def require(self) -> None:
         """Raises ModelFormatError where it was changed since it was opened."""
@@ -158,12 +162,18 @@ def opened(stack: ExitStack, path: Path | str, flags: int, folder: int | None) -
     return file
 
 
-def content_of(file: int, name: str, where: str, mapped: bool) -> memoryview:
-    """Returns the bytes of an open file. where: what errors begin with."""
+def content_of(
+    file: int, name: str, where: str, mapped: bool, path: Path | None = None
+) -> memoryview:
+    """Returns the bytes of an open file. where: what errors begin with. path: where it is, if name
+    does not say so.
+    """
     about = os.fstat(file)
     if not stat.S_ISREG(about.st_mode):
         raise ModelFormatError(f"{where}: expected a regular file, got something else at {name!r}")
     if mapped and about.st_size > LEAST_MAPPED_BYTES:
-        return memoryview(mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ))
+        made = mmap.mmap(file, about.st_size, access=mmap.ACCESS_READ)
+        note_map(made, os.path.abspath(path or name), identity_of(about))
+        return memoryview(made)
     with open(file, "rb", closefd=False) as stream:
         return memoryview(stream.read(about.st_size))

@@ -10,6 +10,7 @@ change: the host keeps none that is not in use. Examples: tests/ops/test_late.py
 from __future__ import annotations
 
 import math
+import mmap
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -179,7 +180,34 @@ class Origin:
 
 
 ORIGINS: Notes[Origin] = Notes()
-"""Of arrays that files hold."""
+"""Of arrays that are made of files; see `origin_of`."""
+_maps: dict[int, tuple[weakref.ref[mmap.mmap], Extent]] = {}
+"""Of files, by the address where they lie."""
+
+
+def note_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> None:
+    """Notes where a mapped file lies, so that arrays in it are found. path, identity: as in
+    `Extent`.
+    """
+    address: int = np.frombuffer(mapped, np.uint8).ctypes.data
+    for gone in [at for at, (ref, _) in list(_maps.items()) if ref() is None]:
+        _maps.pop(gone, None)
+    _maps[address] = weakref.ref(mapped), Extent(path, identity, 0, len(mapped))
+
+
+def origin_of(held: Held) -> Origin | None:
+    """Returns of which bytes of a file an array is made; None where it is of none, or in another
+    order than they.
+    """
+    noted = ORIGINS.of(held)
+    if noted is not None or isinstance(held, Late) or not held.flags.c_contiguous:
+        return noted
+    begin, size = held.ctypes.data, held.nbytes
+    for address, (ref, whole) in list(_maps.items()):
+        if address <= begin < begin + size <= address + whole.size and ref() is not None:
+            extent = Extent(whole.path, whole.identity, begin - address, size)
+            return Origin(extent, held.shape, held.dtype.name)
+    return None
 
 
 def late_bytes(blocks: Apart, shape: Shape, dtype: Any) -> Late:

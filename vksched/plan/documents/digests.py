@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from ...caches import default_folder, remove_old
-from ...ops.core.late import ORIGINS, Extent, Held, Late, Origin
+from ...ops.core.late import Extent, Held, Late, Origin, origin_of
 from ...ops.core.notes import Notes
 from ...types import NDArray
 
@@ -64,7 +64,7 @@ def _computed(array: Held) -> str:
     for piece in pieces_of(array):
         made.update(piece.data)
     found = made.hexdigest()
-    origin = ORIGINS.of(array)
+    origin = origin_of(array)
     if origin is not None:
         _keep(origin, found)
     return found
@@ -91,7 +91,7 @@ def pieces_of(array: Held, size_bytes: int = PIECE_BYTES) -> Iterator[NDArray]:
 
 def _of_file(array: Held) -> str | None:
     """Returns the hash that is known of the bytes of a file."""
-    origin = ORIGINS.of(array)
+    origin = origin_of(array)
     path = None if origin is None else _path_of(origin.extent)
     if origin is None or path is None:
         return None

@@ -28,7 +28,7 @@ from ...errors import (
 from ...fork import Owner
 from ...graph import Graph
 from ...machine.links import Link
-from ...ops.core.late import ORIGINS
+from ...ops.core.late import origin_of
 from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Send
 from ...trace.events import Clock, Event
@@ -294,7 +294,7 @@ class Node:
         """Sends the weights of a plan that the node has not and cannot read from a file."""
         asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
         for held in graph.data.values():
-            origin = ORIGINS.of(held)
+            origin = origin_of(held)
             if origin is not None:
                 asked[digest_of(held)]["file"] = file_document(origin)
         if not asked:

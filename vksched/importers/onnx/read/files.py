@@ -60,7 +60,8 @@ class Folder:
             with ExitStack() as stack:
                 file = opened_below(stack, self._path, parts)
                 mapped = len(self._files) < MAX_MAPS
-                return content_of(file, location, f"[onnx] {where}", mapped)
+                path = self._path.joinpath(*parts)
+                return content_of(file, location, f"[onnx] {where}", mapped, path)
         except OSError as error:
             link = error.errno in (errno.ELOOP, errno.ENOTDIR)
             raise ModelFormatError(
