@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import clusters
 import numpy as np
@@ -18,6 +19,7 @@ from node_processes import NodeProcess, node_processes
 
 import vksched as vs
 from vksched.cli import main
+from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
 from vksched.errors import DeviceError, HostLost, VkschedError
 from vksched.machine.hosts import on
@@ -28,6 +30,7 @@ from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.client import Node, Nodes
 from vksched.runtime.remote.cluster import ClusterExecutor
+from vksched.runtime.remote.holding import Holding
 from vksched.runtime.remote.keys import Credentials
 from vksched.runtime.remote.pulse import PULSE, SILENT_S
 from vksched.runtime.remote.secure import Security
@@ -184,13 +187,13 @@ def test_a_weight_is_sent_once_however_often_nodes_and_callers_start(
     x = vs.input("x", (4, 200))
     out = vs.matmul(x, vs.weight(weight, name="w"), name="y")
     sent: list[list[str]] = []
-    missing = Node._missing
+    missing = Holding.missing
 
-    def noting(self: Node, hashes: list[str]) -> list[str]:
-        sent.append(missing(self, hashes))
+    def noting(self: Holding, *about: Any) -> list[str]:
+        sent.append(missing(self, *about))
         return sent[-1]
 
-    monkeypatch.setattr(Node, "_missing", noting)
+    monkeypatch.setattr(Holding, "missing", noting)
     for _ in range(2):
         about = clusters.made(), "tls", ["cpu"]
         node = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
@@ -296,3 +299,15 @@ def test_commands_say_what_to_try(command: list[str], said: str, tmp_path: Path)
     clusters.made()
     done = CliRunner().invoke(main, [each.format(tmp_path) for each in command])
     assert done.exit_code in (1, 2) and said in done.output
+
+
+def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[list[Path]] = []
+    monkeypatch.setattr(
+        "vksched.cluster.node.ClusterNode", lambda *about, models: taken.append(models)
+    )
+    monkeypatch.setenv("VKSCHED_MODELS", f"{tmp_path}, {tmp_path / 'b'}")
+    on_ray._Served("node1", clusters.made().text(), "tls", "127.0.0.1")
+    assert taken == [[tmp_path, tmp_path / "b"]]

@@ -15,15 +15,19 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError, VkschedError
 from ..runtime.remote.keys import Credentials
 from ..runtime.remote.secure import SECURITY
+from ..switches import names_in
 from .cluster import Cluster
 from .ray_address import AUTO, CLIENT, require_ray
 from .ray_room import release, reserve
 
+MODELS = "VKSCHED_MODELS"
+"""Variable of a computer's owner: folders of models, with commas between."""
 NAMESPACE = "vksched"
 """Of the actors' names in Ray."""
 ASK_S = 5.0
@@ -49,7 +53,9 @@ class _Served:
         from .node import ClusterNode
 
         self._key, self._security = key, security
-        self._node = ClusterNode(name, f"{address}:0", Credentials.of_text(key), security)
+        models = [Path(each) for each in names_in(MODELS)]
+        about = name, f"{address}:0", Credentials.of_text(key), security
+        self._node = ClusterNode(*about, models=models)
 
     def about(self) -> tuple[str, str, str, tuple[str, ...], int]:
         import ray
