@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -477,6 +478,30 @@ def test_a_weight_is_sent_once_and_again_where_its_file_is_broken(
     path.write_bytes(damaged)
     assert again() == [name]
     assert again() == []
+
+
+def test_a_session_holds_what_plans_and_states_need_and_no_more(cluster: Cluster) -> None:
+    (session,) = cluster.servers["node1"]._sessions.values()
+    node, (plan, _) = cluster.hosts["node1"], weighted()
+    for number in range(3):
+        cluster.prepare(plan, number, {"node1": node})
+    assert session._weights._plans.keys() == {0, 1, 2}
+    cluster.walkers["node1"][0].fails = OutOfMemory("[x] no room")
+    with pytest.raises(OutOfMemory):
+        cluster.prepare(plan, 3, {"node1": node})
+    for number in range(3):
+        node.retire(number)
+    for _ in range(3):
+        device, keys = node.devices[0], [object(), object()]
+        device.states.add([(key, np.ones(3, np.float32)) for key in keys])
+        assert device.states.read(keys[0]).tolist() == [1.0, 1.0, 1.0]
+        for key in keys:
+            device.states.remove(key)
+    until_s = time.monotonic() + WAIT_S
+    while session._weights._plans and time.monotonic() < until_s:
+        pass  # nobody answers that a plan is retired
+    assert not session._weights._plans and not session._parts
+    assert not session._states and not session._types
 
 
 def test_a_weight_that_is_not_what_its_hash_says_is_refused(cluster: Cluster) -> None:

@@ -343,6 +343,7 @@ class Session:
         for key in keys:  # of which the caller knows nothing
             device.states.remove(key)
         device.states.add(items)
+        self._states.update({key.name: key for key in keys})  # as one was forgotten meanwhile
         self._types.update({(device.name, key.name): _type_of(array) for key, array in items})
         return {}, []
 
@@ -368,9 +369,13 @@ class Session:
         return {}, []
 
     def _remove(self, message: Message) -> Answer:
-        device, key = self._device(message), self._states.get(message.fields["key"])
+        device, name = self._device(message), message.fields["key"]
+        key = self._states.get(name)
         if key is not None:
             device.states.remove(key)
+            self._types.pop((device.name, name), None)
+            if not any(each.states.holds(key) for each in self._here.devices):
+                self._states.pop(name, None)
         return {}, []
 
 
