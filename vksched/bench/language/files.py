@@ -28,6 +28,10 @@ SCALES: dict[str, dict[int, float]] = {
 """By type, the bytes of a block at which a float16 scale begins, and its share of the first: those
 of minima make the mean of all values 0.
 """
+SYMMETRIC = ("Q4_0",)
+"""Types of which codes go from -8 to 7: without -8 their mean is 0. A mean of weights is what all
+outputs of a product share; after some layers little else is left of a text.
+"""
 TYPES = ("F32", "F16", *SCALES)
 
 
@@ -107,6 +111,9 @@ def blocks_of(
     elements, size_bytes = gguf.GGML_QUANT_SIZES[Type[kind]]
     count = shape[0] * shape[1] // elements
     blocks = rng.integers(0, 256, (count, size_bytes), np.uint8)
+    if kind in SYMMETRIC:
+        low, high = rng.integers(1, 16, (2, count, size_bytes), np.uint8)
+        blocks = low | high << 4
     _set_scales(kind, blocks, 1e-3)
     some = gguf.dequantize(blocks[: min(count, 1 << 10)], Type[kind])
     _set_scales(kind, blocks, 1e-3 * spread / float(some.std()))
