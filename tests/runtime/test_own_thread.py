@@ -128,22 +128,44 @@ def test_a_run_on_the_own_thread_that_takes_too_long_is_a_timeout(
     assert watched.here == [False, True]
 
 
-@pytest.mark.parametrize("what", ["states", "two splits"])
-def test_the_worker_computes_plans_with_more_to_do(watched: Watched, what: str) -> None:
+def test_the_worker_computes_what_overlaps(watched: Watched) -> None:
     with patient() as sched:
-        if what == "states":
-            held = vs.state(np.zeros_like(X), name="held")
-            run = sched.compile(held + 1.0, updates={held: held + 1.0})
-            for _ in range(3):
-                run()
-            assert np.array_equal(sched.read(held), X * 0 + 3)
-        else:
-            first = vs.neg(vs.input("x", X.shape), name="first")
-            run = sched.compile(vs.exp(first), observe={"first": lambda name, value: None})
-            assert len(run.plan.splits) == 2
-            for _ in range(3):
-                run(x=X)
+        first = vs.neg(vs.input("x", X.shape), name="first")
+        run = sched.compile(vs.exp(first), observe={"first": lambda name, value: None})
+        assert len(run.plan.splits) == 2
+        for _ in range(3):
+            run(x=X)
     assert not any(watched.here)
+
+
+def test_the_worker_writes_the_states_that_the_thread_that_waits_computes(
+    watched: Watched,
+) -> None:
+    with patient() as sched:
+        held = vs.state(np.zeros_like(X), name="held")
+        run = sched.compile(held + 1.0, updates={held: held + 1.0})
+        assert len(run.plan.splits) == 2
+        for _ in range(3):
+            run()
+        assert np.array_equal(sched.read(held), X * 0 + 3)
+    assert watched.here == [False, False, True, False, True, False]
+
+
+def test_an_interrupt_before_states_are_written_leaves_them(watched: Watched) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with patient() as sched:
+        held = vs.state(np.zeros_like(X), name="held")
+        run = sched.compile(held + 1.0, updates={held: held + 1.0})
+        run()
+        watched.then = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        watched.then = lambda: None
+        assert np.array_equal(sched.read(held), X * 0 + 1)
+        assert np.array_equal(run(), X * 0 + 2) and np.array_equal(sched.read(held), X * 0 + 2)
+    assert watched.here[:3] == [False, False, True]
 
 
 def test_an_interrupt_goes_to_the_caller_and_the_graph_lives_on(watched: Watched) -> None:

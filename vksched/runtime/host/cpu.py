@@ -3,9 +3,10 @@ with others.
 
 Handing a split to another thread takes longer than a small network. So a plan that is one split on
 the CPU, which has nothing to overlap with, is computed by the thread that waits for it, where the
-last run was brief: nobody has to give it up then, neither for a timeout nor for an interrupt.
+last run was brief: nobody has to give it up then, neither for a timeout nor for an interrupt. What
+writes states is a split of its own behind it, and goes to the worker: no interrupt may cut it short.
 
-    several splits, or states, or long:   submit --> worker computes     wait: for the worker
+    several splits, or long, or writes:   submit --> worker computes     wait: for the worker
     one brief split:                      submit notes it                wait: computes it itself
 
 One thread computes at a time. Examples: tests/runtime/test_own_thread.py.
@@ -103,6 +104,12 @@ def _is_threaded(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
     )
 
 
+def _split_alone(plan: PlanValue) -> int | None:
+    """Returns the only split of a plan that writes no states, None where there are several."""
+    splits = plan.splits[: len(plan.splits) - len(plan.commits)]
+    return splits[0].id if len(splits) == 1 and not plan.any_order else None
+
+
 class CpuSession:
     """One plan's share of the CPU."""
 
@@ -120,9 +127,9 @@ class CpuSession:
         self._no_states = None if plan.graph.states else Gate(states)
         self._worker = worker
         self._turn = turn
-        self._alone = len(plan.splits) == 1 and not plan.any_order and not plan.graph.states
+        self._alone = _split_alone(plan)
         self._usual_s = math.inf
-        """What the only split takes; an outlier, as when others have the core, counts little."""
+        """What that split takes; an outlier, as when others have the core, counts little."""
         self._buffers = Buffers()
         self._governor = workers.governor
         weights = HostWeights(plan.graph)
@@ -144,7 +151,7 @@ class CpuSession:
 
     def submit(self, slot: int, split: int, ticket: int) -> None:
         task = self._tasks[slot, split] = Task(self._no_states or Gate(self._states))
-        if not self._alone:
+        if split != self._alone:
             self._hand_over(slot, split, task)
 
     def _hand_over(self, slot: int, split: int, task: Task) -> Future[float]:
@@ -170,7 +177,8 @@ class CpuSession:
         else:
             program.run(values, gate)
         taken_s = time.perf_counter() - start
-        self._usual_s = min(taken_s, OUTLIER * self._usual_s)
+        if split == self._alone:
+            self._usual_s = min(taken_s, OUTLIER * self._usual_s)
         return taken_s
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
