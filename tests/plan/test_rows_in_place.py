@@ -10,8 +10,9 @@ from graphs import A, B, make_machine, node_id
 
 import vksched as vs
 from vksched.graph import Graph
+from vksched.ops.core.lower import conversion_bytes
 from vksched.plan.check.happens import check_plan
-from vksched.plan.cost import node_seconds
+from vksched.plan.cost import call_of, lower_node, node_seconds
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support
 
@@ -163,13 +164,17 @@ def test_runs_write_what_numpy_writes(devices: list[str], dtype: type) -> None:
 
 
 def test_rows_of_half_words_are_written_too(devices: list[str]) -> None:
-    """A row of five float16 begins in the middle of a word: all of the state is packed again."""
+    """A row of five float16 begins in the middle of a word."""
     held = vs.state(np.ones((7, 5), np.float16), "odd", backup=False)
     start = vs.input("start", (), "int32")
     new = vs.write_rows(held, vs.input("rows", (2, 5), "float16"), start)
     with vs.Scheduler(devices) as sched:
         run = sched.compile(vs.exp(held), updates={held: new})
         assert run.plan.in_place
+        node = next(n for n in run.plan.graph.ops if n.op == "write_rows")
+        spec = run.plan.machine.devices[0]
+        assert not lower_node(spec, run.plan.graph, node).scratch_words, "the state is not unpacked"
+        assert not conversion_bytes(node.declaration, call_of(spec, run.plan.graph, node))
         run(rows=np.full((2, 5), 3, np.float16), start=3)
         assert sched.read(held).sum() == 25 + 30
 

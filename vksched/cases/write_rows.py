@@ -52,6 +52,23 @@ CASES += [
     write(floats(0, 4, 2), 2, (), 1, name="no batch"),
     *(write(x, 2, 3, 1) for x in (ints(5, 6, 4), ints(5, 6, 4).astype(np.uint32), bools(5, 6, 4))),
     *(write(floats(4, 7, size).astype(np.float16), 2, 3, 1) for size in (8, 3)),
+    *(
+        write(floats(*shape).astype(np.float16), many, start, axis, name="odd")
+        for shape, many, start, axis in (
+            ((1,), 1, 0, 0),
+            ((7,), 2, 3, 0),
+            ((13, 7), 5, 2, 1),
+            ((13, 7), 4, 5, 1),
+            ((3, 5, 7), 5, 0, 1),
+            ((3, 5, 7), 9, -2, 1),
+            ((509, 1, 1), 1, 0, 1),
+            ((509, 1, 3), 1, 0, 1),
+            ((1, 3, 509, 5), 7, 300, 2),
+            ((3, 7, 5), 2, (0, 3, 5), 1),
+            ((3, 4, 7, 5), 2, (5, -1, 100), 2),
+            ((71, 73), 31, 40, 0),
+        )
+    ),
     write(np.arange(20, dtype=np.int64).reshape(5, 4), 2, 3),
 ]
 _DATA, _ROWS = (4, 5, 6), (4, 2, 6)

@@ -13,9 +13,9 @@ import math
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import INT64, NDArray, TensorType, normalize_axis
+from ...types import FLOAT16, INT64, NDArray, TensorType, normalize_axis
 from ..core.attrs import Attrs
-from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, Work, register
+from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, Work, halves_of, register
 from ..core.recipe import Loop, Recipe
 from ..core.strides import as_words, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -84,19 +84,36 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     if rows.size == 0:
         return copied
     axis = call.attrs.as_int("axis")
-    push = (
-        ("count", rows.size),
-        ("inner", math.prod(data.shape[axis + 1 :])),
-        ("many", rows.shape[axis]),
+    slices, inner = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    many = rows.shape[axis]
+    sizes = (
+        ("inner", inner),
+        ("many", many),
         ("size", data.shape[axis]),
         ("shared_slices", math.prod(data.shape[start.rank : axis])),
     )
-    groups = spread(rows.size, call.limits)
-    return (*copied, Dispatch("write_rows", (1, 2, OUTPUT), groups, push, barrier=True))
+    shader, count, push = "write_rows", rows.size, sizes
+    if data.dtype == FLOAT16:
+        each = many * inner // 2 + 1  # words, where the first or the last has a half of its own
+        shader, count, push = (
+            "write_rows_half",
+            slices * each,
+            (("each", each), ("slices", slices), *sizes),
+        )
+    groups = spread(count, call.limits)
+    return (
+        *copied,
+        Dispatch(shader, (1, 2, OUTPUT), groups, (("count", count), *push), barrier=True),
+    )
 
 
 def _words(call: Call) -> Call | None:
     return as_words(call, call.attrs.as_int("axis") < call.output.rank - 1)
+
+
+def _halves(call: Call) -> tuple[int, ...]:
+    """Rows of no whole words are written half by half, all others as words."""
+    return () if _words(call) else halves_of(call)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -109,7 +126,12 @@ register(
         "write_rows",
         _infer,
         _reference,
-        Kernel((*WHOLE_COPIES, "write_rows"), _lower, as_words=_words),
+        Kernel(
+            (*WHOLE_COPIES, "write_rows", "write_rows_half"),
+            _lower,
+            as_words=_words,
+            takes_halves=_halves,
+        ),
         work=_work,
         indices=(2,),
         recipe=_recipe,
