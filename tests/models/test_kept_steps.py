@@ -119,6 +119,18 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
     assert start(copies=2)[2] == 0, "the plan of the last start is kept"
 
 
+def test_where_no_plan_can_be_kept_the_graph_is_and_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setattr("vksched.plan.documents.kept.ROOM", 1e12)
+    right, written = read(made(tmp_path / "m.gguf"), monkeypatch)
+    files = {path: path.stat().st_ino for path in folder.glob("*.json")}
+    assert written == 2 == len(files)
+    got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
+    assert written == 0 and np.array_equal(got, right)
+    assert {path: path.stat().st_ino for path in folder.glob("*.json")} == files
+
+
 @pytest.mark.parametrize("name", ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe"])
 def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_path: Path) -> None:
     model = golden(language.load(name), tmp_path)

@@ -209,8 +209,10 @@ class Reader:
             assert step is not None
             how = self.placement, self._progress
             run = self._scheduler.compile(step.logits, *how, updates=step.updates)
-        if kept is None or not kept.taken:
-            file.write(run.plan.graph, self._scheduler.graphs.keep(run.plan))
+        if rewriting is not None and not (kept and kept.taken):
+            plan = self._scheduler.graphs.keep(run.plan)
+            if kept is None or plan is not None:
+                file.write(run.plan.graph, plan)
         return run
 
     def _is_alone(self) -> bool:

@@ -86,7 +86,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     axis = call.attrs.as_int("axis")
     slices, inner = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
     many = rows.shape[axis]
-    sizes = (
+    sizes: tuple[tuple[str, int], ...] = (
         ("inner", inner),
         ("many", many),
         ("size", data.shape[axis]),
