@@ -33,8 +33,8 @@ WITH_LOOPS = (
 )
 """Kernels of GPUs that are made of multiply-adds in loops, with those for matrix units."""
 CHILDREN = 2
-TIME_LIMIT_S = 300
-AT_ONCE = 100
+TIME_LIMIT_S = 900
+AT_ONCE = 40
 """Pipelines of a child: mesa-drm-shim of Mesa 26 gives nothing back, and ends after some 500."""
 BEGIN = (
     "<!-- From here to the end mark: python build_shaders.py --stats --write docs/shaders.md -->"

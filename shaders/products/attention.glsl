@@ -104,7 +104,7 @@ uint place_state(uint at) { return at + result_row - 4u; }
 
 // The larger score. A score that is NaN makes its weight NaN, and with it the total, so it need not be the largest.
 float larger(float largest, float score) {
-    return mix(score, largest, any(bvec2(is_nan(score), score < largest)));
+    return mix(largest, score, score > largest);
 }
 
 // By what sums shrink when a larger score comes.

@@ -58,6 +58,20 @@ uint two_halves(float low, float high) { return packFloat2x16(f16vec2(low, high)
 }
 #define QUERY(row, i) q[(row) + (i)]
 #define OWN_VALUE(row, i) VALUE(row, first_column + (i))
+#ifdef HALF_KEYS
+// Float16 stays as it lies, where heads fill their matrices: they begin at whole words then.
+#define PUT_WORDS(to, from, place) { \
+    const uint word = (place) / 2u; \
+    to = uvec4(from[word], from[word + 1u], from[word + 2u], from[word + 3u]); \
+}
+#define PUT_KEYS(to, row, eight) \
+    if (PADDED == 0u) PUT_WORDS(to, k, (row) + (eight) * 8u) else PUT_EIGHT(to, KEY, row, eight, depth)
+#define PUT_VALUES(to, row, eight) \
+    if (PADDED == 0u) PUT_WORDS(to, v, (row) + first_column + (eight) * 8u) else PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
+#else
+#define PUT_KEYS(to, row, eight) PUT_EIGHT(to, KEY, row, eight, depth)
+#define PUT_VALUES(to, row, eight) PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
+#endif
 
 // KEYS rows of q, from row `first` on.
 void load_queries(uint batch, uint first) {
@@ -71,11 +85,11 @@ void load_queries(uint batch, uint first) {
 void load_keys(uint k_at, uint v_at, uint end) {
     for (uint i = gl_LocalInvocationIndex; i < KEYS * DEEP_EIGHTS; i += gl_WorkGroupSize.x) {
         const uint at = k_at + min(i / DEEP_EIGHTS, end - 1u) * k_row;
-        PUT_EIGHT(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], KEY, at, i % DEEP_EIGHTS, depth)
+        PUT_KEYS(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
     }
     for (uint i = gl_LocalInvocationIndex; i < KEYS * WIDE_EIGHTS; i += gl_WorkGroupSize.x) {
         const uint at = v_at + min(i / WIDE_EIGHTS, end - 1u) * v_row;
-        PUT_EIGHT(v_tile[i / WIDE_EIGHTS * V_LINE + i % WIDE_EIGHTS], OWN_VALUE, at, i % WIDE_EIGHTS, columns)
+        PUT_VALUES(v_tile[i / WIDE_EIGHTS * V_LINE + i % WIDE_EIGHTS], at, i % WIDE_EIGHTS)
     }
 }
 
@@ -137,10 +151,11 @@ void attend(uint batch, uint first, uint part) {
         for (uint i = MATRIX_M; i < LANES; i *= 2u) largest = larger(largest, subgroupShuffleXor(largest, i));
         const float factor = shrink(before, largest);
         total *= factor;
+        const float base = largest == -INFINITY ? 0.0 : largest;
         [[unroll]] for (uint i = 0u; i < OWN_KEYS; i += 8u) {
             float own_weights[8];
             [[unroll]] for (uint j = 0u; j < 8u; ++j) {
-                own_weights[j] = weigh(own_scores[i + j], largest);
+                own_weights[j] = exp(own_scores[i + j] - base); // of a hidden key 0, or next to it
                 total += own_weights[j];
             }
             weights[own * WEIGHTS + (share * OWN_KEYS + i) / 8u] = uvec4(
@@ -163,6 +178,7 @@ void attend(uint batch, uint first, uint part) {
         }
     }
     for (uint i = MATRIX_M; i < LANES; i *= 2u) total += subgroupShuffleXor(total, i);
+    if (total < 0.5) total = 0.0; // all is hidden, as the largest score weighs 1
     if (share == 0u) state[own] = vec2(largest, total);
     [[unroll]] for (uint c = 0u; c < COLUMNS; ++c) {
         meet(); // the scores before have been read

@@ -4,6 +4,10 @@
 // One group computes a tile of rows, by way of shared memory; for GPUs.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifdef MIXED
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
 #include "float_math.glsl"
 #define MASKED
 layout(set = 0, binding = 0) readonly buffer Q { float q[]; };

@@ -43,7 +43,8 @@ LOWERED = {
     "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
 }
 ROUNDING = Limits(storage_buffers=8, float16=True)
-"""A GPU that computes in float16."""
+LEAST_ROUNDING = Limits(float16=True)
+"""GPUs that compute in float16, one with nothing else over the least."""
 DOTS = Limits(integer_dot=True)
 """A GPU that sums four products of 8 bits at once."""
 WITH_DOTS = {"matmul_integer", "conv_integer"}
@@ -139,7 +140,8 @@ def test_case_of_a_precision_is_near_numpy(case: Case, runner: Runner) -> None:
     """By each variant: those that round, and those of float32, which are more exact."""
     own, expected = runner.device.limits, case.expected()
     ran: list[Lowering] = []
-    for what, limits in {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}.items():
+    sets = {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}
+    for what, limits in {**sets, "the least with float16": LEAST_ROUNDING}.items():
         if limits.float16 and not own.float16:
             continue
         for variant in case.variants(limits):
@@ -264,7 +266,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     )
     for case in (*CASES, *HALVES, *PRECISE):
         op = all_ops()[case.op]
-        for call in calls_of(case, (*LOWERED.values(), ROUNDING, DOTS, *laned)):
+        for call in calls_of(case, (*LOWERED.values(), ROUNDING, LEAST_ROUNDING, DOTS, *laned)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
                 with contextlib.suppress(UnsupportedOp):
                     here = {dispatch.shader for dispatch in lower(op, call).dispatches}

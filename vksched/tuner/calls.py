@@ -143,8 +143,9 @@ def typical_graph() -> Graph:
         q, key, value = (some(1, 12, length, 64) for _ in range(3))
         result, g = attention(q, key, value), some(1, 12, length, 64)
         outputs += [result, *attention_gradient(q, key, value, g, None, result.attrs)]
-        attrs = {**result.attrs, PRECISION: MIXED}
-        outputs.append(apply("attention", (q, key, value), attrs))
+        for word in (MIXED, HALF):
+            attrs = {**result.attrs, PRECISION: word}
+            outputs.append(apply("attention", (q, key, value), attrs))
     for length in (1, 128):
         q, kept = some(1, 32, length, 64), [some(1, 8, 2048, 64) for _ in range(2)]
         new = some(1, 8, length, 64), some(1, 8, length, 64)

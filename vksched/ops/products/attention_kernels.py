@@ -45,6 +45,8 @@ it behind the queries, as the device binds few buffers.
 """
 KEPT = {FLOAT32: "", FLOAT16: "_half", UINT32: "_q8_0"}
 """And by the type in which keys and values are kept; words are those of q8_rows.py."""
+TILED_WAYS = {"tiled": "tiled", "mixed": "tiled_mixed", "packed": "tiled_packed"}
+"""What the shaders in shared memory are called, by their kind of tiles."""
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
@@ -227,7 +229,8 @@ def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, i
 
 def _shader(call: Call, segment: _Segment) -> str:
     if call.variant in TILED:
-        return f"attention_tiled{segment.kind}"
+        kind, _ = TILED[call.variant]
+        return f"attention_{TILED_WAYS[kind]}{segment.kind}"
     if call.variant == ROWS:
         return f"attention_rows{segment.kind}"
     if unit_of(call, segment.sizes):
@@ -243,8 +246,9 @@ def _more_constants(
     call: Call, shader: str, tile: int, columns: int
 ) -> tuple[tuple[str, int], ...]:
     if call.variant in TILED:
-        # 1, 2, 4 or 8: fewer pipelines than one for each number
-        wanted = -(-columns // LANES_ACROSS)
+        # 1, 2, 4 or 8: fewer pipelines than one for each number; packed sums have two columns each
+        least = 2 if TILED[call.variant][0] == "packed" else 1
+        wanted = max(least, -(-columns // LANES_ACROSS))
         return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
     return (("LOCAL_X", call.limits.subgroup_size),) if "_lanes_" in shader else ()
 
@@ -288,7 +292,7 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
     """The shaders of all segments, by their kinds."""
     of_rows = (
         f"attention_{way}{kind}"
-        for way in ("rows", "repair", "tiled", "matrices")
+        for way in ("rows", "repair", *TILED_WAYS.values(), "matrices")
         for kind in kinds
     )
     of_lanes = (
@@ -301,7 +305,9 @@ def _shaders(*kinds: str) -> tuple[str, ...]:
 
 
 _KINDS_OF_USED = tuple(USED + kept for kept in KEPT.values())
-_SHADERS_OF_FEW = tuple(f"attention_tiled{FEW}{kept}" for kept in KEPT.values())
+_SHADERS_OF_FEW = tuple(
+    f"attention_{way}{FEW}{kept}" for way in TILED_WAYS.values() for kept in KEPT.values()
+)
 
 
 def _kept_halves(call: Call) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from ..core.op import Call
 from ..core.quads import has_lanes
 from ..core.strides import LOOP_STEPS
 from .attention_units import AttentionUnit, attention_unit, most_columns, unit_variants
+from .matmul_kernels import tile_kinds
 
 UNBOUNDED = 1 << 30
 """Further than any query sees."""
@@ -27,9 +28,16 @@ TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 6
 """Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
-TILED = {"tiled 32": 32, "tiled 16": 16, "tiled 4": 4}
-"""Variants in shared memory by the rows of a group; the rows of each."""
-TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 18 << 10, 128, 512
+TALL, MIDDLE, FLAT = 32, 16, 4
+TILED = {
+    f"{kind} {rows}": (kind, rows)
+    for kind in ("tiled", "mixed", "packed")
+    for rows in (TALL, MIDDLE, FLAT)
+}
+"""Variants in shared memory: their kind of tiles, as products have them (matmul_kernels.py), and
+the rows of a group.
+"""
+TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 22 << 10, 128, 512
 """Of the tallest: shared memory of a group, over the 16 KiB that every device has; columns up to
 which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
 keys and values half as often pays.
@@ -114,7 +122,8 @@ def unit_of(call: Call, s: Sizes) -> AttentionUnit | None:
 def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
     few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
     if few or not call.limits.software:
-        return _tiled(s, call.limits)
+        kinds = ("tiled",) if call.limits.software else tile_kinds(call)
+        return tuple(f"{kind} {rows}" for kind in kinds for rows in _heights(s, call.limits))
     in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
     tiles = lanes_of(call.limits) if in_fours else {}
     lanes = call.limits.subgroup_size
@@ -133,15 +142,15 @@ def _cost(s: Sizes, rows: int, columns: int, lanes: int) -> int:
     return tiles * (_LOADS[lanes] + rows) * (s.depth + columns)
 
 
-def _tiled(s: Sizes, limits: Limits) -> tuple[str, ...]:
-    tall, middle, flat = TILED
-    if s.rows <= 2 * TILED[flat]:
-        return flat, middle
+def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
+    """Returns the rows that groups in shared memory may have, the best guess first."""
+    if s.rows <= 2 * FLAT:
+        return FLAT, MIDDLE
     small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
-    if small or s.rows <= TILED[middle]:
-        return middle, flat
-    fills = -(-s.rows // TILED[tall]) * s.batches >= TALL_GROUPS
-    return (tall, middle, flat) if fills else (middle, tall, flat)
+    if small or s.rows <= MIDDLE:
+        return MIDDLE, FLAT
+    fills = -(-s.rows // TALL) * s.batches >= TALL_GROUPS
+    return (TALL, MIDDLE, FLAT) if fills else (MIDDLE, TALL, FLAT)
 
 
 def launch(call: Call, s: Sizes) -> Launch:
@@ -234,7 +243,7 @@ def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
 
 
 def _on_gpu(call: Call, s: Sizes) -> Launch:
-    tile = TILED[call.variant]
+    _, tile = TILED[call.variant]
     tiles = -(-s.rows // tile) * s.batches
     wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
     part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE

@@ -180,11 +180,12 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
     rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
     groups = -(-m // rows) * -(-n // columns) * batches
     sizes = (8, 4) if groups >= FILLS_A_DEVICE else (4, 8)
-    return tuple(f"{kind} {LOCAL[0]}x{LOCAL[1]} b{size}" for kind in _kinds(call) for size in sizes)
+    local = f"{LOCAL[0]}x{LOCAL[1]}"
+    return tuple(f"{kind} {local} b{size}" for kind in tile_kinds(call) for size in sizes)
 
 
-def _kinds(call: Call) -> tuple[str, ...]:
-    """Returns the kinds of tiles that a call may be computed with, the best guess first. Two sums
+def tile_kinds(call: Call) -> tuple[str, ...]:
+    """Returns the kinds of tiles that a GPU may compute a call with, the best guess first. Two sums
     in a register take half of the instructions on all cards; reading float16 alone takes more of
     them on some, and less of shared memory on all.
     """
