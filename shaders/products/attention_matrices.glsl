@@ -58,8 +58,8 @@ uint two_halves(float low, float high) { return packFloat2x16(f16vec2(low, high)
 }
 #define QUERY(row, i) q[(row) + (i)]
 #define OWN_VALUE(row, i) VALUE(row, first_column + (i))
+// Where heads fill their matrices, float16 stays as it lies, as rows begin at whole words; an eight of q8_0 shares a scale.
 #ifdef HALF_KEYS
-// Float16 stays as it lies, where heads fill their matrices: they begin at whole words then.
 #define PUT_WORDS(to, from, place) { \
     const uint word = (place) / 2u; \
     to = uvec4(from[word], from[word + 1u], from[word + 2u], from[word + 3u]); \
@@ -68,6 +68,17 @@ uint two_halves(float low, float high) { return packFloat2x16(f16vec2(low, high)
     if (PADDED == 0u) PUT_WORDS(to, k, (row) + (eight) * 8u) else PUT_EIGHT(to, KEY, row, eight, depth)
 #define PUT_VALUES(to, row, eight) \
     if (PADDED == 0u) PUT_WORDS(to, v, (row) + first_column + (eight) * 8u) else PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
+#elif defined(Q8_0_KEYS)
+#define PUT_CODES(to, from, row, four) { \
+    const float by = q8_scale(from[SCALES_AT(row, four)], four); \
+    const vec4 low = q8_codes(from[CODES_AT(row, four)]) * by; \
+    const vec4 high = q8_codes(from[CODES_AT(row, (four) + 1u)]) * by; \
+    to = uvec4(two_halves(low.x, low.y), two_halves(low.z, low.w), two_halves(high.x, high.y), two_halves(high.z, high.w)); \
+}
+#define PUT_KEYS(to, row, eight) \
+    if (PADDED == 0u) PUT_CODES(to, k, row, (eight) * 2u) else PUT_EIGHT(to, KEY, row, eight, depth)
+#define PUT_VALUES(to, row, eight) \
+    if (PADDED == 0u) PUT_CODES(to, v, row, first_column / 4u + (eight) * 2u) else PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
 #else
 #define PUT_KEYS(to, row, eight) PUT_EIGHT(to, KEY, row, eight, depth)
 #define PUT_VALUES(to, row, eight) PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
