@@ -2,7 +2,7 @@
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch.
 // One group computes a tile of BLOCK * LOCAL_Y rows and BLOCK * LOCAL_X columns, each invocation BLOCK x BLOCK of it in fours.
 // Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs.
-// HALF_B: b is read as float16. MIXED: tiles hold float16, which halves what is read of them; sums stay T. PACKED: sums are float16 too, two in a register.
+// HALF_B: b is read as float16, with BFLOAT_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay T. PACKED: sums are float16 too, two in a register.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -31,7 +31,11 @@ layout(constant_id = 5) const uint B_ALONG_N = 1;
 #endif
 #ifdef HALF_B
 #define LOAD_OF_B uint
+#ifdef BFLOAT_B
+#define READ_B(x, at) uintBitsToFloat(x[(at) / 2u] >> (at) % 2u * 16u << 16u)
+#else
 #define READ_B(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
+#endif
 #else
 #define READ_B READ
 #endif

@@ -45,7 +45,6 @@ def test_weights_of_few_rows_are_halved() -> None:
     assert ops_of(vs.linear(few(), vs.weight(W.T.copy()), bias)) == ["linear_packed"]
     assert ops_of(few() @ vs.weight(W), word="float16") == ["linear_packed"]
     assert ops_of(few() @ vs.weight(W), word="bfloat16") == ["linear_packed"]
-    assert ops_of(few(9) @ vs.weight(W), word="bfloat16") == ["matmul"]
 
 
 def test_weights_of_many_rows_are_halved_for_gpus() -> None:
@@ -53,7 +52,9 @@ def test_weights_of_many_rows_are_halved_for_gpus() -> None:
     driver = Limits(storage_buffers=8, software=True, subgroup_size=8)
     wishes = replace(WISHES, limits=driver)
     assert ops_of(few(8) @ vs.weight(W), wishes=wishes) == ["linear_packed"]
-    assert ops_of(few(9) @ vs.weight(W), wishes=wishes) == ["matmul"]
+    for word in ("mixed", "bfloat16"):
+        assert ops_of(few(9) @ vs.weight(W), word=word) == ["linear_packed"]
+        assert ops_of(few(9) @ vs.weight(W), word=word, wishes=wishes) == ["matmul"]
 
 
 def test_others_stay() -> None:

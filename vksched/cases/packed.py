@@ -96,13 +96,14 @@ def linear(
 FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have more cases, one of each kind of layout."""
 OF_MANY_ROWS: list[Case] = [
-    linear("f16", (*lead, k), n, bias, f"{lead} tiles")
+    linear(name, (*lead, k), n, bias, f"{lead} tiles")
+    for name in ("f16", "bf16")
     for lead, k, n, bias in (
         *(((9,), 64, 17, True), ((70,), 160, 40, False), ((3, 11), 1120, 68, True)),
         ((130,), 32, 129, True),
     )
 ]
-"""Weights of float16, which tiles read as they lie."""
+"""Weights of 16 bits, which tiles read as they lie."""
 CASES: list[Case] = [
     *OF_MANY_ROWS,
     *(

@@ -5,8 +5,8 @@ that.
     matmul(x, w float32) {precision: bfloat16}  ->  linear_packed(x, words of w) {format: bf16}
 
 A product of few rows does little with each weight, so it takes half as long with weights of half
-the size. With more rows GPUs read those of float16 in tiles as they lie; others would be unpacked
-first, so there these stay. A weight stays as it is if somebody else reads it, as it would be there
+the size. With more rows GPUs read them in tiles as they lie; CPU drivers would unpack them first,
+so there these stay. A weight stays as it is if somebody else reads it, as it would be there
 twice, or if its format does not hold it. x is not rounded. Examples: tests/passes/test_halves.py.
 """
 
@@ -36,10 +36,8 @@ from .wishes import Wishes
 
 FORMATS = {MIXED: "f16", HALF: "f16", BRAIN: "bf16"}
 """By the word of a product."""
-IN_TILES = "f16"
-"""The format that GPUs read where rows are many."""
 MOST_ROWS = 8
-"""Of a result, elsewhere: kernels for more unpack weights first."""
+"""Of a result, on CPU drivers: kernels for more unpack weights first."""
 LEAST_BYTES = 1 << 16
 """Of a weight: less is read at once."""
 LEAST_LANES = 8
@@ -66,10 +64,9 @@ def _product(limits: Limits, r: Rewriter, node: Node) -> int | None:
     format = FORMATS.get(precision_of(node.attrs))
     if format is None or node.type.dtype != FLOAT32 or node.attrs.as_bool("transpose_a"):
         return None
-    if format == IN_TILES and limits.software and limits.subgroup_size < LEAST_LANES:
-        return None
-    in_tiles = format == IN_TILES and not limits.software
-    if math.prod(node.type.shape[:-1]) > MOST_ROWS and not in_tiles:
+    few_lanes = limits.subgroup_size < LEAST_LANES and format != FORMATS[BRAIN]
+    many = math.prod(node.type.shape[:-1]) > MOST_ROWS
+    if limits.software and (many or few_lanes):
         return None
     weight = r[w]
     if weight.op != "weight" or weight.type.rank != 2 or not (r.is_free(w) and r.is_sole(w)):

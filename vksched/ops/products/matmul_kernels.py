@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 
 from ...errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT16, FLOAT32, INT32, Shape, contiguous_strides
+from ...types import FLOAT16, FLOAT32, INT32, contiguous_strides
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
 from ..core.precision import MIXED, may_round, precision_of
 from ..core.strides import (
     LOOP_STEPS,
     MAX_DISPATCHES,
-    broadcast_strides,
     collapse,
     pad,
     peel,
@@ -30,7 +29,16 @@ from ..core.strides import (
 from ..core.variants import chosen
 from .matmul_tiles import LAYOUTS, TILES, Lanes, lanes_of
 from .matrix_units import MATRIX_SHADERS, matrix_tile, matrix_variants
-from .operands import matrices, operands_of, pack_operand, up_to_fours
+from .operands import (
+    BFLOAT_B,
+    HALF_B,
+    batch_strides,
+    half_weights,
+    matrices,
+    operands_of,
+    pack_operand,
+    up_to_fours,
+)
 
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
@@ -105,15 +113,15 @@ def _in_place(call: Call) -> tuple[str, ...]:
 
 
 def of_half_weights(call: Call) -> tuple[str, ...]:
-    """Returns the variants that multiply a, float32 (m, k), by b, float16 (n, k), as it lies: tiles
-    on GPUs, and matrix units.
+    """Returns the variants that multiply a, float32 (m, k), by b (n, k), float16 or bfloat16 by the
+    attribute `format`, as it lies: tiles on GPUs, and matrix units of float16.
     """
     _, k, _, n = matrices(call.inputs, call.attrs)
     m = call.output.shape[-2]
     if k % 4 or m <= MOST_FEW:
         return ()
     tiles = () if call.limits.software else _plain_variants(call, False)
-    return (*tiles, *matrix_variants(call, m, n))
+    return tiles if half_weights(call) == BFLOAT_B else (*tiles, *matrix_variants(call, m, n))
 
 
 def step_cost(m: int, n: int, batches: int, limits: Limits) -> float:
@@ -189,7 +197,7 @@ def tile_kinds(call: Call) -> tuple[str, ...]:
     in a register take half of the instructions on all cards; reading float16 alone takes more of
     them on some, and less of shared memory on all.
     """
-    if not may_round(call):
+    if not may_round(call) or half_weights(call) == BFLOAT_B:
         return ("tiled",)
     kinds = ("tiled", "mixed")
     return kinds if precision_of(call.attrs) == MIXED else ("packed", *kinds)
@@ -314,7 +322,7 @@ def product(
     """
     if call.output.size == 0:
         return ()
-    if _has_half_weights(call):
+    if half_weights(call):
         return _product(call, bias_rows, result_row, packed, adds)
     fitting = variants if any(packed) else _in_place
     return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed, adds)
@@ -331,7 +339,7 @@ def _product(
     b_column, b_row, b_step = b.strides(packed[1])
     k = up_to_fours(k) if any(packed) else k
     given = [
-        *(_batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
+        *(batch_strides(o.batch, batch, step) for o, step in ((a, a_step), (b, b_step))),
         tuple(s * m * (result_row or n) for s in contiguous_strides(batch)),
     ]
     sizes, strides = collapse(batch, given)
@@ -435,7 +443,7 @@ def _algorithm(
     """
     # products and sums of uint32 have the bits of those of int32
     dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
-    dtype = f"half_b_{dtype}" if _has_half_weights(call) else dtype
+    dtype = f"{half_weights(call)}{dtype}"
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
     if call.variant in BLOCKS:
         block = BLOCKS[call.variant]
@@ -462,22 +470,13 @@ def _algorithm(
     return f"matmul_register_{dtype}", _REGISTER_TILE[::-1], ()
 
 
-def _has_half_weights(call: Call) -> bool:
-    return call.inputs[1].dtype == FLOAT16 != call.output.dtype
-
-
 def _layout(a_along_k: bool, b_along_n: bool) -> str:
     return ("n" if a_along_k else "t") + ("n" if b_along_n else "t")
 
 
-def _batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
-    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
-    return tuple(s * step for s in broadcast_strides(shape, batch))
-
-
-HALF_WEIGHT_SHADERS = tuple(
-    f"matmul_{kind}_half_b_{FLOAT32}"
-    for kind in ("tiled", "tiled_mixed", "tiled_packed", "matrices")
+HALF_WEIGHT_SHADERS = (
+    *(f"matmul_{kind}_{HALF_B}{FLOAT32}" for kind in ("tiled_mixed", "tiled_packed", "matrices")),
+    *(f"matmul_tiled_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
 )
 """Of `of_half_weights`."""
 SHADERS = (

@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 
 from ...machine.limits import Limits
-from ...types import Shape, TensorType
+from ...types import FLOAT16, Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.op import Call, Dispatch
 from ..core.precision import kept_precision
-from ..core.strides import spread
+from ..core.strides import broadcast_strides, spread
+
+HALF_B, BFLOAT_B = "half_b_", "bfloat_b_"
+"""In the names of shaders that read b as float16 and as bfloat16."""
 
 
 def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
@@ -25,6 +28,20 @@ def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
     """Returns the attributes of a product inside another op's call, of the same precision."""
     turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     return Attrs({**turned, **kept_precision(call.attrs)})
+
+
+def half_weights(call: Call) -> str:
+    """Returns how shaders are named that read the weights of a product of float32 by these as they
+    lie (`of_half_weights`), "" of others.
+    """
+    if call.inputs[1].dtype != FLOAT16 or call.output.dtype == FLOAT16:
+        return ""
+    return BFLOAT_B if call.attrs.get("format") == "bf16" else HALF_B
+
+
+def batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
+    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
+    return tuple(s * step for s in broadcast_strides(shape, batch))
 
 
 @dataclass(frozen=True, slots=True)

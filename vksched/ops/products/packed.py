@@ -156,8 +156,8 @@ CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
 WHOLE = "unpack"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many."""
-HALF = "f16"
-"""The format that tiles read as it lies, where rows are many."""
+HALVES = "f16", "bf16"
+"""The formats that tiles read as they lie, where rows are many."""
 SCRATCH_BYTES = 16 << 20
 """Of the values that are unpacked at a time."""
 
@@ -303,8 +303,8 @@ def _takes_dots(call: Call) -> bool:
 
 
 def _direct_variants(call: Call) -> tuple[str, ...]:
-    """The variants that multiply by weights of float16 in tiles, for many rows."""
-    return of_half_weights(_product_call(call)) if call.attrs["format"] == HALF else ()
+    """The variants that multiply by weights of 16 bits in tiles, for many rows."""
+    return of_half_weights(_product_call(call)) if call.attrs["format"] in HALVES else ()
 
 
 def _float_variants(call: Call) -> tuple[str, ...]:
@@ -320,11 +320,11 @@ def _float_variants(call: Call) -> tuple[str, ...]:
 
 
 def _product_call(call: Call) -> Call:
-    """Returns the product by weights of float16 that a call is."""
+    """Returns the product by weights of 16 bits that a call is."""
     m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
     bias = (TensorType((n,)),) * (len(call.inputs) - 2)
     operands = TensorType((m, k)), TensorType((n, k), FLOAT16), *bias
-    attrs = product_attrs(call, False, True)
+    attrs = Attrs({**product_attrs(call, False, True), "format": call.attrs["format"]})
     return Call(operands, TensorType((m, n)), attrs, call.limits, call.variant)
 
 

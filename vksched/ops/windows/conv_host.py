@@ -46,7 +46,8 @@ def conv_host(reference: Reference) -> HostKernel:
         if kind is not None:
             made = np.empty(out.shape, kind)
             compute(tuple(x.astype(kind) for x in inputs), attrs, made)
-            np.copyto(out, made.astype(np.int64), casting="unsafe")  # modulo 2**32
+            whole = made if kind is np.float32 else made.astype(np.int64)  # modulo 2**32
+            np.copyto(out, whole, casting="unsafe")
         elif not _by_loops(inputs, attrs, out):
             _by_numpy(reference, inputs, attrs, out)
 
