@@ -21,7 +21,11 @@ layout(push_constant) uniform Push {
     uint column_step;
     uint words_first;
     uint result_first;
+    uint first_row;
+    uint places;
+    uint image_step;
 };
+#include "integer_result.glsl"
 
 #ifdef DOT
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
@@ -56,11 +60,11 @@ uint row_of(uint row) {
     return a_offset + 4u + min(row, rows - 1u) * depth;
 }
 
-// of_row: the sum of a.
-void store(uint row, uint column, int sum, int of_row) {
+// at: what result_of says of the row. of_row: the sum of a.
+void store(uint at, uint row, uint column, int sum, int of_row) {
     if (row >= rows || column >= columns) return;
     const int a_zero = int(a[a_offset]);
     const int b_zero = zero[zero_offset + column * zero_step];
     const int made = sum - a_zero * int(b[first_of(column)]) - b_zero * (of_row - int(count) * a_zero);
-    result[result_offset + result_first + row * row_step + column * column_step] = made;
+    result[at + column * column_step] = made;
 }

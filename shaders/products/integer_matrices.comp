@@ -84,7 +84,8 @@ void put() {
 
 // first: the first row of the tile.
 void store4(uint first, uint row, uint column, ivec4 values) {
-    for (uint c = 0u; c < 4u; ++c) store(row, column + c, values[c], row_sums[row - first]);
+    const uint at = result_of(row);
+    for (uint c = 0u; c < 4u; ++c) store(at, row, column + c, values[c], row_sums[row - first]);
 }
 
 void compute_tile(uint row, uint column) {

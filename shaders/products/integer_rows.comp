@@ -20,14 +20,14 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #define START(i) \
     int sum##i = 0; \
     int of_row##i = 0; \
-    const uint from##i = row_of(first_row + i);
+    const uint from##i = row_of(own_row + i);
 #define STEP(i) \
     const CODES left##i = codes(a[from##i + word]); \
     sum##i += summed(left##i, right); \
     of_row##i += summed(left##i, ONES);
-#define STORE(i) store(first_row + i, column, sum##i, of_row##i);
+#define STORE(i) store(result_of(own_row + i), own_row + i, column, sum##i, of_row##i);
 
-void compute_column(uint column, uint first_row) {
+void compute_column(uint column, uint own_row) {
     uint at = first_of(column);
     EACH_ROW(START)
     for (uint word = 0u; word < depth; ++word) {

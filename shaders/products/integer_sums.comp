@@ -18,7 +18,11 @@ layout(push_constant) uniform Push {
     uint row_step;
     uint column_step;
     uint result_first;
+    uint first_row;
+    uint places;
+    uint image_step;
 };
+#include "integer_result.glsl"
 
 void main() {
     const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
@@ -26,6 +30,6 @@ void main() {
         const uint row = item / columns;
         int sum = 0;
         for (uint part = 0u; part < parts; ++part) sum += int(sums[sums_offset + part * rows * columns + item]);
-        result[result_offset + result_first + row * row_step + (item - row * columns) * column_step] = sum;
+        result[result_of(row) + (item - row * columns) * column_step] = sum;
     }
 }

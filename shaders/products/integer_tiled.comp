@@ -52,7 +52,9 @@ void compute_tile(uint row, uint column) {
         barrier();
     }
     for (uint r = 0u; r < 8u; ++r) {
-        for (uint c = 0u; c < 4u; ++c) store(row + y + 8u * r, column + x + 16u * c, sums[r][c], of_rows[r]);
+        const uint own = row + y + 8u * r;
+        const uint at = result_of(own);
+        for (uint c = 0u; c < 4u; ++c) store(at, own, column + x + 16u * c, sums[r][c], of_rows[r]);
     }
 }
 

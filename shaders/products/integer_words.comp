@@ -1,7 +1,7 @@
 #version 450
 // result[row, tap, word] = four channels of x at the place that a window meets with a tap, as codes with a sign: x ^ flip in 8 bits,
-// the zero point outside of x, 0 for missing channels. x: codes of an image, result: 4 words, the zero point less flip first, then
-// rows first_row .. first_row + rows - 1 of the image's windows.
+// the zero point outside of x, 0 for missing channels. x: codes of images, result: 4 words, the zero point less flip first, then
+// rows first_row .. first_row + rows - 1 of the windows of all images, one image after the other.
 // With VALUES x - zero as float32 instead, 0 outside of x, in parts of 256 codes: result: (parts, rows, codes of the part).
 // One invocation makes a word, or four values; a group strides over words by the size of the whole dispatch.
 // Source: Chellapilla, Puri and Simard, High performance convolutional neural networks for document processing, 2006.
@@ -28,6 +28,7 @@ layout(push_constant) uniform Push {
     uint begin[3];
     uint place_step;
     uint channel_step;
+    uint image_step;
     uint first;
     uint channels;
     uint flip;
@@ -46,14 +47,16 @@ uint word_of(uint item, uint groups, uint taps) {
     const uint line = item / groups;
     const uint channel = (item - line * groups) * 4u;
     const uint row = line / taps;
-    const uvec3 window = split(first_row + row, result_sizes[1], result_sizes[2]);
+    const uint places = result_sizes[0] * result_sizes[1] * result_sizes[2];
+    const uint image = (first_row + row) / places;
+    const uvec3 window = split(first_row + row - image * places, result_sizes[1], result_sizes[2]);
     const uvec3 tap = split(line - row * taps, kernel[1], kernel[2]);
     const uint place_z = window.x * stride[0] + tap.x * dilation[0] - begin[0];
     const uint place_y = window.y * stride[1] + tap.y * dilation[1] - begin[1];
     const uint place_x = window.z * stride[2] + tap.z * dilation[2] - begin[2];
     const bool inside = place_z < x_sizes[0] && place_y < x_sizes[1] && place_x < x_sizes[2];
     const uint place = (place_z * x_sizes[1] + place_y) * x_sizes[2] + place_x;
-    const uint at = x_offset + first + (inside ? place * place_step + channel * channel_step : 0u);
+    const uint at = x_offset + first + image * image_step + (inside ? place * place_step + channel * channel_step : 0u);
     const uint outside = uint(zero[zero_offset]) & 0xffu;
     const uint count = min(channels - channel, 4u);
     uint word = 0u;

@@ -142,6 +142,7 @@ CASES: list[Case] = [
         begin=(1, 1, 0),
     ),
     convolution((2, 37, 6, 5), (5, 37, 3, 3), "parts", begin=(1, 1), w_zero=i32(-9)),
+    convolution((7, 4, 3, 4), (19, 4, 2, 2), "small images", w_zero=ints(19, low=-9, high=9)),
     convolution((0, 3, 4, 5), (2, 3, 3, 3), "nothing"),
     *(_quantize(floats(*s), f32(0.5), i32(7), "") for s in ((), (1,), (MANY,), (71, 73), (0,))),
     _quantize(_HALVES, f32(1), i32(0), "ties", low=-128),

@@ -68,7 +68,8 @@ Three = tuple[int, ...]
 class Unfolded:
     """Windows as rows of a product; three axes.
 
-    sizes, counts: places of an image, and of its windows. steps: elements from place to place, from
+    sizes, counts: places of an image, and of its windows. Windows of images that have the same
+        weights are rows of one product. steps: elements from place to place, from
         channel to channel, and from image to image. result_steps: those from window to window, from
         column to column, and from image to image. words_step: words from one image's weights to the
         next one's; 0: all have the same.
@@ -88,9 +89,19 @@ class Unfolded:
     begin: Three = (0, 0, 0)
 
     @property
-    def rows(self) -> int:
+    def places(self) -> int:
         """Windows of an image."""
         return math.prod(self.counts)
+
+    @property
+    def products(self) -> int:
+        """With weights of their own."""
+        return self.images if self.words_step else 1
+
+    @property
+    def rows(self) -> int:
+        """Windows of a product."""
+        return self.images // self.products * self.places
 
     @property
     def taps(self) -> int:
@@ -185,9 +196,9 @@ def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
     and both zero points.
     """
     each = _rows_at_once(call, own)
-    passes = [(i, row) for i in range(own.images) for row in range(0, own.rows, each)]
+    passes = [(i, row) for i in range(own.products) for row in range(0, own.rows, each)]
     if 2 * len(passes) > MAX_DISPATCHES:
-        raise UnsupportedOp(f"{own.images} images take more than {MAX_DISPATCHES} dispatches")
+        raise UnsupportedOp(f"{own.products} products take more than {MAX_DISPATCHES} dispatches")
     if own.depth >= LOOP_STEPS:
         raise UnsupportedOp(f"sums of {own.depth * PER_WORD} products are too long for a kernel")
     make = _float_pass if call.variant == FLOATS else _pass
@@ -221,8 +232,7 @@ def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> I
     groups, constants = _launch(rows * n, call.limits)
     push = (
         *(("rows", rows), ("columns", n), ("parts", _parts(own))),
-        *(("row_step", own.result_steps[0]), ("column_step", own.result_steps[1])),
-        ("result_first", image * own.result_steps[2] + row * own.result_steps[0]),
+        *_result_of(own, image, row),
     )
     yield Dispatch("integer_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
 
@@ -259,7 +269,8 @@ def _words(
         *(("x_sizes", own.sizes), ("result_sizes", own.counts), ("kernel", own.kernel)),
         *(("stride", own.stride), ("dilation", own.dilation), ("begin", own.begin)),
         *(("place_step", own.steps[0]), ("channel_step", own.steps[1])),
-        *(("first", image * own.steps[2]), ("channels", own.channels)),
+        *(("image_step", own.steps[2]), ("first", image * own.steps[2])),
+        ("channels", own.channels),
         *(("flip", 0 if call.attrs.as_bool("signed") else SHIFT), ("first_row", row)),
         ("rows", rows),
     )
@@ -276,9 +287,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
     push = (
         *(("rows", rows), ("columns", own.columns), ("depth", own.depth)),
         *(("count", own.taps * own.channels), ("zero_step", int(call.inputs[3].size > 1))),
-        *(("row_step", own.result_steps[0]), ("column_step", own.result_steps[1])),
-        *(("words_first", image * own.words_step),),
-        ("result_first", image * own.result_steps[2] + row * own.result_steps[0]),
+        *(("words_first", image * own.words_step), *_result_of(own, image, row)),
     )
     shader, constants = _shader(call, tile) if unit is None else (UNITS, unit.constants)
     return Dispatch(
@@ -289,6 +298,15 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
         constants,
         barrier=True,
         subgroup=0 if unit is None else unit.subgroup,
+    )
+
+
+def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ...]:
+    """Returns where the results of a pass lie, which begins at a row of a product."""
+    each, across, step = own.result_steps
+    return (
+        *(("row_step", each), ("column_step", across), ("image_step", step)),
+        *(("result_first", image * step), ("first_row", row), ("places", own.places)),
     )
 
 
