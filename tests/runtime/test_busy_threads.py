@@ -25,9 +25,16 @@ class Machine:
 
     def __init__(self) -> None:
         self.now_s = self.own_s = self.worked_s = 0.0
+        self.running: int | None = None
 
     def governor(self, cores: int) -> Governor:
-        return Governor(cores, lambda: self.worked_s, lambda: self.own_s, lambda: self.now_s)
+        return Governor(
+            cores,
+            lambda: self.worked_s,
+            lambda: self.own_s,
+            lambda: self.now_s,
+            lambda: self.running,
+        )
 
     def passes(self, seconds: float, own: float, others: float) -> None:
         """own, others: the cores that this process and others hold meanwhile."""
@@ -67,6 +74,31 @@ def test_what_others_hold_is_left_to_them(
     governor.threads()
     machine.passes(MOMENT_S, own, 0)
     assert governor.threads() == cores
+
+
+@pytest.mark.parametrize(("running", "wanted"), [(0, 2), (1, 1), (5, 1), (None, 1)])
+def test_who_has_taken_turns_and_is_done_holds_nothing(running: int | None, wanted: int) -> None:
+    machine = Machine()
+    governor = machine.governor(2)
+    machine.running = running
+    machine.passes(1.0, 0, 2)  # the other one's turn
+    assert governor.threads() == wanted
+    for _ in range(4):  # its next look is soon, and goes by what it measured
+        machine.passes(FIRST_S / 4 + 1e-6, 2, 0)
+        governor.threads()
+    assert governor.threads() == 2
+    for _ in range(20):
+        machine.passes(FIRST_S / 2, 1, 1)
+        governor.threads()
+    assert governor.threads() == 1  # beside its own work the others count
+
+
+def test_what_runs_at_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, wanted in (("cpu 1\nprocs_running 3\n", 2), ("procs_running 0\n", 0), ("", None)):
+        monkeypatch.setattr(
+            threads, "open", lambda *a, _text=text, **k: io.StringIO(_text), raising=False
+        )
+        assert threads.running_now() == wanted
 
 
 def test_without_an_account_of_the_system_all_cores_are_taken() -> None:

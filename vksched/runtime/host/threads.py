@@ -6,9 +6,11 @@
 OpenBLAS's threads wait for each other by spinning. Where another program holds a core, all of them
 wait for the one that does not run: a product then takes tens of times longer than on one thread.
 What is measured is the system's own account (/proc/stat, or psutil where that is installed); where
-there is none, nothing changes. Programs of a lower priority than the usual one (nice) yield a core
-at once, so they hold none; only a process that is such a program itself counts them. Who sets
-OPENBLAS_NUM_THREADS or its like has chosen.
+there is none, nothing changes. Who worked while this process had nothing to do may be done by now,
+as programs are that take turns with it: after such a gap no more count than run at that moment.
+Programs of a lower priority than the usual one (nice) yield a core at once, so they hold none; only
+a process that is such a program itself counts them. Who sets OPENBLAS_NUM_THREADS or its like has
+chosen.
 Examples: tests/runtime/test_busy_threads.py.
 """
 
@@ -30,7 +32,7 @@ from ...machine.cores import usable_cores
 
 MOMENT_S = 0.25
 """Others are looked at no more often. The first time, what was since the device was opened counts
-from FIRST_S on.
+from FIRST_S on, and so it does after a gap, in which nobody asked for so long.
 """
 FIRST_S = 0.05
 CHOSEN_BY = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOTO_NUM_THREADS")
@@ -68,6 +70,16 @@ def _from_proc() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def running_now() -> int | None:
+    """Returns how many threads of other programs run or wait for a core at this moment, where this
+    thread is the only one of its own; None where the system does not say.
+    """
+    with suppress(OSError, ValueError, StopIteration), open("/proc/stat", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("procs_running"))
+        return max(0, int(line.split()[1]) - 1)
+    return None
+
+
 def _is_nice() -> bool:
     """Whether this process is one of a lower priority than the usual one."""
     return hasattr(os, "nice") and os.nice(0) > 0
@@ -77,7 +89,7 @@ class Governor:
     """Says how many threads to take now. Safe to ask from any thread.
 
     worked_s, own_s, clock: the seconds that all cores worked, that this process did, and that went
-        by; others for tests.
+        by; running: as `running_now`; others for tests.
     """
 
     def __init__(
@@ -86,31 +98,37 @@ class Governor:
         worked: Callable[[], float | None] = worked_s,
         own: Callable[[], float] = time.process_time,
         clock: Callable[[], float] = time.perf_counter,
+        running: Callable[[], int | None] = running_now,
     ) -> None:
         self.cores = usable_cores() if cores is None else cores
         self._worked, self._own, self._clock = worked, own, clock
         self._lock = threading.Lock()
         self._threads = self.cores
         self._wait_s = FIRST_S
+        self._running = running
         self._seen = self._look()
+        self._asked_s = clock()
 
     def threads(self) -> int:
         """Returns how many threads there are cores for, at least 1."""
         if self.cores == 1 or self._seen is None or not self._lock.acquire(blocking=False):
             return self._threads  # another thread is looking
         try:
-            if self._clock() - self._seen[0] >= self._wait_s:
-                self._update(self._seen)
+            before_s, self._asked_s = self._asked_s, self._clock()
+            if self._asked_s - self._seen[0] >= self._wait_s:
+                self._update(self._seen, self._asked_s - before_s > FIRST_S)
             return self._threads
         finally:
             self._lock.release()
 
-    def _update(self, before: tuple[float, float]) -> None:
+    def _update(self, before: tuple[float, float], gap: bool) -> None:
         now = self._look()
         if now is None:
             return
-        self._seen, self._wait_s = now, MOMENT_S
+        self._seen, self._wait_s = now, FIRST_S if gap else MOMENT_S
         taken = (now[1] - before[1]) / (now[0] - before[0])
+        if gap and (running := self._running()) is not None:
+            taken = min(taken, running)
         self._threads = max(1, min(self.cores, int(self.cores - taken + 0.5)))
 
     def _look(self) -> tuple[float, float] | None:
