@@ -23,7 +23,7 @@ from .stats import RunStats, SplitStats
 
 
 def is_single(plan: PlanValue) -> bool:
-    """Whether a plan is one split of the CPU that makes all outputs."""
+    """Whether a plan is one split of the CPU that makes all outputs, or what they are views of."""
     if len(plan.splits) != 1 or plan.commits or plan.graph.states or plan.graph.kept:
         return False
     split, data = plan.splits[0], plan.graph.data
@@ -31,7 +31,7 @@ def is_single(plan: PlanValue) -> bool:
         return False
     made = {copy.node for copy in split.copies_out}
     return (
-        all(node in made for _, node in plan.graph.outputs)
+        all(plan.graph.root(node) in made for _, node in plan.graph.outputs)
         and all(copy.source == HOST and copy.node not in data for copy in split.copies_in)
         and not (split.observed or split.aside or split.waits)
         and tuple(plan.final_waits) == (split.id,)
