@@ -139,6 +139,7 @@ std::unique_ptr<Loop> conv_loop(const Told& told);
 std::unique_ptr<Loop> copy_loop(const Told& told);
 std::unique_ptr<Loop> gather_loop(const Told& told);
 std::unique_ptr<Loop> pool_loop(const Told& told);
+std::unique_ptr<Loop> recurrent_loop(const Told& told);
 std::unique_ptr<Loop> reduce_loop(const Told& told);
 std::unique_ptr<Loop> transpose_loop(const Told& told);
 

@@ -486,7 +486,7 @@ using Maker = std::unique_ptr<Loop> (*)(const Told&);
 const std::map<std::string, Maker> makers{
     {"chain", chain_loop}, {"concat", concat_loop}, {"conv", conv_loop}, {"copy", copy_loop},
     {"conv_transpose", transpose_loop}, {"gather", gather_loop}, {"pool", pool_loop},
-    {"reduce", reduce_loop},
+    {"recurrent", recurrent_loop}, {"reduce", reduce_loop},
 };
 
 // "linear_packed q4_K": the loop, and what it calls.

@@ -156,6 +156,26 @@ void set_operands(Layer& told, const Array& gates, const Array& r, const Array& 
     told.out_sequence = out.apart(2);
 }
 
+// Writes the states before the first turn, start (states, directions, batch, hidden), in their rows;
+// then takes all turns.
+void take_turns(const Layer& told, const float* start, size_t of_state, size_t of_direction,
+                size_t of_sequence, bool wide)
+{
+    const size_t states = told.gates == 4 ? 2 : 1;
+    for (size_t i = 0; i < states; ++i)
+        for (size_t d = 0; d < told.directions; ++d)
+            for (size_t b = 0; b < told.batch; ++b)
+                std::memcpy(told.result(told.time + i, d, b),
+                            start + i * of_state + d * of_direction + b * of_sequence,
+                            told.hidden * sizeof(float));
+    const std::unique_ptr<float[]> room(new float[told.room() + told.packed()]);
+    float* packed = told.packed() ? room.get() + told.room() : nullptr;
+    if (wide && has_wider())
+        wider::run_layer(told, room.get(), packed);
+    else
+        plain::run_layer(told, room.get(), packed);
+}
+
 void recurrent(const std::string& kind, const std::vector<bool>& backwards,
                const std::vector<std::vector<std::string>>& activations, float clip, bool coupled,
                bool linear, const py::buffer& gates, const py::buffer& r, const py::buffer& state,
@@ -190,29 +210,87 @@ void recurrent(const std::string& kind, const std::vector<bool>& backwards,
     }
     const float* start = static_cast<const float*>(first.info.ptr);
     py::gil_scoped_release unlocked;
-    for (size_t i = 0; i < states; ++i)
-        for (size_t d = 0; d < told.directions; ++d)
-            for (size_t b = 0; b < told.batch; ++b)
-                std::memcpy(told.result(told.time + i, d, b),
-                            start + i * first.apart(0) + d * first.apart(1) + b * first.apart(2),
-                            told.hidden * sizeof(float));
-    const std::unique_ptr<float[]> room(new float[told.room() + told.packed()]);
-    float* packed = told.packed() ? room.get() + told.room() : nullptr;
-    if (wide && has_wider())
-        wider::run_layer(told, room.get(), packed);
-    else
-        plain::run_layer(told, room.get(), packed);
+    take_turns(told, start, first.apart(0), first.apart(1), first.apart(2), wide);
 }
+
+// -- a step of programs ----------------------------------------------------------------------------
+
+// A piece: a direction. Operands have no gaps.
+struct RecurrentLoop : Loop {
+    std::vector<Layer> directions; // each alone
+    bool has_own, wide;
+
+    void run(const Operands& given, size_t piece) const override
+    {
+        Layer layer = directions[piece];
+        const size_t columns = layer.gates * layer.hidden;
+        const size_t sequences = layer.batch * layer.hidden;
+        layer.from = given.get<float>(0) + piece * layer.from_direction;
+        layer.r = given.get<float>(1) + piece * layer.r_direction;
+        layer.own = has_own ? given.get<float>(3) + piece * columns : nullptr;
+        layer.out = given.get<float>(3 + has_own) + piece * sequences;
+        take_turns(layer, given.get<float>(2) + piece * sequences, directions.size() * sequences, 0,
+                   layer.hidden, wide);
+    }
+};
 
 } // namespace
 
+// numbers: gates, time, batch, hidden, coupled, linear, has own, and of each direction whether it goes
+// back and its functions (0 sigmoid, 1 tanh, 2 relu). reals: clip.
+std::unique_ptr<Loop> recurrent_loop(const Told& told)
+{
+    const auto number = [&](size_t at) { return static_cast<size_t>(told.numbers.at(at)); };
+    Layer layer{};
+    layer.gates = number(0);
+    require(layer.gates == 1 || layer.gates == 3 || layer.gates == 4, "expected 1, 3 or 4 gates");
+    const size_t each = layer.gates == 1 ? 1 : layer.gates == 3 ? 2 : 3, count = told.pieces;
+    auto made = std::make_unique<RecurrentLoop>();
+    made->has_own = number(6) != 0;
+    made->wide = told.wide;
+    require(told.numbers.size() == 7 + count * (1 + each) && told.reals.size() == 1
+                && told.slots == 4 + size_t{made->has_own},
+            "expected a piece for each direction, and a slot for each operand and the result");
+    layer.directions = 1;
+    layer.time = number(1);
+    layer.batch = number(2);
+    layer.hidden = number(3);
+    layer.coupled = number(4) != 0;
+    layer.linear = number(5) != 0;
+    layer.clip = told.reals[0];
+    const size_t columns = layer.gates * layer.hidden;
+    layer.from_sequence = columns;
+    layer.from_time = layer.batch * columns;
+    layer.from_direction = layer.time * layer.from_time;
+    layer.r_column = 1;
+    layer.r_row = columns;
+    layer.r_direction = layer.hidden * columns;
+    layer.own_direction = columns;
+    layer.out_sequence = layer.hidden;
+    layer.out_direction = layer.batch * layer.hidden;
+    layer.out_time = count * layer.out_direction;
+    for (size_t at = 7; at < told.numbers.size(); at += 1 + each) {
+        Layer own = layer;
+        own.backwards = {number(at) != 0};
+        own.functions.emplace_back();
+        for (size_t function = 0; function < each; ++function) {
+            require(number(at + 1 + function) < 3, "expected functions that there are");
+            own.functions[0].push_back(static_cast<Function>(number(at + 1 + function)));
+        }
+        made->directions.push_back(std::move(own));
+    }
+    return made;
+}
+
 void add_recurrent(py::module_& m)
 {
+    m.attr("recurrent_functions") = std::vector<std::string>{"sigmoid", "tanh", "relu"}; // by number
     m.def("recurrent", &recurrent, py::arg("kind"), py::arg("backwards"), py::arg("activations"),
           py::arg("clip"), py::arg("coupled"), py::arg("linear"), py::arg("gates"), py::arg("r"),
           py::arg("state"), py::arg("own"), py::arg("lengths"), py::arg("out"),
           py::arg("wide") = true);
 }
 #else
+std::unique_ptr<Loop> recurrent_loop(const Told&) { throw py::key_error("recurrent"); }
 void add_recurrent(py::module_&) {}
 #endif

@@ -72,10 +72,11 @@ def test_what_matters_has_a_recipe() -> None:
     assert ops >= {"add", "mul", "silu", "relu", "layer_norm", "rms_norm", "chain", "write_rows"}
     assert ops >= {"linear_packed", "rotary_embedding", "cached_attention"}
     assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
+    assert ops >= {"recurrent"} or not loops.recurrent_functions()
     assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
 
-@pytest.mark.parametrize("op", ["linear_packed", "cached_attention"])
+@pytest.mark.parametrize("op", ["linear_packed", "cached_attention", "recurrent"])
 def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
     helpers: list[threading.Thread] = []
 

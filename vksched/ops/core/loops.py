@@ -145,6 +145,13 @@ def recurrent(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) ->
     return True
 
 
+def recurrent_functions() -> tuple[str, ...]:
+    """Returns the activations of recurrent layers in programs, by number; none where there are no
+    such loops.
+    """
+    return tuple(getattr(native, "recurrent_functions", ()))
+
+
 def unpack(format: str, words: NDArray, out: NDArray) -> bool:
     """Writes the values of a weight of few bits, (n, k); returns False where numpy has to."""
     if not (has_packed(format) and _lie_plain(words)):

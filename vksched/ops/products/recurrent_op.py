@@ -17,6 +17,7 @@ from ..moves.identity import after
 from .recurrent_cell import Cell, Operands, cell_of, operands_of
 from .recurrent_host import HOST, recurrent_reference
 from .recurrent_kernels import KERNEL
+from .recurrent_recipe import recurrent_recipe
 from .recurrent_unrolled import unrolled
 
 OP = "recurrent"
@@ -62,7 +63,9 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(2.0 * batch * time * r.size, float(moved), float(time * r.shape[1]))
 
 
-register(Op(OP, _infer, recurrent_reference, KERNEL, work=_work, host=HOST))
+register(
+    Op(OP, _infer, recurrent_reference, KERNEL, work=_work, host=HOST, recipe=recurrent_recipe)
+)
 
 
 @gradient(OP)
