@@ -17,6 +17,7 @@ const std::map<std::string, Function> plain_steps{
     {"minimum", MINIMUM}, {"neg", NEG}, {"abs", ABS}, {"square", SQUARE}, {"sqrt", SQRT},
     {"rsqrt", RSQRT}, {"reciprocal", RECIPROCAL}, {"relu", RELU}, {"clip", CLIP},
     {"leaky_relu", LEAKY_RELU}, {"hard_sigmoid", HARD_SIGMOID}, {"hard_swish", HARD_SWISH},
+    {"floor", FLOOR}, {"ceil", CEIL}, {"trunc", TRUNC}, {"round", ROUND},
 };
 const std::vector<std::string> called_steps{"erf", "gelu", "gelu_tanh", "gelu_slope",
                                             "gelu_tanh_slope", "sigmoid", "silu", "tanh"};

@@ -14,7 +14,7 @@
 // By number; CALLED: a loop of one value at a time, of loops.cpp.
 enum Function {
     ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, NEG, ABS, SQUARE, SQRT, RSQRT, RECIPROCAL,
-    RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, CALLED
+    RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, FLOOR, CEIL, TRUNC, ROUND, CALLED
 };
 
 // Of registers a and b, with parameters.
@@ -84,6 +84,10 @@ INLINED void take(const ChainStep& step, const float* a, const float* b, float* 
     case HARD_SWISH:
         return each_value(to, count,
                           [=](size_t i) { return a[i] * within((a[i] + 3) / 6, 0, 1); });
+    case FLOOR: return each_value(to, count, [=](size_t i) { return std::floor(a[i]); });
+    case CEIL: return each_value(to, count, [=](size_t i) { return std::ceil(a[i]); });
+    case TRUNC: return each_value(to, count, [=](size_t i) { return std::trunc(a[i]); });
+    case ROUND: return each_value(to, count, [=](size_t i) { return std::rint(a[i]); });
     case CALLED: return step.loop(a, to, count);
     }
 }

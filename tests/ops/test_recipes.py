@@ -72,6 +72,7 @@ def test_what_matters_has_a_recipe() -> None:
     assert ops >= {"add", "mul", "silu", "relu", "layer_norm", "rms_norm", "chain", "write_rows"}
     assert ops >= {"linear_packed", "rotary_embedding", "cached_attention"}
     assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
+    assert ops >= {"floor", "ceil", "trunc", "round"}
     assert ops >= {"recurrent"} or not loops.recurrent_functions()
     assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
