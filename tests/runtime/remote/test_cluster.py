@@ -163,8 +163,9 @@ def test_drivers_on_two_hosts_give_the_numbers_of_one_process(two_devices: list[
             return next(device for device in opened.devices if device.name == name)
 
         with Cluster(spread(plan, TWO), make, timeout_s=60.0) as cluster:
-            for _ in range(2):
-                assert_same(cluster.run(feeds), expected)
+            for small_bytes in (sending.SMALL_BYTES, -1):
+                with patch.object(sending, "SMALL_BYTES", small_bytes):
+                    assert_same(cluster.run(feeds), expected)
     finally:
         opened.close()
 

@@ -189,7 +189,8 @@ class PartExecutor(Executor):
         super()._settle(run, interrupted)
         try:
             self._sending.settle(self._asked[run.slot].key)
-        except BaseException:  # interrupted again: nobody knows who reads this slot
+        except BaseException:  # interrupted again: a thread may still read this slot
+            self._busy.update(self._working)
             self._put_out()
             raise
 
