@@ -325,6 +325,33 @@ def test_a_cluster_says_what_is_wrong_with_it(start: Nodes, tmp_path: Path) -> N
     wait_for(lambda: not node.callers)
 
 
+def test_large_values_from_all_nodes_to_all_are_those_of_one_computer(
+    start: Nodes, rng: np.random.Generator
+) -> None:
+    hosts = 3
+    nodes = [start(f"node{host}") for host in range(hosts)]
+    x = vs.input("x", (512, 256))  # which threads send
+    made = [vs.mul(x, float(host + 2), name=f"made{host}") for host in range(hosts)]
+    ends = []
+    for host in range(hosts):
+        total = vs.exp(made[host], name=f"sum{host}")
+        for step in range(1, hosts):
+            total = vs.sub(total, made[(host + step) % hosts], name=f"sum{host}.{step}")
+        ends.append(total)
+    placed = {
+        f"{what}{host}*": f"node{host}/cpu" for host in range(hosts) for what in ("made", "sum")
+    }
+    given = rng.standard_normal((512, 256), np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        want = sched.compile(ends)(x=given)
+    with on_cpus(nodes) as sched:
+        run = sched.compile(ends, placed)
+        assert len({split.device for split in run.plan.splits}) == hosts
+        for _ in range(3):
+            for got, expected in zip(run(x=given), want, strict=True):
+                assert np.array_equal(got, expected)
+
+
 @pytest.mark.parametrize("policy", ["dynamic", "steal"])
 def test_dynamic_plans_stay_on_this_computer(policy: str) -> None:
     nowhere = vs.Cluster(["127.0.0.1:1"], clusters.made())  # which is not asked
