@@ -13,21 +13,29 @@ from vksched.runtime.remote.clocks import DRIFT, OtherClock
 def test_one_answer_tells_within_half_of_its_time() -> None:
     clock = OtherClock()
     assert clock.seen(5.0).within_s(5.0) == math.inf
-    clock.note(10.0, 1000.0, 10.5)
+    clock.note(10.0, 1000.0, 1000.0, 10.5)
     seen = clock.seen(10.25)
     assert seen.own_s(1000.0) == 10.25 and seen.within_s(10.25) == 0.25
     assert seen.own_s(1003.0) == 13.25
     assert seen.within_s(10.25, 12.25) == 0.25 + 2 * DRIFT
 
 
+def test_what_the_other_one_takes_for_its_answer_does_not_count() -> None:
+    clock = OtherClock()
+    clock.note(10.0, 510.001, 513.001, 13.002)
+    seen = clock.seen(13.0)
+    assert seen.within_s(seen.best.when_s) == pytest.approx(0.001)
+    assert seen.own_s(511.0) == pytest.approx(11.0)
+
+
 def test_a_slow_answer_does_not_spoil_a_fast_one_until_that_is_old() -> None:
     clock = OtherClock()
-    clock.note(0.0, 100.001, 0.002)
-    clock.note(1.0, 101.9, 2.0)
+    clock.note(0.0, 100.001, 100.001, 0.002)
+    clock.note(1.0, 101.9, 101.9, 2.0)
     assert clock.seen(2.0).own_s(102.0) == pytest.approx(2.0)
-    clock.note(50.0, 150.01, 50.02)
+    clock.note(50.0, 150.01, 150.01, 50.02)
     assert clock.seen(50.02).best.when_s == pytest.approx(0.001)
-    clock.note(200.0, 300.005, 200.01)
+    clock.note(200.0, 300.005, 300.005, 200.01)
     assert clock.seen(200.01).best.when_s == pytest.approx(200.005)
 
 
@@ -41,8 +49,11 @@ def test_the_bound_holds_for_clocks_that_drift_and_answers_that_wait(
     for step in range(300):
         now_s = 2.0 * step
         there, back = rng.exponential(1e-4, 2) + (rng.random(2) < 0.1) * rng.random(2)
-        clock.note(now_s, 7000 + (now_s + there) * (1 + pace), now_s + there + back)
-        at_s = now_s + there + back + 2 * rng.random()
+        busy = rng.random() * (rng.random() < 0.5)
+        came_s, left_s = now_s + there, now_s + there + busy
+        told = (7000 + each * (1 + pace) for each in (came_s, left_s))
+        clock.note(now_s, *told, left_s + back)
+        at_s = left_s + back + 2 * rng.random()
         seen = clock.seen(at_s)
         errors.append(abs(seen.own_s(7000 + at_s * (1 + pace)) - at_s))
         bounds.append(seen.within_s(at_s))

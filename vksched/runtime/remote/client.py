@@ -468,5 +468,6 @@ class Node:
             HostLost, DeviceTimeout: it does not answer.
         """
         before_s = self._nodes.clock.now()
-        now_s = self.channel.ask("clock", {}, (), ANSWER_S).fields["now_s"]
-        self._clock.note(before_s, now_s, self._nodes.clock.now())
+        there = self.channel.ask("clock", {}, (), ANSWER_S).fields
+        after_s = self._nodes.clock.now()
+        self._clock.note(before_s, there["came_s"], there["left_s"], after_s)

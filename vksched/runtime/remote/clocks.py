@@ -1,7 +1,8 @@
 """Clocks: how far the clock of another computer is ahead of one's own, and how well that is known.
 
-    ask:     before_s -------------> now_s there -------------> after_s
-    so then: ahead = now_s - (before_s + after_s) / 2, off by at most (after_s - before_s) / 2
+    here   before_s ----.                         .----> after_s
+    there                '--> came_s ... left_s --'
+    the middle of both is taken for the same moment: off by at most half of the time on the way
 
 Problem: an answer may have waited somewhere, and two clocks do not run at the same pace. Method:
 clocks are asked again all the time. The bound of a measurement grows by DRIFT for each second that
@@ -42,12 +43,13 @@ class OtherClock:
         self._pace = 0.0
         self._lock = threading.Lock()
 
-    def note(self, before_s: float, now_s: float, after_s: float) -> None:
-        """Takes an answer: it told now_s, and was asked for and came at these times of the own
-        clock.
+    def note(self, before_s: float, came_s: float, left_s: float, after_s: float) -> None:
+        """Takes an answer. before_s, after_s: when it was asked for and was here, by the own clock.
+        came_s, left_s: when the question was there and the answer went, by the other clock.
         """
         middle_s = (before_s + after_s) / 2
-        made = Measured(middle_s, now_s - middle_s, (after_s - before_s) / 2)
+        way_s = max(0.0, after_s - before_s - (left_s - came_s))
+        made = Measured(middle_s, (came_s + left_s) / 2 - middle_s, way_s / 2)
         with self._lock:
             self._measured.append(made)
             self._pace = _pace(list(self._measured))

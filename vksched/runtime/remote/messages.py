@@ -74,7 +74,7 @@ the sender; one that connects again has another.
 MESSAGES: dict[str, Form] = {
     # caller to node
     "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
-    "clock": Form(answer=Form({"now_s": float})),
+    "clock": Form(answer=Form({"came_s": float, "left_s": float})),
     "echo": Form({}, ARRAY_BYTES, Form({}, ARRAY_BYTES)),
     "measure": Form(
         {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": float, "latency_s": float})

@@ -185,6 +185,8 @@ class Session:
             self._served.commit(run_of(fields))
         elif message.kind == "abort":
             self._served.abort(run_of(fields))
+        elif message.kind == "clock":
+            self._pool.submit(self._tell_clock, channel, message, self._here.clock.now())
         elif message.kind == "retire" or message.ask is not None:
             self._pool.submit(self._do, channel, message)
         else:
@@ -235,8 +237,9 @@ class Session:
     def _specs(self, message: Message) -> Answer:
         return {}, [devices_document(self._here.tell())]
 
-    def _clock(self, message: Message) -> Answer:
-        return {"now_s": self._here.clock.now()}, []
+    def _tell_clock(self, channel: Channel, message: Message, came_s: float) -> None:
+        with suppress(HostLost):
+            channel.answer(message, {"came_s": came_s, "left_s": self._here.clock.now()})
 
     def _echo(self, message: Message) -> Answer:
         return {}, echo_of(message)
@@ -381,7 +384,6 @@ class Session:
 
 _DO: dict[str, Callable[[Session, Message], Answer | None]] = {
     "specs": Session._specs,
-    "clock": Session._clock,
     "echo": Session._echo,
     "measure": Session._measure,
     "reach": Session._reach,
