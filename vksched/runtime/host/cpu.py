@@ -4,7 +4,8 @@ with others.
 Handing a split to another thread takes longer than a small network. So a plan that is one split on
 the CPU, which has nothing to overlap with, is computed by the thread that waits for it, where the
 last run was brief: nobody has to give it up then, neither for a timeout nor for an interrupt. What
-writes states is a split of its own behind it, and goes to the worker: no interrupt may cut it short.
+writes states is a split of its own behind it, and goes to the worker, as no interrupt may cut it
+short.
 
     several splits, or long, or writes:   submit --> worker computes     wait: for the worker
     one brief split:                      submit notes it                wait: computes it itself
