@@ -13,7 +13,7 @@ from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
 from ..ops.core.lower import choice_of, key_of
 from ..ops.core.op import Call, Op, get_op
-from ..ops.core.precision import BYTES, HALF, MIXED, PRECISION
+from ..ops.core.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
 from ..ops.core.tensor import Tensor, apply, input
 from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
@@ -109,10 +109,10 @@ def typical_graph() -> Graph:
         rounded = {"format": name, PRECISION: BYTES}
         outputs.append(apply("linear_packed", (some(m, 2048), words), rounded))
     for m, k, n in ((128, 768, 3072), (512, 512, 512)):
-        words = some(n, format_of("f16").row_words(k), dtype=UINT32)
-        outputs.append(
-            apply("linear_packed", (some(m, k), words), {"format": "f16", PRECISION: MIXED})
-        )
+        for name, word in (("f16", MIXED), ("bf16", BRAIN)):
+            words = some(n, format_of(name).row_words(k), dtype=UINT32)
+            halved = {"format": name, PRECISION: word}
+            outputs.append(apply("linear_packed", (some(m, k), words), halved))
     for m, k, n in ((1, 1024, 1024), (128, 768, 768), (512, 512, 512)):
         codes = some(m, k, dtype=INT32), some(*words_shape((k, n)), dtype=UINT32)
         outputs.append(matmul_integer(*codes, n))
