@@ -1,6 +1,6 @@
 """Recurrent layers as steps of native programs (native/loops_recurrent.cpp), a piece a direction.
 
-Examples: tests/ops/test_recurrent_recipes.py.
+Examples: tests/ops/test_recurrent_loops.py.
 """
 
 from __future__ import annotations
