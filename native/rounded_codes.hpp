@@ -1,14 +1,14 @@
 // Codes of weights of few bits as vectors of bytes, and sums of their products with codes of x: what
-// loops over few rows and over many need. Included once for each way to compile them, in the namespace
-// of rounded_ways.hpp.
+// few rows and many need alike. Included once for each way to compile them, in the namespace of
+// rounded_ways.hpp.
 
 #include "packed_scales.hpp"
 
 #if defined(WAY_DOT)
-constexpr uint32_t WIDTH = 16, MOST_ROWS = 8, BESIDE = 4;
+constexpr uint32_t WIDTH = 16, MOST_ROWS = 8;
 constexpr bool FLIPS = true; // dpbusd takes codes without a sign
 #else
-constexpr uint32_t WIDTH = 8, MOST_ROWS = 2, BESIDE = 2;
+constexpr uint32_t WIDTH = 8, MOST_ROWS = 2;
 constexpr bool FLIPS = false;
 #endif
 constexpr uint32_t GROUP = WIDTH / 4; // runs, of which codes are made together: two vectors
@@ -130,7 +130,8 @@ INLINED Codes bits_of(const uint32_t* words)
 #endif
     const Bytes first = (Bytes)(Entries{} + 0x40100401u), second = (Bytes)(Entries{} + 0x80200802u);
     constexpr uint8_t own = 1 << UP;
-    return {{(Bytes)((columns & first) == first) & own, (Bytes)((columns & second) == second) & own}};
+    return {{(Bytes)((columns & first) == first) & own,
+             (Bytes)((columns & second) == second) & own}};
 }
 
 INLINED Bytes looked_up(const Bytes& codes, const float (&table)[16])
@@ -213,8 +214,8 @@ INLINED void read_parts(const uint32_t* tile, Parts& parts)
                   loaded<Floats>(parts.scale + part) * -static_cast<float>(zero_of<Format>));
 }
 
-// Rows whose groups may be read whole: the last row of all, whose words may end within one, as a copy
-// with more behind it.
+// Rows whose groups may be read whole: the last rows, whose words may end within one, as copies with
+// more behind them.
 template <class Format>
 class WholeGroups {
 public:

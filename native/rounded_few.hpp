@@ -1,5 +1,5 @@
-// Products of one row that is rounded to 8 bits and a weight of few bits: some rows of the weight
-// beside each other. Included once for each way to compile them, in the namespace of rounded_ways.hpp.
+// Products of one row that is rounded to 8 bits and a weight of few bits. Included once for each way
+// to compile them, in the namespace of rounded_ways.hpp.
 
 // The codes of a group of a rounded row, in the order of the weight's.
 template <class Format>
@@ -58,65 +58,38 @@ INLINED void add_group(const uint32_t* tile, uint32_t group, const Codes& x, con
     }
 }
 
-// A row of x times some rows of a weight beside each other, so that their sums wait for none another.
-template <class Format, uint32_t COUNT>
-INLINED void beside(const uint32_t* const (&rows)[COUNT], size_t runs, const Rounded* x,
-                    float (&out)[COUNT])
-{
-    Wide made[COUNT]{};
-    Floats least[COUNT]{};
-    for (size_t first = 0; first < runs; first += RUNS) {
-        const Rounded& own = x[first / RUNS];
-        const size_t at = first / RUNS * words_of<Format>();
-        float scale[COUNT][2 * RUNS];
-        for (uint32_t r = 0; r < COUNT; ++r) {
-            Parts parts;
-            read_parts<Format>(rows[r] + at, parts);
-            for (uint32_t part = 0; part < Format::parts; part += LANES) {
-                if (has_shifts<Format>)
-                    least[r] += loaded<Floats>(parts.shift + part) * loaded<Floats>(own.sums + part);
-                store(scale[r] + part,
-                      loaded<Floats>(parts.scale + part) * loaded<Floats>(own.scale + part));
-            }
-        }
-#pragma GCC unroll 4
-        for (uint32_t group = 0; group < RUNS / GROUP; ++group) {
-            if (first + group * GROUP >= runs)
-                break;
-            const Codes codes = codes_of_x<Format>(own, group);
-            for (uint32_t r = 0; r < COUNT; ++r)
-                add_group<Format>(rows[r] + at, group, codes, scale[r], made[r]);
-        }
-    }
-    for (uint32_t r = 0; r < COUNT; ++r) {
-        Floats parts[WIDTH / LANES];
-        std::memcpy(parts, &made[r], sizeof parts);
-        for (const Floats& part : parts)
-            least[r] += part;
-        out[r] = sum_of(least[r]);
-    }
-}
-
+// Rows one after the other: processors fetch ahead what is read in order, and several rows in turns
+// took two to three times as long where a weight was in no cache.
 template <class Format>
-void one_row(const Packed& told, const WholeGroups<Format>& rows, const Rounded* x, float* out)
+INLINED void one_row(const Packed& told, const WholeGroups<Format>& rows, const Rounded* x,
+                     float* out)
 {
     const size_t runs = told.columns / RUN;
-    size_t row = 0;
-    for (; row + BESIDE <= told.rows; row += BESIDE) {
-        const uint32_t* own[BESIDE];
-        float made[BESIDE];
-        for (uint32_t r = 0; r < BESIDE; ++r)
-            own[r] = rows[row + r];
-        beside<Format, BESIDE>(own, runs, x, made);
-        std::copy_n(made, BESIDE, out + row);
+    for (size_t row = 0; row < told.rows; ++row) {
+        const uint32_t* tile = rows[row];
+        Wide made{};
+        Floats least{};
+        for (size_t first = 0; first < runs; first += RUNS, tile += words_of<Format>()) {
+            const Rounded& own = x[first / RUNS];
+            Parts parts;
+            read_parts<Format>(tile, parts);
+            for (uint32_t part = 0; part < Format::parts; part += LANES) {
+                if (has_shifts<Format>)
+                    least += loaded<Floats>(parts.shift + part) * loaded<Floats>(own.sums + part);
+                store(parts.scale + part,
+                      loaded<Floats>(parts.scale + part) * loaded<Floats>(own.scale + part));
+            }
+#pragma GCC unroll 4
+            for (uint32_t group = 0; group < RUNS / GROUP; ++group) {
+                if (first + group * GROUP >= runs)
+                    break;
+                add_group<Format>(tile, group, codes_of_x<Format>(own, group), parts.scale, made);
+            }
+        }
+        Floats sums[WIDTH / LANES];
+        std::memcpy(sums, &made, sizeof sums);
+        for (const Floats& part : sums)
+            least += part;
+        out[row] = sum_of(least) + (told.bias ? told.bias[row] : 0.0f);
     }
-    for (; row < told.rows; ++row) {
-        const uint32_t* own[1] = {rows[row]};
-        float made[1];
-        beside<Format, 1>(own, runs, x, made);
-        out[row] = made[0];
-    }
-    if (told.bias)
-        for (row = 0; row < told.rows; ++row)
-            out[row] += told.bias[row];
 }
