@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,10 +59,9 @@ class Lab:
 
     def begin_caller(self) -> None:
         """Has a process converse with the nodes, until it ends or something happens to it."""
-        peers = {name: wire.address for name, wire in self.peers.items()}
         with self._begun:
-            about = {"addresses": self.addresses, "peers": peers, "states": self.states}
-            self.caller = self.forked.start("caller", **about)
+            about = {"addresses": self.addresses, "peers": self.peer_addresses}
+            self.caller = self.forked.start("caller", states=self.states, **about)
         while self.caller.alive and not is_stopped(self.caller):
             time.sleep(TICK_S)
 
@@ -77,6 +76,11 @@ class Lab:
         return [self.own[name].address for name in NAMES]
 
     @property
+    def peer_addresses(self) -> dict[str, str]:
+        """Where the nodes reach each other."""
+        return {name: wire.address for name, wire in self.peers.items()}
+
+    @property
     def wires(self) -> list[Wire]:
         return [*self.own.values(), *self.peers.values()]
 
@@ -86,10 +90,6 @@ class Lab:
         self.nodes[name] = self.forked.start(name, brief=True, **how)
         for wires in (self.own, self.peers):
             wires[name].target = self.nodes[name].address
-
-    def hosts(self, nodes: Nodes) -> dict[str, list[str]]:
-        """What nodes are told of where the others are: behind wires of their own."""
-        return {name: [self.peers[name].address, node.life] for name, node in nodes._nodes.items()}
 
     def close(self) -> list[str]:
         """Ends it, and returns what did not end in time. Each node is free of callers before its
@@ -282,19 +282,26 @@ def tried(forked: Forked, fault: str, states: str, at: int) -> tuple[list[str], 
     return found + lab.close(), counter.frames
 
 
-def _hosts(nodes: Nodes) -> dict[str, list[str]]:
-    with nodes._lock:
-        first = next(iter(nodes._nodes.values()))
-    return LABS[first.address].hosts(nodes)
+def _hosts(nodes: Nodes, names: Iterable[str]) -> dict[str, list[str]]:
+    first = next(iter(nodes._nodes.values()))
+    return hosts_behind(LABS[first.address].peer_addresses, nodes, names)
+
+
+def hosts_behind(
+    peers: Mapping[str, str], nodes: Nodes, names: Iterable[str]
+) -> dict[str, list[str]]:
+    """Returns what nodes are told of where others are: at these addresses."""
+    known = {name: nodes._nodes[name] for name in names if name in nodes._nodes}
+    return {name: [peers[name], node.life] for name, node in known.items()}
 
 
 @contextmanager
-def chaotic(hosts: Callable[[Nodes], dict[str, list[str]]] = _hosts) -> Iterator[None]:
+def chaotic(hosts: Callable[..., dict[str, list[str]]] = _hosts) -> Iterator[None]:
     """Callers of this process use wires, few messages before plans, and say nothing of losses."""
     with ExitStack() as made:
         made.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        made.enter_context(patch.object(Nodes, "hosts", property(hosts)))
+        made.enter_context(patch.object(Nodes, "hosts", hosts))
         made.enter_context(patch.dict(measuring.TRIES, BRIEF, clear=True))
         made.enter_context(patch.object(client, "CLOCK_TRIES", 1))
         yield

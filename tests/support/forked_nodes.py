@@ -218,8 +218,8 @@ def _be_caller(asked: dict[str, Any]) -> None:
     given = Credentials.load(Path(sys.argv[1]))
     clusters.made = lambda: given  # type: ignore[assignment]
 
-    def hosts(nodes: Any) -> dict[str, list[str]]:
-        return {name: [asked["peers"][name], node.life] for name, node in nodes._nodes.items()}
+    def hosts(*about: Any) -> dict[str, list[str]]:
+        return chaos.hosts_behind(asked["peers"], *about)
 
     with chaos.chaotic(hosts):
         chaos.converse(asked["addresses"], asked["states"])
