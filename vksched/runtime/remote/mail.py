@@ -167,12 +167,22 @@ class Peers:
             except BaseException:
                 stream.close()
                 raise
+            return self._taken_in(Channel(stream, host, self.handler(host, life)))
         except (DeviceError, Closed) as error:
             lost = HostLost(
                 f"[cluster] {host} cannot be reached from {self._hello['name']}: {error}"
             )
             lost.host = host
             raise lost from error
-        made = Channel(stream, host, self.handler(host, life))
-        made.start()
-        return made
+
+    def _taken_in(self, channel: Channel) -> Channel:
+        """Returns a channel once the other node has it too, which otherwise would not notice that
+        it is lost, and would wait for what was sent on it.
+        """
+        channel.start()
+        try:
+            channel.ask("echo", {}, timeout_s=CONNECT_S)
+        except DeviceError:
+            channel.close()
+            raise
+        return channel
