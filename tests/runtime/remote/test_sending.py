@@ -32,6 +32,8 @@ class Gated:
             assert self.gate.wait(WAIT_S)
         if host == "lost":
             raise lost(host)
+        if self.aborted.is_set():
+            raise RunAborted
         self.sent.append((value, host))
 
     def abort(self, run: RunKey) -> None:
@@ -69,7 +71,11 @@ def test_a_value_that_cannot_be_sent_ends_the_run_with_the_reason() -> None:
     with pytest.raises(HostLost):
         out.require(RUN)
     with pytest.raises(HostLost):
+        out.send(RUN, 1, "quick", LARGE[:8], False)  # and who sends another one learns why
+    with pytest.raises(HostLost):
         out.wait(RUN)
     out.end(RUN)
+    with pytest.raises(RunAborted):
+        out.send(RUN, 1, "quick", LARGE[:8], False)
     out.wait(RUN)
     out.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
+from ...errors import RunAborted
 from ...trace import Clock
 from ...types import NDArray
 from .ports import Post, RunKey
@@ -48,7 +49,11 @@ class Sending:
             What `Post.send` does, also of values before this one.
         """
         if alone or array.nbytes <= SMALL_BYTES:
-            self._post_value(run, value, host, array)
+            try:
+                self._post_value(run, value, host, array)
+            except RunAborted:
+                self.require(run)  # a value before this one may have had it given up
+                raise
             return
         sent = self._threads.submit(self._send, run, value, host, array)
         self._under_way.setdefault(run, []).append(sent)
