@@ -469,6 +469,18 @@ def test_memory_that_is_short_for_a_moment_makes_a_smaller_plan_on_the_same_devi
         assert sched.compile(y, placement).plan.copies == 3
 
 
+def test_the_smaller_plan_is_not_kept_for_a_later_program() -> None:
+    y, _ = chain(["null:0"])
+    fault = {"at": 0, "kind": "memory", "call": "prepare", "times": 1}
+    with vs.Scheduler(wrapped(simulated(1), d0=fault)) as sched:
+        with pytest.warns(vs.VkschedWarning, match="null:0.*what is free now and one copy"):
+            run = sched.compile(y)
+        assert "copies: 1 made" in run.plan.explain() and sched.graphs.keep(run.plan) is None
+        run.close()
+        again = sched.compile(y)
+        assert sched.graphs.keep(again.plan) is not None
+
+
 def test_the_smaller_plan_is_made_for_what_is_free_then() -> None:
     class Shrinking(vs.FaultyDevice):
         @property

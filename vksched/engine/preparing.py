@@ -50,6 +50,8 @@ from .faults import ON_FAULT, Faults, Quarantine
 from .request import Request, plan_request
 from .states import StateTable
 
+SHORT = "copies: 1 made, as a device ran out of memory"
+"""Is noted of a plan that had to be smaller than what was asked for."""
 PLANS = itertools.count()
 """Numbers of plans in this process, for events."""
 
@@ -185,11 +187,14 @@ class Preparing:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:
             return plan
-        note = "copies: 1 made, as a device ran out of memory"
-        return replace(plan, notes=(*plan.notes, note))
+        return replace(plan, notes=(*plan.notes, SHORT))
 
     def keep(self, plan: Plan) -> dict[str, Any] | None:
-        """Returns a plan as `KeptPlan` takes it, for a request of its graph alone."""
+        """Returns a plan as `KeptPlan` takes it, for a request of its graph alone; None where it
+        may be another one next time.
+        """
+        if SHORT in plan.notes:
+            return None
         return kept_document(plan, self._question(Request(plan.graph, (), {}), small=False))
 
     def _question(self, request: Request, small: bool) -> Question:
