@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import vksched as vs
 from vksched.cli import main
 from vksched.cluster import on_ray
+from vksched.cluster.ray_room import PREFIX
 from vksched.errors import VkschedError
 
 ray = pytest.importorskip("ray", reason="ray is an extra")
@@ -104,17 +105,37 @@ def test_a_ray_cluster_is_used_by_one_word(ray_cluster: Any, rng: np.random.Gene
         }
 
 
+def free() -> list[float]:
+    every = ray._private.state.available_resources_per_node().values()
+    return sorted(each.get("CPU", 0.0) for each in every)
+
+
+def wait_until_free(wanted: list[float]) -> None:
+    end_s = time.monotonic() + WAIT_S
+    while free() != wanted:
+        assert time.monotonic() < end_s, free()
+        time.sleep(0.1)
+
+
+def test_nodes_that_do_not_answer_leave_no_reservation_behind(
+    ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_ray.stop()
+    wait_until_free([1.0] * COMPUTERS)
+    with monkeypatch.context() as patch:
+        patch.setattr(on_ray, "ANSWER_S", 0.01)  # a process takes longer to start
+        with pytest.raises(VkschedError, match="expected a Ray cluster"):
+            on_ray.start()
+    wait_until_free([1.0] * COMPUTERS)
+    assert not [told for told in ray.util.placement_group_table().values() if _is_kept(told)]
+    assert not on_ray.nodes()
+
+
+def _is_kept(told: dict[str, Any]) -> bool:
+    return bool(told["name"].startswith(PREFIX) and told["state"] != "REMOVED")
+
+
 def test_nodes_reserve_their_computers_and_give_them_back(ray_cluster: Any) -> None:
-    def free() -> list[float]:
-        every = ray._private.state.available_resources_per_node().values()
-        return sorted(each.get("CPU", 0.0) for each in every)
-
-    def wait_until_free(wanted: list[float]) -> None:
-        end_s = time.monotonic() + WAIT_S
-        while free() != wanted:
-            assert time.monotonic() < end_s, free()
-            time.sleep(0.1)
-
     on_ray.start()
     wait_until_free([0.0] * COMPUTERS)
     computers = {node.computer for node in on_ray.nodes()}

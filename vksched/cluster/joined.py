@@ -82,7 +82,8 @@ class Joined:
         return self._nodes.mail
 
     def links(self) -> tuple[tuple[str, str, Link], ...]:
-        return tuple((on(a, CPU), on(b, CPU), link) for (a, b), link in self._links.items())
+        known = list(self._links.items())  # the thread that looks may add some
+        return tuple((on(a, CPU), on(b, CPU), link) for (a, b), link in known)
 
     def rejoin(self, host: str) -> Sequence[RemoteDevice]:
         with self._turn:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ..runtime.remote.secure import SECURITY
 from ..switches import names_in
 from .cluster import Cluster
 from .ray_address import AUTO, CLIENT, require_ray
-from .ray_room import release, reserve
+from .ray_room import release, reserved
 
 MODELS = "VKSCHED_MODELS"
 """Variable of a computer's owner: folders of models, with commas between."""
@@ -185,20 +185,34 @@ def _started(ray: Any, security: str, besides: str = "") -> _Started:
     computers = _computers(ray)
     release(computers)  # of those that are gone
     bare = [each for each in computers if each["NodeID"] not in {*taken, besides}]
-    groups = reserve(bare)
-    for computer in bare:
-        name = next(free)
-        where = PlacementGroupSchedulingStrategy(groups[computer["NodeID"]], 0)
-        made = ray.remote(_Served).options(
-            name=name,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            num_cpus=0,
-            max_concurrency=4,
-            scheduling_strategy=where,
-        )
-        begun[name] = made.remote(name, key, security, computer["NodeManagerAddress"])
-    return _Started(sorted([*found, *_about(ray, begun)]), key, security)
+    with reserved(bare) as groups, _ended_by_failures(ray, begun):
+        for computer in bare:
+            name = next(free)
+            where = PlacementGroupSchedulingStrategy(groups[computer["NodeID"]], 0)
+            made = ray.remote(_Served).options(
+                name=name,
+                namespace=NAMESPACE,
+                lifetime="detached",
+                num_cpus=0,
+                max_concurrency=4,
+                scheduling_strategy=where,
+            )
+            begun[name] = made.remote(name, key, security, computer["NodeManagerAddress"])
+        return _Started(sorted([*found, *_about(ray, begun)]), key, security)
+
+
+@contextmanager
+def _ended_by_failures(ray: Any, actors: Mapping[str, Any]) -> Iterator[None]:
+    """Ends actors where what is done inside fails: one that waits for a group that is removed would
+    answer nobody, and keep its name.
+    """
+    try:
+        yield
+    except BaseException:
+        for actor in actors.values():
+            with suppress(ray.exceptions.RayError):  # it has ended
+                ray.kill(actor)
+        raise
 
 
 def _computers(ray: Any) -> list[dict[str, Any]]:

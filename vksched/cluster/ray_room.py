@@ -1,6 +1,6 @@
 """Room on a Ray cluster: what nodes reserve there, so that Ray gives it to nobody else.
 
-    computer --reserve--> placement group of one bundle there --its bundle--> actor of the node
+    computer --reserved-> placement group of one bundle there --its bundle--> actor of the node
     stop, or the computer is gone --release--> the group is removed, and its actor with it
 
 A group is of one computer and not of all: computers come and go one at a time, and Ray places a
@@ -11,8 +11,8 @@ Examples: tests/cluster/test_on_ray.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..errors import DeviceError
@@ -27,33 +27,46 @@ Computer = Mapping[str, Any]
 """As `ray.nodes()` tells of it."""
 
 
-def reserve(computers: Sequence[Computer]) -> dict[str, Any]:
-    """Returns the placement group of each computer by its id, made where there is none.
+@contextmanager
+def reserved(computers: Sequence[Computer]) -> Iterator[dict[str, Any]]:
+    """Yields the placement group of each computer by its id, made where there is none. Where what
+    follows fails, those that were made are removed, with all that runs in them.
 
     Raises:
-        DeviceError: one has no room; nothing new is reserved then.
+        DeviceError: one has no room.
     """
-    from ray.util.placement_group import placement_group
-
     there = _groups()
     found = {c["NodeID"]: there[c["NodeID"]] for c in computers if c["NodeID"] in there}
-    made = {
-        computer["NodeID"]: placement_group(
-            [_needs(computer)],
-            strategy="STRICT_SPREAD",
-            name=PREFIX + computer["NodeID"],
-            lifetime="detached",
-            bundle_label_selector=[{LABEL: computer["NodeID"]}],
-        )
-        for computer in computers
-        if computer["NodeID"] not in found
-    }
+    made: dict[str, Any] = {}
+    try:
+        for computer in computers:
+            if computer["NodeID"] not in found:
+                made[computer["NodeID"]] = _group(computer)
+        _wait_for_room(computers, made)
+        yield {**found, **made}
+    except BaseException:
+        _remove(made.values())
+        raise
+
+
+def _group(computer: Computer) -> Any:
+    from ray.util.placement_group import placement_group
+
+    return placement_group(
+        [_needs(computer)],
+        strategy="STRICT_SPREAD",
+        name=PREFIX + computer["NodeID"],
+        lifetime="detached",
+        bundle_label_selector=[{LABEL: computer["NodeID"]}],
+    )
+
+
+def _wait_for_room(computers: Sequence[Computer], groups: Mapping[str, Any]) -> None:
     end_s = time.monotonic() + RESERVE_S
     full = [
-        id_ for id_, group in made.items() if not group.wait(max(0.1, end_s - time.monotonic()))
+        id_ for id_, group in groups.items() if not group.wait(max(0.1, end_s - time.monotonic()))
     ]
     if full:
-        _remove(made.values())
         wanted = [
             f"{_text(_needs(computer))} on {computer['NodeManagerAddress']}"
             for computer in computers
@@ -63,7 +76,6 @@ def reserve(computers: Sequence[Computer]) -> dict[str, Any]:
             f"[cluster] expected {', '.join(wanted)} to be free within {RESERVE_S:g} s, but other "
             "work on the Ray cluster has it; try `ray status`, and end that work"
         )
-    return {**found, **made}
 
 
 def release(computers: Sequence[Computer] = ()) -> None:
