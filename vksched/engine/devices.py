@@ -160,9 +160,10 @@ class DeviceSet:
 
 def _drop(hosts: Hosts) -> None:
     """Ends the connections of a scheduler that nobody has closed and nobody uses."""
-    warnings.warn("[Scheduler] one with a cluster was not closed", ResourceWarning, stacklevel=1)
     # the collector may have come on a thread that a connection waits for
     threading.Thread(target=hosts.close, name="vksched-drop", daemon=True).start()
+    # last, as warnings may be errors
+    warnings.warn("[Scheduler] one with a cluster was not closed", ResourceWarning, stacklevel=1)
 
 
 def _known(remote: Mapping[str, Device], name: str) -> Device:
