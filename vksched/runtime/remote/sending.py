@@ -46,13 +46,14 @@ class Sending:
         """Sends a value; it must not change before `wait`. alone: the walk has nothing else to do.
 
         Raises:
-            What `Post.send` does, also of values before this one.
+            What `Post.send` does; where the run was given up as an earlier value could not be sent,
+            the reason of that.
         """
         if alone or array.nbytes <= SMALL_BYTES:
             try:
                 self._post_value(run, value, host, array)
-            except RunAborted:
-                self.require(run)  # a value before this one may have had it given up
+            except RunAborted:  # by a thread, whose reason tells more
+                self.require(run)
                 raise
             return
         sent = self._threads.submit(self._send, run, value, host, array)
