@@ -21,6 +21,7 @@ from vksched.runtime.remote.holding import Holding
 from vksched.types import NDArray
 
 SIZE = 1 << 18
+LITTLE: NDArray = np.zeros(8, np.uint8)
 
 
 @pytest.fixture
@@ -186,3 +187,25 @@ def test_weights_go_with_the_last_plan_that_needs_them(tmp_path: Path) -> None:
     made.forget(2)
     made.forget(9)
     assert made._plans == {}
+
+
+@pytest.mark.parametrize("end", ["forget", "close"])
+def test_what_is_found_for_a_plan_that_was_given_up_is_not_held(file: Path, end: str) -> None:
+    read: list[str] = []
+
+    def given_up(held: Any) -> str:
+        made.close() if end == "close" else made.forget(1)
+        read.append(digest_of(held))
+        return read[-1]
+
+    made = Holding(WeightCache(None), ModelFolders([file.parent]), given_up)
+    first, other = asked(file), asked(file, start=8192)
+    many = [{**other[1], "hash": f"{number:064x}"} for number in range(20)]
+    with pytest.raises(DeviceError, match="a plan that needs some, got those of plan 1"):
+        made.missing(1, [first[1], *many])
+    assert made._plans == {} and len(read) <= 4, "one for each thread, and no more"
+    with pytest.raises(DeviceError, match="caller has gone|plan that needs some"):
+        made.add(1, hash_of([LITTLE]), LITTLE)
+    if end == "close":
+        with pytest.raises(DeviceError, match="caller has gone"):
+            made.missing(2, [first[1]])

@@ -504,6 +504,26 @@ def test_a_session_holds_what_plans_and_states_need_and_no_more(cluster: Cluster
     assert not session._states and not session._types
 
 
+def test_a_plan_that_is_given_up_while_it_is_read_leaves_nothing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (session,) = cluster.servers["node1"]._sessions.values()
+    node, (plan, _), read = cluster.hosts["node1"], weighted(), cluster.registry.read
+
+    def reading(*about: Any) -> Part:
+        part = read(*about)
+        node.retire(1)
+        until_s = time.monotonic() + WAIT_S
+        while session._preparing and time.monotonic() < until_s:
+            pass  # nobody answers that a plan is retired
+        return part
+
+    monkeypatch.setattr(cluster.registry, "read", reading)
+    cluster.prepare(plan, 1, {"node1": node})
+    assert not session._parts and not session._preparing and not session._weights._plans
+    assert not session._mail._plans and not cluster.walkers["node1"][0].parts
+
+
 def test_a_weight_that_is_not_what_its_hash_says_is_refused(cluster: Cluster) -> None:
     channel = cluster.hosts["node1"].channel
     for name in ("0" * 64, "../../evil", "x"):

@@ -32,17 +32,24 @@ class Holding:
     def __init__(self, cache: WeightCache, folders: ModelFolders, digest: Digest) -> None:
         self._cache, self._folders, self._digest = cache, folders, digest
         self._plans: dict[int, dict[str, Held]] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def missing(self, plan: int, asked: Sequence[Mapping[str, Any]]) -> list[str]:
         """Finds weights for a plan, and returns the hashes of those that are not here. asked: as
         `messages.WEIGHT` says.
+
+        Raises:
+            DeviceError: the plan was given up meanwhile.
         """
+        mine = self._begun(plan)
         told = {each["hash"]: each.get("file") for each in asked}
         paths = {(file["path"], file["bytes"]) for file in told.values() if file}
         files = {about: self._folders.open(*about) for about in paths}
 
         def find(name: str) -> Held | None:
+            if self._plans.get(plan) is not mine:  # nobody waits for what takes long
+                return None
             held, about = self._held(name), told[name]
             if held is None and about:
                 held = self._in_file(name, files[about["path"], about["bytes"]], about)
@@ -52,8 +59,23 @@ class Holding:
             found = dict(zip(told, pool.map(find, told), strict=True))
         here = {name: held for name, held in found.items() if held is not None}
         with self._lock:
-            self._plans.setdefault(plan, {}).update(here)
+            self._of(plan, mine).update(here)
         return [name for name in told if name not in here]
+
+    def _begun(self, plan: int) -> dict[str, Held]:
+        with self._lock:
+            if self._closed:
+                raise DeviceError("[cluster] the caller has gone")
+            return self._plans.setdefault(plan, {})
+
+    def _of(self, plan: int, mine: dict[str, Held] | None = None) -> dict[str, Held]:
+        """Returns the weights of a plan. mine: those of one that may have gone, and come again."""
+        found = self._plans.get(plan)
+        if found is None or (mine is not None and found is not mine):
+            raise DeviceError(
+                f"[cluster] expected weights of a plan that needs some, got those of plan {plan}"
+            )
+        return found
 
     def _held(self, name: str) -> Held | None:
         with self._lock:
@@ -70,13 +92,13 @@ class Holding:
         """Takes a weight that was sent.
 
         Raises:
-            DeviceError: it has another hash.
+            DeviceError: it has another hash, or the plan did not ask or was given up.
         """
         if not HASH.fullmatch(name) or hash_of([data]) != name:
             raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
         kept = self._cache.keep(name, data)
         with self._lock:
-            self._plans.setdefault(plan, {})[name] = kept
+            self._of(plan)[name] = kept
 
     def require(self, plan: int, name: str) -> Held:
         """Returns a weight of a plan.
@@ -95,6 +117,8 @@ class Holding:
         with self._lock:
             self._plans.pop(plan, None)
 
-    def clear(self) -> None:
+    def close(self) -> None:
+        """Lets go of all, and takes no more; whoever looks for weights soon gives up."""
         with self._lock:
+            self._closed = True
             self._plans.clear()

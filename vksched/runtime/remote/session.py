@@ -122,6 +122,8 @@ class Session:
         self._channel: Channel | None = None
         self._served: Served | None = None
         self._parts: dict[int, Part] = {}
+        self._preparing: set[int] = set()
+        """Of plans, without those whose caller gave up waiting."""
         self._weights = Holding(here.cache, here.folders, digest_of)
         self._spares = Spares()
         self._states: dict[str, StateKey] = {}
@@ -206,6 +208,7 @@ class Session:
         return [part.plan.graph.nodes[node].type for node in part.inputs]
 
     def _free(self) -> None:
+        self._weights.close()  # first, as whoever hashes files there takes long
         self._pool.shutdown(wait=True)
         steps: list[Callable[[], object]] = [self._peers.close]
         if self._served is not None:
@@ -218,7 +221,6 @@ class Session:
                 step()
             except Exception as error:  # the rest is freed all the same
                 warn(f"[cluster] freeing what a caller had failed: {error!r}")
-        self._weights.clear()
         self._ended(self)
 
     # -- on threads of the session -----------------------------------------------------------------
@@ -273,12 +275,7 @@ class Session:
         number, channel = message.fields["plan"], self._channel
         if number in self._parts:
             raise DeviceError(f"[cluster] plan {number} is prepared already")
-        part = self._read_part(message)
-        nodes = part.plan.graph.nodes
-        takes = [step for step in part.walk() if isinstance(step, Take)]
-        awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
-        self._mail.expect(number, part.plan.copies, awaited)
-        self._parts[number] = part
+        self._preparing.add(number)
 
         def progress(what: str, done: int, total: int) -> None:
             with suppress(HostLost):
@@ -286,25 +283,28 @@ class Session:
                 channel.tell("progress", told)
 
         try:
+            part = self._parts[number] = self._read_part(message)
             self._served.prepare(number, part, progress)
         except BaseException:
             self._forget(number)
             raise
-        if number not in self._parts:  # its caller gave up waiting
+        if number not in self._preparing:
             self._served.retire(number)
+            self._forget(number)
+        self._preparing.discard(number)
         return {}, []
 
     def _read_part(self, message: Message) -> Part:
         number, begin = message.fields["plan"], message.fields["hosts_bytes"]
         data = bytes(message.payload or b"")
         require = partial(self._weights.require, number)
-        try:
-            self._peers.know(_json(data[:begin], HOSTS, "hosts"))
-            part = self._here.documents.read(data[begin:], require, self._state)
-            self._require_states(part)
-        except BaseException:
-            self._weights.forget(number)
-            raise
+        self._peers.know(_json(data[:begin], HOSTS, "hosts"))
+        part = self._here.documents.read(data[begin:], require, self._state)
+        self._require_states(part)
+        nodes = part.plan.graph.nodes
+        takes = [step for step in part.walk() if isinstance(step, Take)]
+        awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
+        self._mail.expect(number, part.plan.copies, awaited)
         return part
 
     def _require_states(self, part: Part) -> None:
@@ -320,6 +320,7 @@ class Session:
                     )
 
     def _forget(self, number: int) -> None:
+        self._preparing.discard(number)
         self._mail.forget(number)
         self._spares.forget(lambda key: key[0] == number)
         self._parts.pop(number, None)
