@@ -95,3 +95,14 @@ def test_damaged_notes_are_no_notes(tmp_path: Path, read: list[int], damage: str
         notes.parent.touch()
     assert digest_of(weight(tmp_path / "w")) == hashlib.sha256(data[:1024]).hexdigest()
     assert sum(read) == 2 * 1024
+
+
+def test_no_more_is_kept_of_a_file_than_is_read(
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "MOST_TEXT", 200)
+    write(tmp_path / "w")
+    for start in range(0, 8192, 1024):
+        digest_of(weight(tmp_path / "w", start))
+    (notes,) = (tmp_path / "cache" / "hashes").iterdir()
+    assert 200 <= notes.stat().st_size < 400

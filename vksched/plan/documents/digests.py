@@ -36,7 +36,7 @@ SETTLED_NS = 2 * 10**9
 MOST_FILES = 64
 """Whose hashes are kept."""
 MOST_TEXT = 1 << 24
-"""Bytes of hashes that are read of one file."""
+"""Bytes of hashes that are kept of one file."""
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -122,6 +122,8 @@ def _keep(origin: Origin, digest: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
             remove_old(path.parent, MOST_FILES - 1, "*.txt")
+        elif path.stat().st_size >= MOST_TEXT:
+            return
         line = f"{_where(origin)} {digest}\n".encode()
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
