@@ -36,7 +36,7 @@ from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Here
 from vksched.runtime.remote.told import Told
 from vksched.runtime.stats import RunStats, SplitStats
-from vksched.trace.events import SystemClock
+from vksched.trace.events import Event, SystemClock
 from vksched.types import NDArray
 
 WAIT_S = 60.0
@@ -256,7 +256,21 @@ def test_a_node_that_tells_times_of_no_split_is_lost(cluster: Cluster, split: in
     stats = RunStats(0, 0.5, 1, 2, 3, 4, 5, (SplitStats(split, "null:0", 1, 0.5),))
     cluster.walkers["node1"][0].caller.done(run, stats, ())
     with pytest.raises(HostLost, match="expected times of splits of the plan"):
-        while True:
+        for _ in range(1000):
+            node.channel.ask("clock", {}, (), WAIT_S)
+
+
+@pytest.mark.parametrize("wrong", [{"needed_by": -2}, {"needed_by": 99}, {"node": -1}])
+def test_a_node_that_tells_events_of_no_split_is_lost(
+    cluster: Cluster, wrong: dict[str, int]
+) -> None:
+    cluster.prepare(plan_of_two())
+    node, stats = cluster.hosts["node1"], RunStats(0, 0.5, 1, 2, 3, 4, 5)
+    about = {"node": 0, "bytes": 1, "of": "host", "needed_by": -1, **wrong}
+    took = Event("take", "host", 0.0, 1.0, fields=about)
+    cluster.walkers["node1"][0].caller.done(RunKey(1, 0, 0), stats, (took,))
+    with pytest.raises(HostLost, match="expected times of splits of the plan"):
+        for _ in range(1000):
             node.channel.ask("clock", {}, (), WAIT_S)
 
 

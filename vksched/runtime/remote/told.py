@@ -78,10 +78,10 @@ def require_of(part: Part, stats: RunStats, events: Iterable[Event]) -> None:
     """Raises Wrong where something is told of splits or nodes that a part has not."""
     splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
     nodes: set[Any] = set()
-    for event in events:
-        splits.add(event.fields.get("split", 0))
-        splits.add(max(0, event.fields.get("needed_by", HOST)))  # type: ignore[call-overload]
-        nodes.add(event.fields.get("node", 0))
+    for fields in (event.fields for event in events):
+        splits |= {fields["split"]} if "split" in fields else set()
+        splits |= {fields.get("needed_by", HOST)} - {HOST}
+        nodes |= {fields["node"]} if "node" in fields else set()
     if not splits <= set(range(len(part.numbers))) or not nodes <= set(
         range(len(part.plan.graph.nodes))
     ):
