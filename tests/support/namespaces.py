@@ -30,7 +30,19 @@ SLOW_BITS_PER_S = 224_000
 """At which 64 KiB take longer than a silence that counts as a loss."""
 TOOLS = ("unshare", "nsenter", "ip", "bridge", "tc")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-TRY = f"{OWN_MEMORY} && ip link add vstry type bridge && ip link add vsa type veth peer name vsb"
+QUEUE = "root tbf rate {} burst 4kb limit 1mb"
+TRY = " && ".join(
+    [
+        OWN_MEMORY,
+        "ip link add vstry type bridge",
+        "ip link add vsa type veth peer name vsb",
+        "ip link set vsa master vstry",
+        "bridge link set dev vsa isolated on",
+        f"tc qdisc replace dev vsa {QUEUE.format(SLOW_BITS_PER_S)}",
+        "unshare --net true",
+    ]
+)
+"""All that these networks need of the system."""
 
 
 def why_not() -> str:
@@ -101,8 +113,7 @@ class Network:
 
     def slow(self, name: str, bits_per_s: int) -> None:
         """Has packets to a node queue for a link that is so slow."""
-        queue = f"tbf rate {bits_per_s} burst 4kb limit 1mb"
-        _do(f"tc qdisc replace dev {self._ports[name]} root {queue}")
+        _do(f"tc qdisc replace dev {self._ports[name]} {QUEUE.format(bits_per_s)}")
 
     def heal(self, names: Sequence[str]) -> None:
         """Makes the network of nodes whole again."""
