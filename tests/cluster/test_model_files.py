@@ -28,12 +28,17 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ask = Channel.ask
 
     def noting(
-        self: Channel, kind: str, fields: Any, payload: Sequence[Any] = (), *more: Any
+        self: Channel,
+        kind: str,
+        fields: Any,
+        payload: Sequence[Any] = (),
+        *more: Any,
+        **named: Any,
     ) -> Any:
         pieces = list(payload)
         if kind == "weight":
             out.append(sum(len(memoryview(piece).cast("B")) for piece in pieces))
-        return ask(self, kind, fields, pieces, *more)
+        return ask(self, kind, fields, pieces, *more, **named)
 
     monkeypatch.setattr(Channel, "ask", noting)
     return out
