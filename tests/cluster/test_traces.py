@@ -68,6 +68,7 @@ def test_each_send_is_before_its_take_within_the_bound_that_is_told(
     }
     (first, *_, last) = tape.select("run")
     assert "node1 within" in str(first.fields["clocks"])
+    bounds = {event.run: most_s(str(event.fields["clocks"])) for event in tape.select("run")}
     pairs = 0
     for take in takes:
         of, to = take.fields["of"], take.device
@@ -77,15 +78,14 @@ def test_each_send_is_before_its_take_within_the_bound_that_is_told(
             if s.run == take.run and (s.device, s.fields["to"]) == (of, to)
             and s.fields["node"] == take.fields["node"]
         )  # fmt: skip
-        within_s = 2 * most_s(str(last.fields["clocks"]))
-        assert send.start_s <= take.end_s + within_s
+        assert send.start_s <= take.end_s + 2.1 * bounds[take.run]  # which is told in few digits
         assert send.fields["bytes"] == take.fields["bytes"] == 64 * 64 * 4
         pairs += 1
     assert pairs == len(sends) == 3 * 3
     for event in tape.events:
         if event.run == last.run and event.name != "run":
-            assert first.start_s - 1 < last.start_s - 0.01 <= event.start_s
-            assert event.end_s <= last.end_s + 0.01
+            assert last.start_s <= event.start_s + 1.1 * bounds[last.run]
+            assert event.end_s <= last.end_s + 1.1 * bounds[last.run]
 
 
 def most_s(clocks: str) -> float:
