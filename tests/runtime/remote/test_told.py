@@ -132,6 +132,7 @@ def test_events_come_back_and_get_the_names_and_numbers_of_the_whole_plan() -> N
     seen = [renumbered(e, [5], "node1") for e in events_seen(events, lambda there_s: there_s - 9)]
     assert [e.device for e in seen] == ["node1/vulkan:0", "node1/host", "node1/host"]
     assert [e.fields.get("split") for e in seen] == [5, 5, None]
+    assert seen[0].fields["observed_s"] == -8.0
     assert seen[2].fields["needed_by"] == -1 and (seen[2].start_s, seen[2].end_s) == (0.0, 0.5)
 
 

@@ -102,9 +102,15 @@ def renumbered(event: Event, numbers: Sequence[int], host: str) -> Event:
 
 def events_seen(events: Iterable[Event], own_s: OwnTime) -> tuple[Event, ...]:
     """Returns events of a host by the caller's clock."""
-    return tuple(
-        replace(event, start_s=own_s(event.start_s), end_s=own_s(event.end_s)) for event in events
-    )
+    return tuple(_seen(event, own_s) for event in events)
+
+
+def _seen(event: Event, own_s: OwnTime) -> Event:
+    fields: dict[str, Any] = dict(event.fields)
+    if event.name == "split":
+        fields["observed_s"] = own_s(fields["observed_s"])
+    start_s, end_s = own_s(event.start_s), own_s(event.end_s)
+    return replace(event, start_s=start_s, end_s=end_s, fields=fields)
 
 
 def seen_from(stats: RunStats, host: str, own_s: OwnTime) -> RunStats:
