@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import needs_posix
+from conftest import needs_linux, needs_posix
 
 from vksched.errors import DeviceError, ModelFormatError, VkschedError
 from vksched.importers.files import open_model
@@ -209,3 +209,20 @@ def test_what_is_found_for_a_plan_that_was_given_up_is_not_held(file: Path, end:
     if end == "close":
         with pytest.raises(DeviceError, match="caller has gone"):
             made.missing(2, [first[1]])
+
+
+@needs_linux
+def test_a_file_of_many_paths_is_open_once(file: Path) -> None:
+    counts: list[int] = []
+
+    def counting(held: Any) -> str:
+        counts.append(len(os.listdir("/proc/self/fd")))
+        return digest_of(held)
+
+    made = Holding(WeightCache(None), ModelFolders([file.parent]), counting)
+    told, before = asked(file)[1], len(os.listdir("/proc/self/fd"))
+    many = [asked(file, path=f"{number}/{file.name}")[1] for number in range(200)]
+    for number, each in enumerate(many):
+        each["hash"] = f"{number:064x}"
+    assert made.missing(1, [told, *many]) == [each["hash"] for each in many]
+    assert max(counts) < before + 100

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,8 +44,7 @@ class Holding:
         """
         mine = self._begun(plan)
         told = {each["hash"]: each.get("file") for each in asked}
-        paths = {(file["path"], file["bytes"]) for file in told.values() if file}
-        files = {about: self._folders.open(*about) for about in paths}
+        files = self._files({(file["path"], file["bytes"]) for file in told.values() if file})
 
         def find(name: str) -> Held | None:
             if self._plans.get(plan) is not mine:  # nobody waits for what takes long
@@ -61,6 +60,17 @@ class Holding:
         with self._lock:
             self._of(plan, mine).update(here)
         return [name for name in told if name not in here]
+
+    def _files(self, asked: Collection[tuple[str, int]]) -> dict[tuple[str, int], ModelFile | None]:
+        """Returns files by path and size: one that several paths lead to is open once."""
+        known: dict[tuple[int, ...], ModelFile] = {}
+        out: dict[tuple[str, int], ModelFile | None] = {}
+        for about in asked:
+            found = self._folders.open(*about)
+            if found is not None and found.file is not None:
+                found = known.setdefault(found.file.identity, found)
+            out[about] = found
+        return out
 
     def _begun(self, plan: int) -> dict[str, Held]:
         with self._lock:
