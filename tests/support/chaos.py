@@ -246,7 +246,7 @@ def wrong(done: Conversation, states: str, fault: str, limit_s: float = LIMIT_S)
     for number, (one, other) in enumerate(zip(done.outputs, expected(states), strict=False)):
         if not np.array_equal(one, other):
             found.append(f"run {number + 1} gave other numbers")
-    error, harmless = done.error, fault.startswith(HARMLESS)
+    error, harmless = done.error, not fault or fault.startswith(HARMLESS)
     if error is None and len(done.outputs) != RUNS:
         found.append(f"{len(done.outputs)} runs ended, without an error")
     if error is not None:
