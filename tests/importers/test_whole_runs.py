@@ -80,6 +80,18 @@ def test_what_int64_hold_decides_the_graph(direct: list[object]) -> None:
     assert not direct
 
 
+def test_a_graph_that_was_dropped_and_made_again_is_gone_to_directly(direct: list[object]) -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(ONE)), limit=1)
+        for _ in range(2):
+            check(run, X)
+        run.prepare(x=(5,))  # drops the other
+        for _ in range(3):
+            check(run, X)
+    first, *later = direct
+    assert len(later) == 2 and first not in later
+
+
 def test_a_graph_that_others_close_is_made_again() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse(ONE)), limit=1)

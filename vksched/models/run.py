@@ -109,7 +109,7 @@ class ModelRun:
             found = program(arrays)
             given = [a for value in arrays.values() for a in _arrays(value)]
             made = {v.name: _owned(a, given) for v, a in zip(self.outputs, found, strict=True)}
-        if types is not None and types != self._looked_at:
+        if types is not None and (direct is not None or types != self._looked_at):
             stage = program.whole(arrays)
             self._direct = None if stage is None else Direct(types, stage, self.outputs)
             self._looked_at = types
