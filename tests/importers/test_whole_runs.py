@@ -104,3 +104,22 @@ def test_a_graph_that_others_close_is_made_again() -> None:
             for done in [pool.submit(work, size) for size in (1, 2, 3)]:
                 done.result()
         assert len(run.plans) == 1
+
+
+def test_a_run_that_another_thread_closes_before_it_begins_makes_no_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.load(parse(ONE)))
+        for _ in range(2):
+            check(run, X)
+        direct = Direct.run
+
+        def closed_first(self: Direct, *given: object) -> object:
+            run.close()
+            return direct(self, *given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Direct, "run", closed_first)
+        with pytest.raises(PlanError, match="closed"):
+            run(x=X)
+        assert not run.stages

@@ -31,7 +31,7 @@ from ..trace import Tape
 from ..types import NDArray, Progress
 from .diary import Diary
 from .program import Program, StageCompiler
-from .stages import Stage, StageCache
+from .stages import CLOSED, Stage, StageCache
 from .telling import explain_stages
 
 
@@ -221,7 +221,7 @@ class ModelRun:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise PlanError("[run] the model or its scheduler is closed; compile it again")
+            raise PlanError(CLOSED)
 
     def _program_of(self, given: frozenset[str]) -> Program:
         """Returns the program in which these initializers are inputs."""

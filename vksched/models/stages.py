@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from ..engine.run import Run
+from ..errors import PlanError
 from ..importers.onnx.lower.context import ModelContext
 from ..importers.onnx.lower.lowering import (
     Frame,
@@ -99,6 +100,7 @@ class Junction:
 
 LIGHTER = 16
 """How much less a stage without a compiled graph weighs."""
+CLOSED = "[run] the model or its scheduler is closed; compile it again"
 MOST = 64
 """So many compiled graphs that a single run uses are kept for each set of shapes."""
 
@@ -148,10 +150,16 @@ class StageCache:
         return _OneRun(self)
 
     def begin(self) -> bool:
-        """Notes that a run begins; returns whether it is part of another one."""
+        """Notes that a run begins; returns whether it is part of another one.
+
+        Raises:
+            PlanError: all is closed, maybe by another thread a moment ago.
+        """
         if self._is_inside:
             return True
         with self.lock:
+            if self._closing:
+                raise PlanError(CLOSED)
             self._active += 1
         self._runs.used = set()
         return False
