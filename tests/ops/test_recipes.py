@@ -119,6 +119,18 @@ def test_who_cannot_call_helpers_leaves_the_program_as_it_was() -> None:
     np.testing.assert_array_equal(out, x)
 
 
+# a right one: [0, 0, 0, 1], (1, 1, 1, 1, 0, 0, 0, 0, 1), (0.0,), 1
+WRONG_LAYERS = [
+    ([0, 0, 0, 1], (2, 1, 1, 1, 0, 0, 0, 0, 1), (0.0,), 1),
+    ([0, 0, 0, 1], (1, 1, 1, 1, 0, 0, 0, 0, 3), (0.0,), 1),
+    ([0, 0, 0, 1], (1, 1, 1, 1, 0, 0, 0, 0, -1), (0.0,), 1),
+    ([0, 0, 0, 1], (1, 1, 1, 1, 0, 0, 0, 0, 1), (0.0,), 2),
+    ([0, 0, 0, 1], (1, 1, 1, 1, 0, 0, 1, 0, 1), (0.0,), 1),
+    ([0, 0, 0, 1], (1, 1, 1, 1, 0, 0, 0, 0, 1), (), 1),
+    ([0, 0, 1], (1, 1, 1, 1, 0, 0, 0, 0, 1), (0.0,), 1),
+]
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x, out = np.ones(4, np.float32), np.empty(4, np.float32)
     step: tuple[object, ...] = ("concat", [0, 1], (1, 4), (), 1)
@@ -137,6 +149,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
         ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 0), (), 1),
         ("pool", [0, 1], (1, 0), (), 1),
+        *(("recurrent", *told) for told in WRONG_LAYERS if loops.recurrent_functions()),
     ):
         with pytest.raises(ValueError):
             native.Program([wrong], [16, 16], [0, 1])
