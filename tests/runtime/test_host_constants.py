@@ -56,6 +56,23 @@ def test_it_is_computed_once(
     assert made == [kept]
 
 
+def test_what_only_others_of_them_read_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[set[str]] = []
+
+    class Noted(program._Arrays):
+        def __init__(self, plan: PlanValue, fixed: dict[int, np.ndarray]) -> None:
+            kept.append({plan.graph.nodes[n].op for n in fixed})
+            super().__init__(plan, fixed)
+
+    monkeypatch.setattr(program, "_Arrays", Noted)
+    with vs.Scheduler(["cpu"], optimize=False) as sched:
+        run = sched.compile(network(vs.weight(W)))
+        for _ in range(2):
+            np.testing.assert_allclose(run(x=X), expected(), rtol=1e-5)
+    (ops,) = kept
+    assert ops >= {"exp", "reduce_sum"} and "transpose" not in ops
+
+
 def test_what_leaves_is_made_anew_in_each_run(made: list[list[str]]) -> None:
     with vs.Scheduler(["cpu"]) as sched:
         turned = vs.transpose(vs.weight(W))

@@ -18,7 +18,9 @@ from ...types import NDArray
 from .evaluate import HostWeights, Values, evaluate_node
 
 MOST_BYTES = 1 << 26
-"""What a session keeps of such values at most; those that would be more are made in each run."""
+"""What a session makes of such values at most; those that would be more are made in each run. Those
+that only others of them read are not kept.
+"""
 
 
 def make_constants(

@@ -87,8 +87,9 @@ def make_programs(
     read = {leaf for s in own for n in s.nodes for leaf in graph.leaves_read(graph.nodes[n])}
     known = {leaf: weights[leaf] for leaf in read & graph.data.keys() - entering}
     made_once = make_constants(plan, own, weights, known, leaves)
-    known |= made_once
     own = [replace(s, nodes=tuple(n for n in s.nodes if n not in made_once)) for s in own]
+    operands = {graph.roots[i] for s in own for n in s.nodes for i in graph.nodes[n].inputs}
+    known |= {n: array for n, array in made_once.items() if n in operands}
     natives = [recipes_of(plan, split, known) for split in own]
     layouts = [
         lay_out(
