@@ -18,6 +18,7 @@ import vksched as vs
 from vksched.ops.core.tensor import Tensor
 from vksched.runtime.host import cpu
 from vksched.runtime.host.program import Program
+from vksched.runtime.host.task import Turn
 
 X = np.arange(6, dtype=np.float32)
 LIMIT_S = 60.0
@@ -166,6 +167,31 @@ def test_an_interrupt_before_states_are_written_leaves_them(watched: Watched) ->
         assert np.array_equal(sched.read(held), X * 0 + 1)
         assert np.array_equal(run(), X * 0 + 2) and np.array_equal(sched.read(held), X * 0 + 2)
     assert watched.here[:3] == [False, False, True]
+
+
+def test_the_worker_gets_the_turn_that_an_interrupt_has_left_here(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, give_back = threading.get_ident(), Turn.give_back
+    left: list[Turn] = []
+
+    def interrupted(turn: Turn) -> None:
+        if threading.get_ident() == me and not left:
+            left.append(turn)
+            raise KeyboardInterrupt
+        give_back(turn)
+
+    with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_fault="raise") as sched:
+        run, other = sched.compile(one_op()), sched.compile(vs.exp(vs.input("x", X.shape)))
+        run(x=X)
+        monkeypatch.setattr(Turn, "give_back", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(x=X)
+        try:
+            np.testing.assert_allclose(other(x=X), np.exp(X), rtol=1e-6)
+        finally:
+            give_back(left[0])  # else the worker would wait, and the scheduler for it
+    assert watched.here == [False, True, False]
 
 
 def test_an_interrupt_goes_to_the_caller_and_the_graph_lives_on(watched: Watched) -> None:

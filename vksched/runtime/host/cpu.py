@@ -156,6 +156,7 @@ class CpuSession:
             self._hand_over(slot, split, task)
 
     def _hand_over(self, slot: int, split: int, task: Task) -> Future[float]:
+        self._turn.give_back()  # which an interrupt may have kept this thread from
         try:
             task.future = self._worker.submit(self._take_turn, slot, split, task.gate)
         except RuntimeError as error:
