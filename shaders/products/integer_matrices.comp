@@ -46,6 +46,7 @@ void start(uint row, uint column) {
     [[unroll]] for (uint i = 0u; i < B_TURNS; ++i) {
         b_at[i] = first_of(column + b_own(i).x) + (b_own(i).y * 2u + 1u) * 16u;
     }
+    barrier(); // those of the tile before have been read
     for (uint i = gl_LocalInvocationID.x; i < TILE_M; i += SIZE) row_sums[i] = 0;
 }
 

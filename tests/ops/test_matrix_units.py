@@ -357,3 +357,14 @@ def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     for variant in units:
         got = runner.run(case, limits, variant)
         check(case, got, case.expected(), f"{runner.device.name} {variant}")
+
+
+def test_a_group_goes_from_tile_to_tile_of_codes(runner: Runner) -> None:
+    """Where a device has few groups; the sums of rows are those of each tile."""
+    case = integer_product(40, 70, 100, b_zero=np.asarray(5, np.int32))
+    own = runner.device.limits
+    limits = replace(own, max_groups=(1, *own.max_groups[1:]))
+    units = units_of(case.call(limits), case.declaration)
+    assert units
+    for variant in units:
+        np.testing.assert_array_equal(runner.run(case, limits, variant), case.expected())
