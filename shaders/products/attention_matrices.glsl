@@ -114,6 +114,7 @@ void attend(uint batch, uint first, uint part) {
     const uint row = min(first + own, rows - 1u);
     const int query = query_of(batch, row);
     const uint mask_at = find_mask(batch, row);
+    meet(); // those of the tile before have been read
     if (share == 0u) places[own] = place_result(batch, row, part);
     LEFT own_queries[DEPTHS];
     for (uint turn = 0u; turn < ROWS; turn += KEYS) {
