@@ -15,7 +15,7 @@ layout(constant_id = 8) const uint SOFTCAP = 0;
 layout(constant_id = 9) const uint IS_BIAS = 0;
 layout(constant_id = 10) const uint WHOLE = 1;
 layout(constant_id = 11) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
-layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices
+layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices, and rows begin at whole words
 layout(constant_id = 13) const uint KEYS = 32;
 #include "attention.glsl"
 

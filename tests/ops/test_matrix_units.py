@@ -16,6 +16,7 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.cases.attention import CASES as ATTENTION
 from vksched.cases.cached_attention import CASES as CACHED
+from vksched.cases.cached_attention import cached, halved
 from vksched.cases.case import Case, floats
 from vksched.cases.conv import CASES as CONVOLUTIONS
 from vksched.cases.conv import call as convolution
@@ -368,3 +369,15 @@ def test_a_group_goes_from_tile_to_tile_of_codes(runner: Runner) -> None:
     assert units
     for variant in units:
         np.testing.assert_array_equal(runner.run(case, limits, variant), case.expected())
+
+
+def test_values_in_rows_of_an_odd_length_are_read_where_they_lie(runner: Runner) -> None:
+    """Of float16, two in a word, with more columns than one dispatch has."""
+    limits = runner.device.limits
+    depth = most_columns(limits)
+    case = halved(cached((1, 2, 20, depth), (2, 70), depth + 1, 41, 20, right=0))
+    case = with_precision(case, "mixed")
+    units = units_of(case.call(limits), case.declaration)
+    assert units
+    for variant in units:
+        check(case, runner.run(case, limits, variant), case.expected(), variant)

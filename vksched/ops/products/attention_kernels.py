@@ -183,7 +183,7 @@ def _dispatches(
                 (
                     *constants,
                     *_more_constants(call, shader, cut.tile, columns),
-                    *(unit.constants(s.depth, columns) if unit else ()),
+                    *(unit.constants(s.depth, columns, s.columns) if unit else ()),
                 ),
                 shifts,
                 barrier=True,

@@ -58,15 +58,19 @@ class AttentionUnit:
         row = 2 * (self.keys + 8) + 4 * (self.keys + 4) + 4 * self.shape[1] + 12
         return keys + self.rows * row
 
-    def constants(self, depth: int, columns: int) -> tuple[tuple[str, int], ...]:
+    def constants(self, depth: int, columns: int, row: int) -> tuple[tuple[str, int], ...]:
+        """Returns those for so many columns of v, of `row` in memory. Matrices that are full are
+        read by words, two of float16 in each.
+        """
         deep, wide = self.matrices(depth, columns)
+        full = deep * self.shape[2] == depth and wide * self.shape[1] == columns and row % 2 == 0
         rows, across, steps = self.shape
         return (
             ("LOCAL_X", _SUBGROUPS * self.subgroup),
             *(("MATRIX_M", rows), ("MATRIX_N", across), ("MATRIX_K", steps)),
             *(("DEPTHS", deep), ("COLUMNS", wide)),
             ("KEYS", self.keys),
-            ("PADDED", int(deep * steps != depth or wide * across != columns)),
+            ("PADDED", int(not full)),
         )
 
     def fits(self, limits: Limits, depth: int, columns: int) -> bool:
