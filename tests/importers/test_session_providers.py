@@ -62,6 +62,9 @@ def test_a_precision_is_an_option_of_vulkan_and_the_cpu(relu: bytes) -> None:
     ort = vksched.session
     for name in (VULKAN, "vulkan:0", CPU, "cpu"):
         assert choose_devices([(name, {"precision": "mixed"})]).precision == "mixed"
+    both = [("vulkan:0", {"precision": "float32"}), (CPU, {"precision": "float16"})]
+    assert choose_devices(both).precision == "float32"
+    assert choose_devices(both[::-1]).precision == "float16"
     other = ("OpenVINOExecutionProvider", {"precision": "FP16"})  # its own words
     assert choose_devices([other, CPU]).precision == "float32"
     product = parser.parse_model(

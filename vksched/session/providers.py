@@ -78,10 +78,10 @@ def choose_devices(
     "CPUExecutionProvider" is the cpu; "VulkanExecutionProvider" all default Vulkan devices, or that
     of its option device_id; "vulkan:1" and "cpu" name a device. The options policy and objective of
     Vulkan devices say how plans are found and what they make small, as those of vs.Scheduler do;
-    the option precision, also of the cpu, says what products may round.
-    Another provider of onnxruntime stands for the default Vulkan devices. Other names are skipped
-    with a warning. Where the user offers the cpu's provider for Vulkan, it stands for the default
-    devices unless others are named.
+    the option precision, also of the cpu, says what products may round. Of several providers that
+    have an option the first one's counts. Another provider of onnxruntime stands for the default
+    Vulkan devices. Other names are skipped with a warning. Where the user offers the cpu's provider
+    for Vulkan, it stands for the default devices unless others are named.
 
     Raises:
         DeviceError: what is given are no providers.
@@ -108,7 +108,7 @@ def choose_devices(
         of_vulkan = name == VULKAN or name.startswith("vulkan:")
         if of_vulkan or name in (CPU, "cpu"):
             known = ("policy", "objective", "precision") if of_vulkan else ("precision",)
-            aim |= {key: given[key] for key in known if key in given}
+            aim = {key: given[key] for key in known if key in given} | aim
         if name in ON_CPU or name == "cpu":
             moved = moved or name in wanted
         elif name.startswith("vulkan:"):
