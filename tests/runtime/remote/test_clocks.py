@@ -59,3 +59,12 @@ def test_the_bound_holds_for_clocks_that_drift_and_answers_that_wait(
         bounds.append(seen.within_s(at_s))
     assert all(error <= bound for error, bound in zip(errors, bounds, strict=True))
     assert np.median(bounds) < 1e-3
+
+
+def test_the_bound_holds_where_the_way_is_too_slow_to_tell_a_pace() -> None:
+    clock = OtherClock()
+    clock.note(0.0, 100.008, 100.008, 0.008)  # all of the time on the way there
+    clock.note(12.0, 112.0, 112.0, 12.008)  # and back
+    for at_s in (12.0, 20.0, 40.0):
+        seen = clock.seen(at_s)
+        assert abs(seen.own_s(100.0 + at_s) - at_s) <= seen.within_s(at_s)

@@ -7,7 +7,8 @@
 Problem: an answer may have waited somewhere, and two clocks do not run at the same pace. Method:
 clocks are asked again all the time. The bound of a measurement grows by DRIFT for each second that
 passes, and the one whose bound is least now counts. The pace is that between the best measurements
-of the earlier and of the later half. Complexity: O(MOST) for each question. Examples:
+of the earlier and of the later half; it counts where these bounds leave it no more room than DRIFT.
+Complexity: O(MOST) for each question. Examples:
 tests/runtime/remote/test_clocks.py.
 """
 
@@ -93,5 +94,7 @@ def _pace(measured: list[Measured]) -> float:
         min(part, key=lambda m: m.within_s) for part in (measured[:half], measured[half:])
     )
     apart_s = last.when_s - first.when_s
-    found = (last.ahead_s - first.ahead_s) / apart_s if apart_s >= LEAST_APART_S else 0.0
+    if apart_s < LEAST_APART_S or first.within_s + last.within_s > DRIFT * apart_s:
+        return 0.0
+    found = (last.ahead_s - first.ahead_s) / apart_s
     return found if abs(found) <= MOST_PACE else 0.0
