@@ -58,8 +58,9 @@ def uploads_of(store: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 @pytest.mark.parametrize("size", [1, 100, 1000, 10**6])
 @pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("looks", [True, False])
 def test_parts_put_every_word_at_its_place_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, fast: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, fast: bool, looks: bool
 ) -> None:
     if not fast:
         monkeypatch.setattr(loops, "has_repack_file", lambda: False)
@@ -71,7 +72,7 @@ def test_parts_put_every_word_at_its_place_once(
     words = np.full(sum(aligned(r.size) for r in right), 7, np.uint32)
     for parts in _rows(arrays, size):
         assert sum(part.end - part.start for part in parts[:-1]) < max(size, 1)
-        _write(words, parts)
+        _write(words, parts, looks)
     at = 0
     for each in right:
         assert np.array_equal(words[at : at + each.size], each.reshape(-1))
