@@ -235,8 +235,9 @@ class Compiled:
 
         A device that fails when all results are there costs at most what it held of the states.
         """
-        self._inside.add(thread := threading.get_ident())
-        try:
+        thread = threading.get_ident()
+        try:  # an interrupt may come between any two calls
+            self._inside.add(thread)
             return self._run_until_done(feeds, observers)
         finally:
             self._inside.discard(thread)

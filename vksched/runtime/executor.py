@@ -113,24 +113,23 @@ class Executor(Carrier):
     def _commit(self, run: RunRecord, results: Results) -> None:
         """Puts the next values of states in their places, on each device that can."""
         causes: list[BaseException] = []
-
-        def attempt(step: Callable[[], None]) -> None:
-            try:
-                step()
+        steps: list[Callable[[], None]] = [
+            *(partial(self._start_split, run, split) for split in self.plan.commits),
+            *(partial(self._wait_if_begun, run, split_id) for split_id in self.plan.final_waits),
+        ]
+        if self._log:
+            steps.append(partial(self._log.end, run.slot))
+        done = 0
+        while done < len(steps):
+            try:  # an interrupt may come between any two calls
+                while done < len(steps):
+                    steps[done]()
+                    done += 1
             except BaseException as error:
                 causes.append(error)
                 if isinstance(error, DeviceError):
                     self._fail(run, error)
-                if not isinstance(error, Exception):  # an interrupt comes after all is in place
-                    attempt(step)
-
-        for split in self.plan.commits:
-            attempt(partial(self._start_split, run, split))
-        for split_id in self.plan.final_waits:
-            if split_id in run.submitted_s:
-                attempt(partial(self._wait, run, split_id, HOST))
-        if self._log:
-            attempt(partial(self._log.end, run.slot))
+                done += isinstance(error, Exception)  # an interrupt comes after all is in place
         if causes:
             self._settle(run, interrupted=not isinstance(causes[0], Exception))
             self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
@@ -207,6 +206,10 @@ class Executor(Carrier):
         for complete in splits[first:done]:
             if self.plan.splits[complete].observed:
                 self._show(run, self.plan.splits[complete].observed)
+
+    def _wait_if_begun(self, run: RunRecord, split_id: int) -> None:
+        if split_id in run.submitted_s:
+            self._wait(run, split_id, HOST)
 
     def _show(self, run: RunRecord, values: Iterable[int]) -> None:
         """Calls the observers of values that are there."""

@@ -16,11 +16,9 @@ One thread computes at a time. Examples: tests/runtime/test_own_thread.py.
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 
 from ...errors import DeviceTimeout, PlanError
 from ...fork import Owner
@@ -36,6 +34,7 @@ from .evaluate import HostWeights, Values
 from .program import make_programs
 from .task import Gate, Task, Turn
 from .threads import products_on
+from .worker import Worker
 from .workers import Buffers, Workers
 
 BRIEF_S = 0.01
@@ -55,7 +54,7 @@ class CpuDevice:
         self._spec = spec
         self._owner = Owner()
         self.states = HostStates()
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"vksched-{spec.name}")
+        self._worker = Worker(f"vksched-{spec.name}")
         self._workers = Workers(f"vksched-{spec.name}-piece")
         self._turn = Turn()
 
@@ -84,7 +83,7 @@ class CpuDevice:
         return CpuSession(plan, index, self._worker, self._workers, self.states, self._turn)
 
     def close(self) -> None:
-        self._worker.shutdown(wait=True)
+        self._worker.close()
         self._workers.close()
 
 
@@ -118,7 +117,7 @@ class CpuSession:
         self,
         plan: PlanValue,
         index: int,
-        worker: ThreadPoolExecutor,
+        worker: Worker,
         workers: Workers,
         states: HostStates,
         turn: Turn,
@@ -155,13 +154,9 @@ class CpuSession:
         if split != self._alone:
             self._hand_over(slot, split, task)
 
-    def _hand_over(self, slot: int, split: int, task: Task) -> Future[float]:
+    def _hand_over(self, slot: int, split: int, task: Task) -> None:
         self._turn.give_back()  # which an interrupt may have kept this thread from
-        try:
-            task.future = self._worker.submit(self._take_turn, slot, split, task.gate)
-        except RuntimeError as error:
-            raise PlanError(f"[submit] cpu: the interpreter is shutting down: {error}") from error
-        return task.future
+        task.job = self._worker.submit(partial(self._take_turn, slot, split, task.gate))
 
     def _take_turn(self, slot: int, split: int, gate: Gate) -> float:
         self._turn.wait()
@@ -185,22 +180,18 @@ class CpuSession:
 
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         task = self._tasks[slot, split]
-        if task.future is None and not task.done:
+        if task.job is None and not task.done:
             brief = self._usual_s <= min(BRIEF_S, timeout_s / SAFETY)
             if brief and self._run_here(slot, split, task):
                 if task.result() > timeout_s:
                     raise _too_late(split, timeout_s)
                 return
             self._hand_over(slot, split, task)
-        if task.future is None:
-            task.result()
-            return
-        try:
-            task.future.result(min(timeout_s, threading.TIMEOUT_MAX))
-        except FutureTimeout:
-            task.future.cancel()
+        if task.job is not None and not task.job.wait(timeout_s):
+            task.job.cancel()
             task.gate.shut()
-            raise _too_late(split, timeout_s) from None
+            raise _too_late(split, timeout_s)
+        task.result()
 
     def _run_here(self, slot: int, split: int, task: Task) -> bool:
         """Computes a split on this thread unless another one is at it."""
@@ -237,9 +228,9 @@ class CpuSession:
         return {}
 
     def close(self) -> None:
-        for future in [task.future for task in self._tasks.values() if task.future is not None]:
-            if not future.cancel():
-                future.exception()
+        for job in [task.job for task in self._tasks.values() if task.job is not None]:
+            job.cancel()
+            job.wait()
         self._tasks.clear()
         for values in self._values:
             values.clear()

@@ -12,10 +12,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 from ...types import NDArray
 from ..states import HostStates
+from .worker import Job
 
 _POLL_S = 2e-4
 
@@ -80,29 +80,29 @@ class Turn:
 
 
 class Task:
-    """A split that was submitted. future: at the worker; None while nobody has been asked to
+    """A split that was submitted. job: at the worker; None while nobody has been asked to
     compute it, and where a thread that waits does so. seconds: what that took. error: why it did
     not end.
     """
 
-    __slots__ = ("error", "future", "gate", "seconds")
+    __slots__ = ("error", "gate", "job", "seconds")
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.future: Future[float] | None = None
+        self.job: Job | None = None
         self.seconds: float | None = None
         self.error: Exception | None = None
 
     @property
     def done(self) -> bool:
-        if self.future is not None:
-            return self.future.done()
+        if self.job is not None:
+            return self.job.done
         return self.seconds is not None or self.error is not None
 
     def result(self) -> float:
         """Returns the seconds of a task that is done; raises what it raised."""
-        if self.future is not None:
-            return self.future.result()
+        if self.job is not None:
+            return self.job.result()
         if self.error is not None:
             raise self.error
         assert self.seconds is not None
