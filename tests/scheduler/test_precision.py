@@ -7,7 +7,7 @@ import pytest
 from test_executor import null_devices
 
 import vksched as vs
-from vksched.ops.core.precision import as_half, precision_of
+from vksched.ops.core.precision import as_factor, as_half, precision_of
 from vksched.runtime.host import program
 from vksched.types import NDArray
 
@@ -123,9 +123,11 @@ def test_functions_take_a_word() -> None:
 
 
 def test_what_is_no_word_is_told() -> None:
-    with pytest.raises(vs.PlanError, match='"float16", "int8", got \'half\''):
+    with pytest.raises(vs.PlanError, match='"bfloat16", "int8", got \'half\''):
         vs.Scheduler(["cpu"], precision="half")
-    with pytest.raises(vs.PlanError, match="one of float32, mixed, float16, int8 as one.precision"):
+    with pytest.raises(
+        vs.PlanError, match="one of float32, mixed, float16, bfloat16, int8 as one.precision"
+    ):
         vs.Scheduler(["cpu"], config={"one": {"precision": "half"}})
     with vs.Scheduler(["cpu"]) as sched:
         _, out = network()
@@ -143,11 +145,11 @@ def test_what_is_no_word_is_told() -> None:
 def test_numpy_rounds_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, ...]] = []
 
-    def count(array: NDArray) -> NDArray:
+    def count(array: NDArray, word: str) -> NDArray:
         seen.append(array.shape)
-        return as_half(array)
+        return as_factor(array, word)
 
-    monkeypatch.setattr(program, "as_half", count)
+    monkeypatch.setattr(program, "as_factor", count)
     rng = np.random.default_rng(0)
     w, given = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 7), (3, 40)))
     x = vs.input("x", given.shape)
