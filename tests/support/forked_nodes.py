@@ -231,8 +231,8 @@ def _be_node(asked: dict[str, Any]) -> None:
     from vksched.runtime.remote import hello, measuring
     from vksched.runtime.remote.keys import Credentials
 
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended: list[int] = []  # no event: a signal may come while this thread holds its lock
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     about = Path(asked["about"])
     if asked.get("apart"):
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
@@ -256,7 +256,8 @@ def _be_node(asked: dict[str, Any]) -> None:
                 raise
             time.sleep(TICK_S)
     told: dict[str, Any] = {}
-    while not ended.wait(TICK_S):
+    while not ended:
+        time.sleep(TICK_S)
         now = {"address": node.address, "callers": node.callers}
         if now != told:
             _note(about, now)

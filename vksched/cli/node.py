@@ -6,7 +6,7 @@ import math
 import signal
 import socket
 import sys
-import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,8 @@ import click
 from .cluster import security_option
 
 GB = 10**9
+LOOK_S = 0.1
+"""Between two looks at whether it is to end."""
 
 
 def _number(_: click.Context, option: click.Parameter, value: float) -> float:
@@ -89,8 +91,8 @@ def node(
 
     PULSE.silent_s = silent_s
     _allow_files()
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended: list[int] = []  # no event: a signal may come while this thread holds its lock
+    signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
     named = None if devices is None else [each.strip() for each in devices.split(",")]
     made = ClusterNode(
         name or socket.gethostname(),
@@ -103,8 +105,8 @@ def node(
     )
     try:
         click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")
-        while not ended.wait(0.5):
-            pass
+        while not ended:
+            time.sleep(LOOK_S)
     finally:
         made.close()
 
