@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import vksched as vs
-from vksched.runtime.host import threads
+from vksched.ops.core import loops
+from vksched.runtime.host import cpu, threads
 from vksched.runtime.host.program import Program
 from vksched.runtime.host.threads import CHOSEN_BY, FIRST_S, MOMENT_S, Governor, products_on
 
@@ -172,6 +175,31 @@ def test_runs_on_the_cpu_take_the_threads_that_are_free(
     assert blas_threads() == before
 
 
+@pytest.mark.skipif(not loops.conv_functions(), reason="no native loops")
+@pytest.mark.parametrize("large", [False, True])
+def test_a_small_product_beside_native_loops_leaves_them_the_cores(
+    monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    asked: list[int] = []
+
+    @contextmanager
+    def noted(threads: int, cores: int) -> Iterator[None]:
+        asked.append(threads)
+        yield
+
+    monkeypatch.setattr(cpu, "products_on", noted)
+    monkeypatch.setattr(Governor, "threads", lambda self: 2)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    x, rng = vs.input("x", (1, 64, 32, 32)), np.random.default_rng(0)
+    kernel = vs.weight(rng.standard_normal((64, 64, 3, 3), dtype=np.float32))
+    rows = vs.input("rows", (512 if large else 1, 512))
+    right = vs.weight(rng.standard_normal((512, 1000), dtype=np.float32))
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile([vs.conv(x, kernel), vs.matmul(rows, right)])
+        run(x=np.ones(x.shape, np.float32), rows=np.ones(rows.shape, np.float32))
+    assert asked == [2 if large else 1]
+
+
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_at_either_end_of_a_limit_leaves_none(
     at: int, nobody_chose: None, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +258,8 @@ def test_a_child_forked_in_the_midst_of_a_run_runs_its_own() -> None:
     code = """
 import os, signal
 import numpy
-from vksched.runtime.host import threads
+from vksched.ops.core import loops
+from vksched.runtime.host import cpu, threads
 limit = threads._limit
 names = [pool.num_threads for pool in threads._blas()]
 with limit.of(1):

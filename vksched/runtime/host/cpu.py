@@ -45,6 +45,10 @@ OUTLIER = 4
 """So many times longer than before a split is taken to be, at most, by one run."""
 PRODUCTS, LEAST_FLOPS = ("products", "windows"), 1 << 14
 """The families of ops that numpy may compute by products; smaller ones take one thread anyway."""
+FEW_FLOPS = 1 << 24
+"""So few of a split's are not worth several threads where native loops have work for them, too:
+OpenBLAS's go on spinning long after a product, on the cores of the others.
+"""
 
 
 class CpuDevice:
@@ -94,14 +98,15 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
 
 
-def _is_threaded(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
-    """Whether nodes are products for which numpy's libraries may take several threads."""
+def _threaded_flops(plan: PlanValue, index: int, nodes: Iterable[int]) -> float:
+    """Returns the work of products for which numpy's libraries may take several threads."""
     graph, spec = plan.graph, plan.machine.devices[index]
-    return any(
-        family_of(node.declaration) in PRODUCTS
-        and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS
+    products = (
+        call_work(spec, node.declaration, call_of(spec, graph, node)).flops
         for node in map(graph.nodes.__getitem__, nodes)
+        if family_of(node.declaration) in PRODUCTS
     )
+    return sum(flops for flops in products if flops >= LEAST_FLOPS)
 
 
 def _split_alone(plan: PlanValue) -> int | None:
@@ -135,11 +140,13 @@ class CpuSession:
         weights = HostWeights(plan.graph)
         workers.each(weights.make, [(leaf,) for leaf in sorted(_weights_read(plan, index))])
         self._programs = make_programs(plan, index, weights, workers, self._buffers)
-        self._threaded = {
-            split_id
-            for split_id, program in self._programs.items()
-            if _is_threaded(plan, index, program.by_numpy)
-        }
+        self._product_threads: dict[int, int] = {}
+        """By split with products for which numpy's libraries take several threads: how many may."""
+        for split_id, program in self._programs.items():
+            flops = _threaded_flops(plan, index, program.by_numpy)
+            if flops:
+                few = program.shares and flops < FEW_FLOPS
+                self._product_threads[split_id] = 1 if few else self._governor.cores
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._tasks: dict[tuple[int, int], Task] = {}
 
@@ -168,8 +175,8 @@ class CpuSession:
     def _run(self, slot: int, split: int, gate: Gate) -> float:
         start = time.perf_counter()
         program, values = self._programs[split], self._values[slot]
-        if split in self._threaded:
-            with products_on(self._governor.threads(), self._governor.cores):
+        if most := self._product_threads.get(split):
+            with products_on(min(most, self._governor.threads()), self._governor.cores):
                 program.run(values, gate)
         else:
             program.run(values, gate)

@@ -43,7 +43,8 @@ Step = Callable[[Values, HostValues], None]
 
 class Program:
     """The steps of one split. read: the states that it reads, with their keys. shown: fixed values
-    of which a run makes views. by_numpy: the nodes that numpy computes, not native loops.
+    of which a run makes views. by_numpy: the nodes that numpy computes, not native loops. shares:
+    whether native loops have work for several threads.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Program:
         by_numpy: tuple[int, ...] = (),
     ) -> None:
         self.by_numpy = by_numpy
+        self.shares = any(isinstance(step, Segment) and step.shares for step in steps)
         self._steps = steps
         self._read = tuple(read.items())
         self._shown = tuple(shown.items())

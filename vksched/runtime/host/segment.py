@@ -121,7 +121,8 @@ class Segment:
             self._native.bind(slot, array)
             self._kept.append(array)
         shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
-        self._begin = partial(workers.help, self._native.help) if shared >= HELP_WORK else None
+        self.shares = shared >= HELP_WORK
+        self._begin = partial(workers.help, self._native.help) if self.shares else None
 
     def __call__(self, values: Values, states: HostValues) -> None:
         for node_id, take in self._takes:
