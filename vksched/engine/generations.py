@@ -172,8 +172,7 @@ class Compiled:
 
     def close(self) -> None:
         """Waits for runs under way and accepted ones, then frees what the plan holds; safe to call
-        again. Called from a callback of a future, it cancels those that have not begun. In a forked
-        child it does nothing: all is the parent's.
+        again. From a callback of a future it cancels those that have not begun; in a fork, nothing.
         """
         if self._owner.forked:
             return
