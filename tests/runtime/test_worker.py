@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 
-import vksched as vs
 from vksched.errors import PlanError
-from vksched.runtime import check
 from vksched.runtime.host.worker import LOOK_S, Job, Worker
 
 WAIT_S = 60.0
@@ -150,25 +149,45 @@ def test_interrupts_at_any_time_never_stop_the_worker(armed: dict[str, bool]) ->
     worker.close()
 
 
-@needs_timer
-def test_interrupts_at_any_time_leave_runs_and_states_whole(
-    armed: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check, "wanted", lambda: False)  # it misses what it was kept from noting
-    held = vs.state(np.zeros((4, 4), np.float32), "held")
-    total = held + vs.input("x", (4, 4))
-    x, rng = np.ones((4, 4), np.float32), random.Random(1)
-    with vs.Scheduler(["cpu"]) as sched:
-        run = sched.compile([total], updates={held: total})
+RUNS = """
+import random, signal, time
+import numpy as np
+import vksched as vs
 
-        def work() -> None:
+armed = False
+
+def interrupt(signum, frame):
+    if armed:
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+held = vs.state(np.zeros((4, 4), np.float32), "held")
+total = held + vs.input("x", (4, 4))
+x, rng, hits = np.ones((4, 4), np.float32), random.Random(1), 0
+with vs.Scheduler(["cpu"]) as sched:
+    run = sched.compile([total], updates={held: total})
+    until_s = time.monotonic() + 3
+    while time.monotonic() < until_s:
+        try:
+            armed = True
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 1.5e-3))
             for _ in range(20):
                 run(x=x)
+        except KeyboardInterrupt:
+            hits += 1
+        finally:
+            armed = False
+    (before,) = run(x=-x)  # whole numbers, all the same: no state is written in parts
+    assert (before == before[0, 0]).all() and before[0, 0] == round(float(before[0, 0]))
+    np.testing.assert_array_equal(run(x=x)[0], before + x)
+assert hits > 20, hits
+"""
 
-        hits, until_s = 0, time.monotonic() + 3
-        while time.monotonic() < until_s:
-            hits += interrupted(armed, work, rng.uniform(1e-5, 1.5e-3))
-        (before,) = run(x=-x)  # whole numbers, all the same: no state is written in parts
-        assert (before == before[0, 0]).all() and before[0, 0] == round(float(before[0, 0]))
-        np.testing.assert_array_equal(run(x=x)[0], before + x)
-    assert hits > 20
+
+@needs_timer
+@pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="an interrupt may leave any lock held there"
+)
+def test_interrupts_at_any_time_leave_runs_and_states_whole() -> None:
+    off = {"VKSCHED_CHECK": "0", "VKSCHED_NO_VULKAN": "1"}  # the check misses what is not noted
+    subprocess.run([sys.executable, "-c", RUNS], check=True, timeout=100, env={**os.environ, **off})
