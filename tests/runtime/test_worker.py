@@ -128,6 +128,7 @@ def interrupted(armed: dict[str, bool], work: Callable[[], object], within_s: fl
 
 
 @needs_timer
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of GC's callbacks
 def test_interrupts_at_any_time_never_stop_the_worker(armed: dict[str, bool]) -> None:
     worker, rng, jobs = Worker("worker"), random.Random(0), list[Job]()
 
