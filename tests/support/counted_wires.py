@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from relays import Relay, shut
+
 from vksched.runtime.remote.channel import BEAT, DATA, FRAME
 from vksched.runtime.remote.secure import GREETING, NONCE_BYTES, PROOF_BYTES
 
@@ -42,7 +44,7 @@ class Counter:
             self.frames.append(what)
 
 
-class Wire:
+class Wire(Relay):
     """Listens at `address` and passes frames on to a node. cut: silent. slow_bytes: so many go at
     SLOW_BYTES_PER_S before it is fast again. delay_s: of each frame.
     """
@@ -52,24 +54,12 @@ class Wire:
         self.cut, self.slow_bytes, self.delay_s = False, 0, 0.0
         self._counter = counter
         self._closed = False
-        self._sockets: list[socket.socket] = []
-        self._lock = threading.Lock()
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._listening.getsockname())
-        self._threads = [threading.Thread(target=self._accept, name=f"wire-{name}", daemon=True)]
-        self._threads[0].start()
+        super().__init__(f"wire-{name}")
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        for own in [self._listening, *self._sockets]:
-            with suppress(OSError):
-                own.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join()
-        for own in self._sockets:
-            own.close()
+        super().close()
 
     def _accept(self) -> None:
         while True:
@@ -111,9 +101,7 @@ class Wire:
                 text = _exactly(read, size if sort == DATA else fields)
                 what = "data" if sort == DATA else "" if sort == BEAT else json.loads(text)["kind"]
                 self._pass(f"{sign}{what}" if what else "", frame + text, target)
-        for own in (source, target):
-            with suppress(OSError):
-                own.shutdown(socket.SHUT_RDWR)
+        shut(source, target)
 
     def _pass(self, what: str, piece: bytes, target: socket.socket) -> None:
         if what:

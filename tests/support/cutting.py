@@ -6,10 +6,12 @@ import socket
 import threading
 from contextlib import suppress
 
+from relays import Relay, shut
+
 PIECE = 1 << 16
 
 
-class Proxy:
+class Proxy(Relay):
     """Listens at `address` and passes all on to another one. cut_after: so many bytes, both ways
     together, and all connections end, and new ones with them; None: never. slow: bytes at a time.
     """
@@ -18,22 +20,7 @@ class Proxy:
         self._target, self._slow = target, slow
         self.cut_after = cut_after
         self.passed = 0
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "{}:{}".format(*self._listening.getsockname())
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def close(self) -> None:
-        for own in [self._listening, *self._sockets]:
-            with suppress(OSError):
-                own.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join()
-        for own in self._sockets:
-            own.close()
+        super().__init__("proxy")
 
     def _accept(self) -> None:
         while True:
@@ -59,12 +46,8 @@ class Proxy:
                 if left < len(piece):
                     self._cut()
                     return
-        for own in (source, target):
-            with suppress(OSError):
-                own.shutdown(socket.SHUT_RDWR)
+        shut(source, target)
 
     def _cut(self) -> None:
         with self._lock:
-            for own in self._sockets:
-                with suppress(OSError):
-                    own.shutdown(socket.SHUT_RDWR)
+            shut(*self._sockets)
