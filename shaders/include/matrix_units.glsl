@@ -1,6 +1,6 @@
 // What kernels for matrix units share: one group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile of TILE_M x TILE_N
 // sums of products, each subgroup DOWN x ACROSS cooperative matrices of it.
-// Steps of TILE_K go through shared memory along k, in eights: both factors are read from there in whole words. They are float16
+// Steps of TILE_K go through shared memory in eights, along k or, of a factor that is kept, along its lines. They are float16
 // with sums in float32 (half_factors.glsl fills the tiles), with OF_CODES int8 with sums in int32.
 #ifdef OF_CODES
 #define FACTOR int8_t
@@ -34,8 +34,15 @@ const uint LANES = gl_WorkGroupSize.x / SUBGROUPS;
 const uint SIZE = gl_WorkGroupSize.x;
 const uint EIGHTS = TILE_K / 8u;
 const uint LINE = EIGHTS + GAP; // lines start in different banks
-shared EIGHT a_tile[TILE_M * LINE];
-shared EIGHT b_tile[TILE_N * LINE];
+// A factor that is kept has its lines beside each other, for each step: a tile of whole eights of lines.
+#ifndef A_KEPT
+#define A_KEPT 0u
+#define B_KEPT 0u
+#endif
+const uint A_STEP = TILE_M / 8u + GAP;
+const uint B_STEP = TILE_N / 8u + GAP;
+shared EIGHT a_tile[A_KEPT != 0u ? TILE_K * A_STEP : TILE_M * LINE];
+shared EIGHT b_tile[B_KEPT != 0u ? TILE_K * B_STEP : TILE_N * LINE];
 shared VALUE done[SUBGROUPS * MATRIX_M * MATRIX_N];
 
 #define SUM coopmat<VALUE, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
@@ -55,13 +62,15 @@ void multiply() {
     [[unroll]] for (uint s = 0u; s < TILE_K; s += MATRIX_K) {
         coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA> left[DOWN];
         [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
-            const uint from = (own.x + i * MATRIX_M) * LINE + s / 8u;
-            coopMatLoad(left[i], a_tile, from, LINE, gl_CooperativeMatrixLayoutRowMajor);
+            const uint line = own.x + i * MATRIX_M;
+            if (A_KEPT != 0u) coopMatLoad(left[i], a_tile, s * A_STEP + line / 8u, A_STEP, gl_CooperativeMatrixLayoutColumnMajor);
+            else coopMatLoad(left[i], a_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (uint j = 0u; j < ACROSS; ++j) {
             coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB> right;
-            const uint from = (own.y + j * MATRIX_N) * LINE + s / 8u;
-            coopMatLoad(right, b_tile, from, LINE, gl_CooperativeMatrixLayoutColumnMajor);
+            const uint line = own.y + j * MATRIX_N;
+            if (B_KEPT != 0u) coopMatLoad(right, b_tile, s * B_STEP + line / 8u, B_STEP, gl_CooperativeMatrixLayoutRowMajor);
+            else coopMatLoad(right, b_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
                 sums[i * ACROSS + j] = coopMatMulAdd(left[i], right, sums[i * ACROSS + j]);
             }

@@ -1,8 +1,8 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch: products of float16, summed in float32.
 // One group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
-// Steps of TILE_K go through shared memory as float16, along k in any case: both factors are read from there in whole words.
-// a and b lie in fours, or were packed so. For devices with matrix units.
+// Steps of TILE_K go through shared memory as float16, along k, or with KEPT as the factors lie. a and b lie in fours, or were
+// packed so; with WIDE what is float16 lies in eights. For devices with matrix units.
 // Source: NVIDIA, CUTLASS: efficient GEMM in CUDA, 2017 (tiles of groups, of subgroups and of matrix instructions).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -16,22 +16,36 @@ layout(constant_id = 10) const uint A_ALONG_K = 1;
 layout(constant_id = 11) const uint B_ALONG_N = 1;
 #define T float
 #define T4 vec4
+layout(constant_id = 12) const uint KEPT = 0;
+#define A_KEPT (KEPT * (1u - A_ALONG_K))
+#define B_KEPT (KEPT * B_ALONG_N)
+#ifdef WIDE
+#define HALVES uvec4
+#define HALVES_PER 8u
+#else
+#define HALVES uvec2
+#define HALVES_PER 4u
+#endif
 #ifdef HALF
-#define LOAD uvec2
+#define LOAD HALVES
+#define PER HALVES_PER
 #else
 #define LOAD vec4
+#define PER 4u
 #endif
 #ifdef HALF_B
-#define LOAD_OF_B uvec2
+#define LOAD_OF_B HALVES
+#define PER_OF_B HALVES_PER
 #else
 #define LOAD_OF_B LOAD
+#define PER_OF_B PER
 #endif
 #include "matmul.glsl"
 #include "matrix_units.glsl"
 #include "half_factors.glsl"
 
-DEFINE_FACTOR(rows, LOAD, a, a_tile, TILE_M, (A_ALONG_K != 0u), m, a_row, a_column)
-DEFINE_FACTOR(columns, LOAD_OF_B, b, b_tile, TILE_N, (B_ALONG_N == 0u), n, b_column, b_row)
+DEFINE_FACTOR(rows, LOAD, PER, a, a_tile, TILE_M, A_ALONG_K, A_KEPT, m, a_row, a_column)
+DEFINE_FACTOR(columns, LOAD_OF_B, PER_OF_B, b, b_tile, TILE_N, (1u - B_ALONG_N), B_KEPT, n, b_column, b_row)
 
 void put() {
     barrier(); // the tiles of the step before have been read

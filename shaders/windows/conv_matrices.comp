@@ -38,7 +38,7 @@ float windows_read[TURNS * 8u];
 uint windows_at[PLACES];
 uvec3 windows_from[PLACES];
 
-DEFINE_FACTOR(weights, vec4, w, a_tile, TILE_M, true, rows, W_LINE, 1u)
+DEFINE_FACTOR(weights, vec4, 4u, w, a_tile, TILE_M, 1u, 0u, rows, W_LINE, 1u)
 
 uint word_of(uvec3 place) { return (place.x * x_sizes[1] + place.y) * x_sizes[2] + place.z; }
 

@@ -61,6 +61,7 @@ CARD = Limits(
     ),
 )
 LARGE, SMALL = "matrices 16x16x16 128x128", "matrices 16x16x16 64x64"
+KEPT = [f"{LARGE} kept", f"{SMALL} kept"]
 TALL = "matrices 16x16x16 128x64"
 OF_CODES = ["matrices 16x16x32 128x128", "matrices 16x16x32 64x64"]
 
@@ -100,8 +101,9 @@ def test_a_measured_unit_is_used_there_and_for_like_sizes() -> None:
 
 
 def test_only_what_may_be_rounded_meets_units() -> None:
-    assert units_of(call_of(64, 64, 64)) == [LARGE, SMALL]
-    for word, units in (("", []), ("mixed", [LARGE, SMALL]), ("float16", [LARGE, SMALL])):
+    every = [*KEPT, LARGE, SMALL]
+    assert units_of(call_of(64, 64, 64)) == every
+    for word, units in (("", []), ("mixed", every), ("float16", every)):
         assert units_of(call_of(64, 64, 64, dtype=FLOAT32, word=word)) == units
 
 
@@ -126,7 +128,27 @@ def test_only_what_may_be_rounded_meets_units() -> None:
     ],
 )
 def test_units_fit_the_device(change: dict[str, object], units: list[str]) -> None:
-    assert units_of(call_of(64, 64, 64, replace(CARD, **change))) == units
+    found = units_of(call_of(64, 64, 64, replace(CARD, **change)))
+    assert found == [*(f"{name} kept" for name in units), *units]
+
+
+def test_a_factor_that_lies_across_k_may_stay_so() -> None:
+    """Both along k: there is nothing to turn. Whole eights of halves are read at once."""
+    plain = call_of(256, 64, 256)
+    attrs = {**plain.attrs, "transpose_b": True}
+    along = replace(plain, inputs=(plain.inputs[0],) * 2, attrs=Attrs(attrs))
+    assert units_of(along) == [LARGE, SMALL]
+    for call, variant, shader in (
+        (plain, KEPT[0], "matmul_matrices_wide_float16"),
+        (plain, LARGE, "matmul_matrices_float16"),
+        (along, LARGE, "matmul_matrices_wide_float16"),
+        (call_of(256, 60, 256), KEPT[0], "matmul_matrices_float16"),
+        (call_of(256, 64, 252), KEPT[0], "matmul_matrices_float16"),
+        (call_of(256, 64, 256, dtype=FLOAT32, word="mixed"), KEPT[0], "matmul_matrices_float32"),
+    ):
+        (dispatch,) = lower(MATMUL, replace(call, variant=variant)).dispatches
+        assert dispatch.shader == shader
+        assert dict(dispatch.constants).get("KEPT", 0) == (variant in KEPT)
 
 
 def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
@@ -137,15 +159,16 @@ def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
         get_op("attention"): attention_call((1, 12, 128, 64), 128, amd),
     }
     for op, call in calls.items():
-        plain = units_of(replace(call, limits=CARD), op)
-        assert units_of(call, op) == [n for name in plain for n in (name, f"{name} of 64")]
-        for name in units_of(call, op):
+        plain = (name.partition(" kept") for name in units_of(replace(call, limits=CARD), op))
+        names = [f"{name}{of}{kept}" for name, kept, _ in plain for of in ("", " of 64")]
+        assert units_of(call, op) == names
+        for name in names:
             run = lower(op, replace(call, variant=name)).dispatches
             (unit,) = (d for d in run if "_matrices" in d.shader)
-            assert unit.subgroup == (64 if name.endswith(" of 64") else 32)
+            assert unit.subgroup == (64 if " of 64" in name else 32)
             assert dict(unit.constants)["LOCAL_X"] == 4 * unit.subgroup
     intel = replace(CARD, subgroup_sizes=(8, 16, 32), subgroup_size=32)
-    assert units_of(call_of(256, 256, 256, intel)) == [SMALL]
+    assert units_of(call_of(256, 256, 256, intel)) == [KEPT[1], SMALL]
 
 
 def test_sizes_of_no_fours_are_packed_first() -> None:

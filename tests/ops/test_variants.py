@@ -17,7 +17,7 @@ from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
 from vksched.ops.core.op import Call, get_op
-from vksched.ops.core.variants import ASKED, LIKE, STATIC, TUNED, call_key
+from vksched.ops.core.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
 from vksched.types import FLOAT16, FLOAT32, TensorType
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
@@ -78,6 +78,39 @@ def test_like_sizes_share_a_choice_where_they_agree() -> None:
     torn = call_of(8, 20, 32, replace(limits, tuned=Choices({**limits.tuned, **other})))
     assert choice_of(MATMUL, torn).why == STATIC
     assert like_key("x float32[1,0,23,24] a=5") == "x float32[1,0,32,32] a=5"
+
+
+def test_units_of_smaller_calls_serve_larger_ones() -> None:
+    """Those of the largest of them; nothing else is taken over."""
+    card = replace(
+        GPU,
+        float16=True,
+        subgroup_size=32,
+        subgroup_sizes=(32,),
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 64),
+        shared_bytes=49152,
+        matrices=("float16*float16+float32 16x16x16",),
+    )
+    sides = {64: "matrices 16x16x16 64x64", 512: "matrices 16x16x16 128x128", 1024: "tiled 16x8 b8"}
+
+    def square(side: int, limits: Limits = card) -> Call:
+        return call_of(side, side, side, limits, FLOAT16)
+
+    def choices(*of: int) -> Limits:
+        measured = {call_key("matmul", square(side)): sides[side] for side in of}
+        return replace(card, tuned=Choices(measured))
+
+    for side, of, variant, why in (
+        (256, (64,), sides[64], SMALLER),
+        (4096, (64, 512), sides[512], SMALLER),
+        (4096, (64, 512, 1024), "tiled 16x8 b8", STATIC),
+        (32, (64, 512), "tiled 16x8 b4", STATIC),
+    ):
+        choice = choice_of(MATMUL, square(side, choices(*of)))
+        assert (choice.variant, choice.why) == (variant, why), (side, of)
+    wide = choice_of(MATMUL, call_of(64, 64, 32, choices(64), FLOAT16))
+    assert wide.why == STATIC
 
 
 def test_choice_that_cannot_run_a_call_is_left() -> None:

@@ -163,12 +163,14 @@ class Tuner:
         return out
 
     def measure(self, device: Device, calls: Iterable[Tunable], tell: Tell) -> tuple[Found, ...]:
-        """Measures calls on a device while the budget lasts, and keeps what was found.
+        """Measures calls on a device while the budget lasts, those that take long first, and keeps
+        what was found.
 
         Raises:
             DeviceError: the device failed; its `device` and `during` are set.
         """
-        calls, made, start = list(calls), [], time.monotonic()
+        calls = sorted(calls, key=lambda call: -_seconds(device.spec, call))
+        made, start = [], time.monotonic()
         budget_s, lost, failed = self._left_s, self._lost(device.spec), False
         attempt = self._attempt(device.spec)
 
@@ -283,6 +285,11 @@ def is_busy(device: Device) -> bool:
     return isinstance(device, VulkanDevice) and device.busy()
 
 
+def _seconds(spec: DeviceSpec, call: Tunable) -> float:
+    """Returns about how long a call takes."""
+    return work_seconds(spec, call.op.work(call.call.inputs, call.call.output, call.call.attrs))
+
+
 def _measure(
     device: Device,
     call: Tunable,
@@ -292,8 +299,7 @@ def _measure(
     left_s: Callable[[], float],
 ) -> Found | None:
     """Returns what one call gave; None where it cannot be compared here. lost: not to be tried."""
-    work = call.op.work(call.call.inputs, call.call.output, call.call.attrs)
-    if work_seconds(device.spec, work) > LONGEST_S:
+    if _seconds(device.spec, call) > LONGEST_S:
         return None  # a submission this long risks the device, and drowns what is to be compared
     try:
         with open_bench(device, call) as bench:

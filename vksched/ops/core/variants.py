@@ -9,13 +9,18 @@ from ...errors import UnsupportedOp
 from .op import Call
 
 ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "static guess"
+SMALLER = "tuned at smaller sizes"
 """Why a variant was chosen."""
+UNITS = "matrices "
+"""How variants for matrix units begin: none is a guess. What is faster by them stays so when it is
+larger, and by far.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """variant: the name, "" of a kernel with nothing to choose. of: all that can run the call, the
-    best guess first. why: ASKED, TUNED, LIKE or STATIC.
+    best guess first. why: ASKED, TUNED, LIKE, SMALLER or STATIC.
     """
 
     variant: str = ""
@@ -52,6 +57,10 @@ def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> 
         for found, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
             if found in names:
                 return Choice(found, names, why)
+        if any(name.startswith(UNITS) for name in names):
+            smaller = tuned.of_smaller(key)
+            if smaller in names and smaller.startswith(UNITS):
+                return Choice(smaller, names, SMALLER)
     return Choice(names[0], names)
 
 

@@ -28,7 +28,7 @@ from ..core.strides import (
 )
 from ..core.variants import chosen
 from .matmul_tiles import LAYOUTS, TILES, Lanes, lanes_of
-from .matrix_units import MATRIX_SHADERS, matrix_tile, matrix_variants
+from .matrix_units import MATRIX_SHADERS, MatrixTile, matrix_tile, matrix_variants
 from .operands import (
     BFLOAT_B,
     HALF_B,
@@ -171,7 +171,9 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     a, b, _, m = operands_of(call)
     fours = a.in_fours and b.in_fours
     n = call.output.shape[-1]
-    units = matrix_variants(call, m, n) if a.along * a.lines and (packs or fours) else ()
+    across = not (a.along_k and b.along_k)
+    fits = a.along * a.lines and (packs or fours)
+    units = matrix_variants(call, m, n, across=across) if fits else ()
     return (*_plain_variants(call, packs), *units)
 
 
@@ -241,6 +243,14 @@ def _in_fours(call: Call) -> bool:
     a, b, _, _ = operands_of(call)
     whole = call.output.dtype != FLOAT16 or call.output.shape[-1] % 4 == 0
     return a.along * a.lines > 0 and a.in_fours and b.in_fours and whole
+
+
+def _in_eights(call: Call, units: MatrixTile) -> bool:
+    """Whether what is float16 of both operands can be read in eights, and need not be turned."""
+    factors = operands_of(call)[:2]
+    halves = [each for each in factors if call.inputs[each.number].dtype == FLOAT16]
+    kept = all(each.along_k or units.kept for each in halves)
+    return bool(halves) and kept and all(each.along % 8 == 0 for each in halves)
 
 
 def _packed(call: Call) -> tuple[bool, bool]:
@@ -460,7 +470,9 @@ def _algorithm(
         return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
     units = matrix_tile(call)
     if units is not None:
-        return f"matmul_matrices_{dtype}", (units.columns, units.rows), (*along, *units.constants)
+        wide = "wide_" if _in_eights(call, units) else ""
+        shader = f"matmul_matrices_{wide}{dtype}"
+        return shader, (units.columns, units.rows), (*along, *units.constants)
     tile = lanes_of(call.limits).get(call.variant)
     if tile is not None:
         constants = () if tile.fixed else along[1:] if tile.few else along
@@ -475,7 +487,10 @@ def _layout(a_along_k: bool, b_along_n: bool) -> str:
 
 
 HALF_WEIGHT_SHADERS = (
-    *(f"matmul_{kind}_{HALF_B}{FLOAT32}" for kind in ("tiled_mixed", "tiled_packed", "matrices")),
+    *(
+        f"matmul_{kind}_{HALF_B}{FLOAT32}"
+        for kind in ("tiled_mixed", "tiled_packed", "matrices", "matrices_wide")
+    ),
     *(f"matmul_tiled_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
 )
 """Of `of_half_weights`."""

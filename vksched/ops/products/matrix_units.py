@@ -3,6 +3,7 @@ Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
     one group:    2 x 2 subgroups, which share both factors in shared memory
+    kept:         a factor that lies across k stays so there
 
 The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
 8 bits (integer_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate such
@@ -20,6 +21,7 @@ from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32
 from ..core.op import Call
 from ..core.precision import may_round
+from ..core.variants import UNITS
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
 HALVES, CODES = "float16*float16+float32", "int8*int8+int32"
@@ -46,6 +48,7 @@ _ASIDE_BYTES = 512
 _MOST_SUMS = 128
 """Values of a result that one lane holds."""
 _USUAL_SUBGROUP = 32
+_KEPT = " kept"
 LEAST_SIDE = 16
 """Rows and columns of a result from which matrix units are worth a measurement."""
 
@@ -54,7 +57,9 @@ LEAST_SIDE = 16
 class MatrixTile:
     """A variant of `matmul_matrices`, `conv_matrices` or `integer_matrices`. types: HALVES or
     CODES. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
-    computes. subgroup: its lanes.
+    computes. subgroup: its lanes. kept: a factor that lies across k is not turned on its way to
+    shared memory; the device turns it as it loads matrices, which takes some nothing, and some many
+    loads.
     """
 
     types: str
@@ -62,10 +67,12 @@ class MatrixTile:
     rows: int
     columns: int
     subgroup: int
+    kept: bool = False
 
     @property
     def name(self) -> str:
-        return unit_name(self.shape, self.rows, self.columns, self.subgroup)
+        name = unit_name(self.shape, self.rows, self.columns, self.subgroup)
+        return f"{name}{_KEPT}" if self.kept else name
 
     @property
     def local(self) -> int:
@@ -86,6 +93,7 @@ class MatrixTile:
             *(("MATRIX_M", rows), ("MATRIX_N", columns), ("MATRIX_K", depth)),
             ("DOWN", self.rows // _SUBGROUPS // rows),
             ("ACROSS", self.columns // _SUBGROUPS // columns),
+            *((("KEPT", 1),) if self.kept else ()),
         )
 
     def fits(self, limits: Limits) -> bool:
@@ -93,7 +101,8 @@ class MatrixTile:
         rows, columns, depth = self.shape
         across = self.columns % (_SUBGROUPS * columns) == 0
         tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS[self.types] % depth == 0
-        whole = tiles and depth % 8 == columns % 4 == 0
+        eights = not self.kept or rows % 8 == columns % 8 == 0
+        whole = tiles and depth % 8 == columns % 4 == 0 and eights
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
         reads = {side * _LINE_BYTES // 16 for side in (self.rows, self.columns)}
@@ -126,14 +135,15 @@ def unit_subgroups(limits: Limits) -> tuple[int, ...]:
 def unit_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
     """Returns the name of a variant: the matrices, a group's tile, and the lanes where many."""
     lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
-    return f"matrices {'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
+    return f"{UNITS}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
 
 @lru_cache(maxsize=64)
 def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     types = _TYPES[of]
     tiles = [
-        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup)
+        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, kept)
+        for kept in ((True, False) if of == PRODUCT else (False,))
         for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
         for subgroup in unit_subgroups(limits)
@@ -145,17 +155,19 @@ def matrix_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
     """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT,
     CONVOLUTION or OF_CODES.
     """
-    named = call.variant.startswith("matrices ")
+    named = call.variant.startswith(UNITS)
     return _tiles(call.limits, of).get(call.variant) if named else None
 
 
-def matrix_variants(call: Call, rows: int, columns: int, of: str = PRODUCT) -> tuple[str, ...]:
+def matrix_variants(
+    call: Call, rows: int, columns: int, of: str = PRODUCT, across: bool = False
+) -> tuple[str, ...]:
     """Returns the variants that can compute a call as a product with such a result: of codes, or of
-    float16.
+    float16. across: whether a factor lies across k, in memory.
     """
     if min(rows, columns) < LEAST_SIDE or not (of == OF_CODES or rounds(call)):
         return ()
-    return tuple(_tiles(call.limits, of))
+    return tuple(name for name, tile in _tiles(call.limits, of).items() if across or not tile.kept)
 
 
 def rounds(call: Call) -> bool:
@@ -163,4 +175,6 @@ def rounds(call: Call) -> bool:
     return call.output.dtype == FLOAT16 or may_round(call)
 
 
-MATRIX_SHADERS = tuple(f"matmul_matrices_{dtype}" for dtype in (FLOAT32, FLOAT16))
+MATRIX_SHADERS = tuple(
+    f"matmul_matrices_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}")
+)
