@@ -136,6 +136,12 @@ def test_what_the_loader_says_of_a_driver_is_kept_once(prefix: str) -> None:
     assert [note[-len(said[0]) :] for note in notes] == [said[0]]
 
 
+def test_a_driver_that_needs_a_display_is_told_with_what_needs_none() -> None:
+    said = "loader_scanned_icd_add: Could not get 'vkCreateInstance' for ICD libGLX_nvidia.so.0"
+    (note,) = drivers._loader_errors(f"ERROR: {said}")
+    assert said in note and "try libEGL_nvidia" in note
+
+
 def test_manifests_are_found_as_the_loader_finds_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -170,7 +170,7 @@ def _least_s(call: Callable[[], object]) -> float:
 
 
 def _each_s(call: Callable[[], float | None], repeats: int) -> list[float]:
-    """Returns the seconds of calls, as they tell them or by the clock; without that of the first."""
+    """Returns the seconds of calls, as they tell them or by the clock; that of the first not."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

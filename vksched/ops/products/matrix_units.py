@@ -175,6 +175,4 @@ def rounds(call: Call) -> bool:
     return call.output.dtype == FLOAT16 or may_round(call)
 
 
-MATRIX_SHADERS = tuple(
-    f"matmul_matrices_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}")
-)
+MATRIX_SHADERS = tuple(f"matmul_matrices_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}"))

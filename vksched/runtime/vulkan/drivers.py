@@ -38,6 +38,8 @@ _CHILD = (
     "from vksched.runtime.vulkan.drivers import child; child()"
 )
 _FILES = (".so", ".dll", ".dylib", ".json")
+_NVIDIA = "libGLX_nvidia"
+_NO_DISPLAY = "; without a display try libEGL_nvidia in its manifest (docs/platforms.md)"
 _NOISE = ("Ignoring this JSON", "wrong ELF class", "wrong bit-type", "Found no drivers")
 
 RawDevice = dict[str, Any]
@@ -248,8 +250,5 @@ def _loader_errors(err: str) -> tuple[str, ...]:
     """Returns what the loader said about drivers it could not load, each thing once."""
     found = (re.search(r"ERROR[^:]*:\s*(.+)", line) for line in err.splitlines())
     texts = [match.group(1).strip() for match in found if match]
-    return tuple(
-        dict.fromkeys(
-            t for t in texts if any(e in t for e in _FILES) and not any(n in t for n in _NOISE)
-        )
-    )
+    told = [t for t in texts if any(e in t for e in _FILES) and not any(n in t for n in _NOISE)]
+    return tuple(dict.fromkeys(t.rstrip(".") + _NO_DISPLAY if _NVIDIA in t else t for t in told))
