@@ -119,6 +119,21 @@ def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
         assert read._runs == made_runs
 
 
+@pytest.mark.parametrize(
+    ("tokens", "sizes"), [(1, [1]), (3, [1]), (5, [8]), (12, [8]), (45, [32, 8])]
+)
+def test_prepare_for_a_text_compiles_the_steps_that_read_it(
+    tokens: int, sizes: list[int], tmp_path: Path
+) -> None:
+    model, _ = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        read = reader.Reader(sched, model, 64)
+        read.prepare(tokens)
+        assert list(read._runs) == sizes
+        read.read([1] * tokens)
+        assert list(read._runs) == sizes
+
+
 def state_of(sched: vs.Scheduler, step: Any) -> list[NDArray]:
     return [sched.read(state) for state in step.updates]
 

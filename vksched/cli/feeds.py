@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,22 +207,35 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done."""
+    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done. What
+    draws them is imported with the first one. Nothing is shown once the context has ended.
+    """
+    tasks: dict[str, Any] = {}
+    with ExitStack() as shown:
+        bars: Any = None
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal bars
+            if quiet:
+                return
+            bars = bars or shown.enter_context(_bars())
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        try:
+            yield show
+        finally:
+            quiet = True
+
+
+def _bars() -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    quiet |= not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
-
-        yield show
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def table(*columns: str, left: int = 1) -> Any:

@@ -17,7 +17,7 @@ from . import feeds
 from .precision import word_option
 
 if TYPE_CHECKING:
-    from ..models.chat import Answer, Chat
+    from ..models.chat import Answer, Chat, Prompt
     from ..models.sampling import Sampling
     from ..scheduler import Scheduler
 
@@ -91,8 +91,9 @@ def generate(
     if system is not None and not chats:
         raise click.UsageError("--system needs --chat.")
     sampling = _sampling(**chosen)
-    with _opened(model_file, devices, ctx, kv, precision, as_json) as chat:
-        answer = chat.generate([*_told(system), _said(prompt)] if chats else prompt, n, sampling)
+    asked = [*_told(system), _said(prompt)] if chats else prompt
+    with _opened(model_file, devices, ctx, kv, precision, as_json, asked) as chat:
+        answer = chat.generate(asked, n, sampling)
         start = time.perf_counter()
         text = "".join(answer) if as_json else _stream(answer)
         seconds = time.perf_counter() - start
@@ -163,8 +164,11 @@ def _opened(
     kv: str | None,
     precision: str,
     quiet: bool,
+    prompt: Prompt | None = None,
 ) -> Iterator[Chat]:
-    """Gives a model on its devices, with all compiled; shows how far it is meanwhile."""
+    """Gives a model on its devices, with all compiled, or what reads a prompt; shows how far it is
+    meanwhile.
+    """
     from ..importers import load_gguf
     from ..models.chat import Chat
     from ..scheduler import Scheduler
@@ -173,7 +177,7 @@ def _opened(
     with Scheduler(feeds.parse_devices(devices), precision=precision) as sched:
         with feeds.progress_bars(quiet) as progress:
             made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress)
-            made.prepare()
+            made.prepare(prompt)
         if not quiet:
             click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)
         yield made

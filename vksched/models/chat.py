@@ -104,10 +104,16 @@ class Chat:
         self._reader = Reader(scheduler, model, self.ctx, placement, progress, kv)
         self._busy = threading.Lock()
 
-    def prepare(self) -> None:
-        """Compiles all steps now, which otherwise are compiled as prompts first need them."""
+    def prepare(self, prompt: Prompt | None = None) -> None:
+        """Compiles all steps now, or those that read a prompt; else steps are compiled when they
+        are first needed.
+
+        Raises:
+            ShapeError: the prompt has no tokens, or more than ctx.
+        """
+        tokens = None if prompt is None else len(self._tokens_of(prompt))
         with self._alone():
-            self._reader.prepare()
+            self._reader.prepare(tokens)
 
     @property
     def layers(self) -> dict[str, int]:
@@ -152,15 +158,19 @@ class Chat:
             ShapeError: the prompt has no tokens, or more than ctx. VkschedError, as pieces are
                 asked for: another answer is under way.
         """
+        made = _Made(self._tokens_of(prompt))
+        chats = not isinstance(prompt, str)
+        return Answer(self._pieces(made, n, sampling or Sampling(), chats), made)
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        """Returns the tokens of a prompt that fits."""
         tokens = self.encode(prompt)
         if not 0 < len(tokens) <= self.ctx:
             raise ShapeError(
                 f"[chat] expected a prompt of 1 to {self.ctx} tokens, got {len(tokens)}; try a "
                 "shorter prompt or a larger ctx"
             )
-        made = _Made(tokens)
-        chats = not isinstance(prompt, str)
-        return Answer(self._pieces(made, n, sampling or Sampling(), chats), made)
+        return tokens
 
     def _pieces(
         self, made: _Made, n: int, sampling: Sampling, chats: bool

@@ -9,7 +9,7 @@ a device is lost, and keys and values with it --> layers are placed anew on what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -125,10 +125,11 @@ class Reader:
             return first.upload_ahead(list(self._model.weights.words().items()))
         return None
 
-    def prepare(self) -> None:
-        """Compiles all steps now."""
+    def prepare(self, tokens: int | None = None) -> None:
+        """Compiles steps now: all of them, or those that read a text of so many tokens."""
         self._decide()
-        for size in self._sizes:
+        sizes = self._sizes if tokens is None else self._sizes_for(tokens)
+        for size in dict.fromkeys(sizes):
             self._run(size)
 
     @property
@@ -160,14 +161,25 @@ class Reader:
         self._decide()
         logits: Any = None
         while (start := len(self.tokens)) < len(text):
-            rest = len(text) - start
-            size = max(s for s in self._sizes if self._suits(s, rest, self.length - start))
+            size = self._size(start, len(text))
             part = list(text[start : start + size])
             ids = np.zeros((1, size), np.int32)
             ids[0, : len(part)] = part
             logits = self._run(size)(ids=ids, start=start, count=len(part))
             self.tokens += part
         return np.asarray(logits[0])
+
+    def _sizes_for(self, end: int) -> Iterator[int]:
+        """Yields the sizes of the steps that read a text of so many tokens."""
+        start = 0
+        while start < end:
+            yield (size := self._size(start, end))
+            start += size
+
+    def _size(self, start: int, end: int) -> int:
+        """Returns the size of the step that reads on from a token of a text of so many."""
+        room = self.length - start
+        return max(size for size in self._sizes if self._suits(size, end - start, room))
 
     def _suits(self, size: int, rest: int, room: int) -> bool:
         """Whether a step is good for what is left of a text: half of it at least is text, or some
