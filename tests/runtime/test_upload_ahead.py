@@ -24,6 +24,7 @@ from vksched.plan.make.memory import aligned
 from vksched.runtime.device import Uploads
 from vksched.runtime.vulkan import memory
 from vksched.runtime.vulkan.memory import _rows, _write
+from vksched.runtime.vulkan.zeros import Zeros
 from vksched.types import NDArray
 
 NAMES = vulkan_names()
@@ -72,7 +73,7 @@ def test_parts_put_every_word_at_its_place_once(
     words = np.full(sum(aligned(r.size) for r in right), 7, np.uint32)
     for parts in _rows(arrays, size):
         assert sum(part.end - part.start for part in parts[:-1]) < max(size, 1)
-        _write(words, parts, looks)
+        _write(words, parts, Zeros(words) if looks else None)
     at = 0
     for each in right:
         assert np.array_equal(words[at : at + each.size], each.reshape(-1))

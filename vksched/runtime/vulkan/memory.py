@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -34,6 +34,7 @@ from ..host.workers import Workers
 from ..states import Item
 from .buffers import Buffer, HostBuffer
 from .context import Context, Recording
+from .zeros import Zeros
 
 STAGING_WORDS = 1 << 20
 """Large enough for the bus, small enough to be soon full the first time."""
@@ -160,11 +161,9 @@ class _Part:
         held = self.held
         return not isinstance(held, Late) and is_uniform(held) and not held.flat[0]
 
-    def lies_in(self, piece: NDArray) -> bool:
-        """Whether the words are there already: zeros, in memory that no one has touched. To see
-        that takes less than to write them, and pages that are only read take no memory.
-        """
-        return self.is_zero and not piece[self.at : self.behind].max(initial=0)
+    def lies_in(self, zeros: Zeros) -> bool:
+        """Whether the words are there already: zeros, in memory that no one has touched."""
+        return self.is_zero and zeros.lie_in(self.at, self.behind)
 
     def write(self, piece: NDArray) -> None:
         """Writes them, made there and then where the host does not have them."""
@@ -376,22 +375,25 @@ def write_new(
             return upload(context, target, arrays, progress)
 
         pieces = list(_rows(arrays, STAGING_WORDS))
-        with closing(Workers("vksched-upload", min(usable_cores(), writers))) as workers:
+        with ExitStack() as stack:
+            cores = min(usable_cores(), writers)
+            workers = stack.enter_context(closing(Workers("vksched-upload", cores)))
+            zeros = stack.enter_context(closing(Zeros(words))) if context.is_host else None
             for first in range(0, len(pieces), PIECES_AT_ONCE):
                 some = pieces[first : first + PIECES_AT_ONCE]
-                workers.each(_write, ((words, parts, context.is_host) for parts in some))
+                workers.each(_write, ((words, parts, zeros) for parts in some))
                 if progress is not None:  # behind the last piece there may be a gap
                     last = first + len(some) == len(pieces)
                     done = words.size if last else some[-1][-1].behind
                     progress("upload", 4 * done, 4 * words.size)
 
 
-def _write(words: NDArray, parts: Sequence[_Part], looks: bool) -> None:
-    """Writes parts, where native loops read a file many of them in one call. looks: whether first
-    to look for what lies there.
+def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
+    """Writes parts, where native loops read a file many of them in one call. zeros: those that lie
+    there already, if they are to be left alone.
     """
-    if looks:
-        parts = [part for part in parts if not part.lies_in(words)]
+    if zeros is not None:
+        parts = [part for part in parts if not part.lies_in(zeros)]
     in_file = [part for part in parts if part.file is not None]
     left = [part for part in parts if part.file is None]
     for _, some in groupby(in_file, lambda part: part.file):

@@ -1,0 +1,85 @@
+"""Zeros in memory: found wherever they lie, and pages that nobody has touched are not looked at."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vksched.runtime.vulkan import zeros
+from vksched.runtime.vulkan.zeros import Zeros
+from vksched.types import NDArray
+
+WORDS = mmap.PAGESIZE // 4
+PAGES = 64
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no pagemap")
+
+
+@pytest.fixture(params=["own", "shared", "of a file", "not told"])
+def memory(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NDArray]:
+    """Memory of zeros, which begins and ends within a page."""
+    size = PAGES * mmap.PAGESIZE
+    if request.param == "not told":
+        monkeypatch.setattr(zeros, "PAGEMAP", str(tmp_path / "nothing"))
+    if request.param == "of a file":
+        path = tmp_path / "file"
+        path.write_bytes(bytes(size))
+        with path.open("r+b") as file:
+            made = mmap.mmap(file.fileno(), size)
+    elif request.param == "shared" or sys.platform != "linux":
+        made = mmap.mmap(-1, size)
+    else:
+        made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    yield np.frombuffer(made, np.uint32)[3:-5]
+
+
+def test_every_word_that_is_not_0_is_seen(memory: NDArray) -> None:
+    rng = np.random.default_rng(1)
+    with closing(Zeros(memory)) as seen:
+        assert seen.lie_in(0, memory.size) and seen.lie_in(7, 7)
+        for _ in range(40):
+            at = int(rng.integers(memory.size))
+            memory[at] = rng.integers(1, 2**32, dtype=np.uint32)
+            start, end = sorted(rng.integers(memory.size + 1, size=2).tolist())
+            assert seen.lie_in(start, end) == (not memory[start:end].any())
+            assert seen.lie_in(0, at) == (not memory[:at].any()) and not seen.lie_in(at, at + 1)
+            memory[at] = 0
+        edges = [0, WORDS - 4, WORDS - 3, memory.size - 1]
+        for at in edges:
+            memory[at] = 1
+            assert not seen.lie_in(0, memory.size) and not seen.lie_in(at, at + 1)
+            memory[at] = 0
+
+
+@on_linux
+def test_pages_that_nobody_has_touched_are_not_looked_at() -> None:
+    made = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory: NDArray = np.frombuffer(made, np.uint32)
+    for page in (5, 6, 40):
+        memory[page * WORDS] = 0
+    with closing(Zeros(memory)) as seen:
+        if seen._pages is None:
+            pytest.skip("this system does not tell")
+        whole = [(5 * WORDS, 7 * WORDS), (40 * WORDS, 41 * WORDS)]
+        assert list(seen._touched(0, memory.size)) == whole
+        assert list(seen._touched(5 * WORDS + 1, 6 * WORDS)) == [(5 * WORDS + 1, 6 * WORDS)]
+        assert list(seen._touched(8 * WORDS, 30 * WORDS)) == []
+
+
+@on_linux
+def test_memory_of_others_is_looked_at(tmp_path: Path) -> None:
+    """A file's pages may have words that this process has not read yet."""
+    path = tmp_path / "file"
+    path.write_bytes(np.ones(PAGES * WORDS, np.uint32).tobytes())
+    with path.open("rb") as file:
+        for how in (mmap.MAP_PRIVATE, mmap.MAP_SHARED):
+            made = mmap.mmap(file.fileno(), 0, flags=how, prot=mmap.PROT_READ)
+            with closing(Zeros(np.frombuffer(made, np.uint32))) as seen:
+                assert not seen.lie_in(0, PAGES * WORDS)

@@ -1,0 +1,86 @@
+"""Zeros that lie in memory already, as in all that the system has just given.
+
+To see them takes less than to write them, and pages that are only read take no memory. Linux even
+tells in /proc/self/pagemap which pages nobody has touched: memory of this process alone has zeros
+there, and nobody has to look. Examples: tests/runtime/test_zeros.py.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+
+from ...types import WORD_BYTES, NDArray
+
+MAPS, PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"
+ENTRY_BYTES = 8
+"""Of a page in PAGEMAP."""
+THERE = 62
+"""From this bit on an entry tells that a page is there, in memory or swapped out."""
+
+
+class Zeros:
+    """Where zeros lie in memory, (words,); may be asked by several threads until it is closed."""
+
+    def __init__(self, memory: NDArray) -> None:
+        self._memory = memory
+        self._begin: int = memory.ctypes.data
+        self._pages: int | None = None
+        """The descriptor of PAGEMAP; None where it does not tell."""
+        with suppress(OSError, AttributeError):
+            if _is_own(self._begin, self._begin + memory.nbytes):
+                self._pages = os.open(PAGEMAP, os.O_RDONLY)
+
+    def lie_in(self, start: int, end: int) -> bool:
+        """Whether all words from `start` to `end` are 0."""
+        parts = self._touched(start, end)
+        return not any(self._memory[a:b].max(initial=0) for a, b in parts)
+
+    def _touched(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yields the words that lie in pages that may have been touched."""
+        if self._pages is None or start >= end:
+            yield start, end
+            return
+        first = (self._begin + WORD_BYTES * start) // mmap.PAGESIZE
+        last = (self._begin + WORD_BYTES * end - 1) // mmap.PAGESIZE
+        size = ENTRY_BYTES * (last - first + 1)
+        told = os.pread(self._pages, size, ENTRY_BYTES * first)
+        if len(told) < size:
+            yield start, end
+            return
+        there = np.frombuffer(told, np.uint64) >> np.uint64(THERE) != 0
+        edges = np.flatnonzero(np.diff(there, prepend=False, append=False)).tolist()
+        for begun, ended in zip(edges[::2], edges[1::2], strict=True):
+            words = [
+                ((first + page) * mmap.PAGESIZE - self._begin) // WORD_BYTES
+                for page in (begun, ended)
+            ]
+            yield max(start, words[0]), min(end, words[1])
+
+    def close(self) -> None:
+        pages, self._pages = self._pages, None
+        if pages is not None:
+            os.close(pages)
+
+
+def _is_own(begin: int, end: int) -> bool:
+    """Whether memory is of this process alone, and of no file.
+
+    Raises:
+        OSError: the system does not tell.
+    """
+    with open(MAPS, "rb") as lines:
+        for line in lines:
+            span, access, _, _, file, *_ = line.split(maxsplit=5)
+            low, high = (int(address, 16) for address in span.split(b"-"))
+            if low <= begin < high:
+                if access[3:] != b"p" or file != b"0":
+                    return False
+                begin = high
+                if begin >= end:
+                    return True
+    return False
