@@ -17,6 +17,7 @@ pytest.importorskip("tokenizers")
 from tiny_vocabularies import byte_pair, sentence_piece, unigram, word_piece
 
 from vksched.errors import ModelFormatError
+from vksched.importers.gguf.tokenizer.byte_pair import _checked_pairs, _pairs
 from vksched.importers.gguf.tokenizer.pre import PATTERNS, PRE
 from vksched.importers.gguf.tokenizer.tokenizer import StreamDecoder, Tokenizer
 from vksched.trace import VkschedWarning
@@ -171,6 +172,15 @@ def test_wrong_metadata_are_errors_that_name_the_key(name: str) -> None:
     with pytest.raises(ModelFormatError, match=r"\[gguf\] expected") as caught:
         Tokenizer(values).decode([0, 1])
     assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("merges", [["he l", "h e", "Ġ he"], ["h e", "he l", "h e", "Ġ he"]])
+def test_merges_count_once_in_the_order_of_the_file(merges: list[str]) -> None:
+    tokenizer = Tokenizer(byte_pair(merges=merges))
+    assert tokenizer.encode("hel he") == TOKENIZERS["byte_pair"].encode("hel he")
+    pairs = [tuple(line.split()) for line in dict.fromkeys(merges)]
+    assert _checked_pairs(merges, tokenizer.vocabulary.ids) == pairs
+    assert _pairs(merges) == (pairs if len(pairs) == len(merges) else None)
 
 
 def test_a_table_of_characters_that_points_outside_is_an_error() -> None:

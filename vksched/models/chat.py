@@ -10,6 +10,7 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 from ..errors import DTypeError, ShapeError, VkschedError
+from ..plan.make.collector import resting_collector
 from ..types import Progress
 from .reader import Compiles, Reader
 from .sampling import Sampling
@@ -99,9 +100,15 @@ class Chat:
         progress: Progress | None = None,
     ) -> None:
         self.model = model
-        self.tokenizer = model.tokenizer
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
+        # first, as it has weights made ready meanwhile
         self._reader = Reader(scheduler, model, self.ctx, placement, progress, kv)
+        try:
+            with resting_collector(model.hyper.vocabulary):
+                self.tokenizer = model.tokenizer
+        except BaseException:
+            self._reader.forget()
+            raise
         self._busy = threading.Lock()
 
     def prepare(self, prompt: Prompt | None = None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ....errors import ModelFormatError, VkschedError, close_text
@@ -13,6 +15,7 @@ from .vocabulary import BYTE, SPACE, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
+    from tokenizers.models import BPE
 
 
 def _letters() -> dict[str, int]:
@@ -49,7 +52,7 @@ class BytePair:
     def __init__(self, vocabulary: Vocabulary, fields: Fields, pre: Pre) -> None:
         self._vocabulary = vocabulary
         self._pre = pre
-        self._library = _build(vocabulary, _merges(vocabulary, fields), pre)
+        self._library = _build(vocabulary, fields, pre)
 
     def encode(self, text: str) -> list[int]:
         if not self._pre.spaces:
@@ -73,10 +76,19 @@ class BytePair:
         return list(self._library.encode(text, add_special_tokens=False).ids)
 
 
-def _merges(vocabulary: Vocabulary, fields: Fields) -> list[tuple[str, str]]:
-    lines = fields.texts("merges")
-    if lines is None:
-        raise ModelFormatError(f"[gguf] expected a list of merges in {PREFIX}merges, got none")
+def _pairs(lines: list[str]) -> list[tuple[str, str]] | None:
+    """Returns the pairs of lines that are each there once; None where that takes a closer look."""
+    cut = [line.partition(" ") for line in lines]
+    pairs = [(left, right) for left, _, right in cut if left]
+    return pairs if len(pairs) == len(set(lines)) == len(lines) else None
+
+
+def _checked_pairs(lines: list[str], ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Returns the pairs of lines, each once.
+
+    Raises:
+        ModelFormatError: a line is no merge of tokens.
+    """
     out: dict[tuple[str, str], None] = {}
     for number, line in enumerate(lines):
         at = line.find(" ", 1)
@@ -87,7 +99,7 @@ def _merges(vocabulary: Vocabulary, fields: Fields) -> list[tuple[str, str]]:
                 f"got {line[:60]!r} at {number}"
             )
         for piece in (left, right, left + right):
-            if piece not in vocabulary.ids:
+            if piece not in ids:
                 raise ModelFormatError(
                     f"[gguf] expected merges of tokens in {PREFIX}merges, got {line[:60]!r} at "
                     f"{number}, where {piece[:60]!r} is no token"
@@ -96,23 +108,33 @@ def _merges(vocabulary: Vocabulary, fields: Fields) -> list[tuple[str, str]]:
     return list(out)
 
 
-def _build(vocabulary: Vocabulary, merges: list[tuple[str, str]], pre: Pre) -> Library:
+def _build(vocabulary: Vocabulary, fields: Fields, pre: Pre) -> Library:
+    lines = fields.texts("merges")
+    if lines is None:
+        raise ModelFormatError(f"[gguf] expected a list of merges in {PREFIX}merges, got none")
     try:
-        from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+        from tokenizers import Regex, Tokenizer, pre_tokenizers
     except ImportError as error:
         raise VkschedError(
             '[gguf] expected the tokenizers package, got none; try pip install "vksched[gguf]"'
         ) from error
-    library = Tokenizer(
-        models.BPE(
-            vocab=vocabulary.ids,
-            merges=merges,
-            ignore_merges=pre.whole_words,
-            byte_fallback=pre.spaces,
-        )
-    )
+    library = Tokenizer(_model(vocabulary.ids, lines, pre))
     if not pre.spaces:
         cuts = [pre_tokenizers.Split(Regex(each), "isolated") for each in PATTERNS[pre.patterns]]
         letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         library.pre_tokenizer = pre_tokenizers.Sequence([*cuts, letters])
     return library
+
+
+def _model(ids: dict[str, int], lines: list[str], pre: Pre) -> BPE:
+    """Returns what merges. The library takes only merges of tokens, so each line is checked only
+    to say which one it does not take.
+    """
+    from tokenizers.models import BPE
+
+    how = {"ignore_merges": pre.whole_words, "byte_fallback": pre.spaces}
+    pairs = _pairs(lines)
+    if pairs is not None:
+        with suppress(Exception):  # of a class that it does not tell apart
+            return BPE(vocab=ids, merges=pairs, **how)
+    return BPE(vocab=ids, merges=_checked_pairs(lines, ids), **how)
