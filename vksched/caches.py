@@ -60,18 +60,18 @@ def locked(path: Path) -> Iterator[None]:
         raise OSError(f"cannot lock {path}: {error}") from error
 
 
-def read_whole(path: Path) -> str:
-    """Returns the text of a file that others may replace at any time."""
-    return _while_busy(lambda: path.read_text(encoding="utf-8"))
+def read_whole(path: Path) -> bytes:
+    """Returns the bytes of a file that others may replace at any time."""
+    return _while_busy(path.read_bytes)
 
 
-def replace_whole(path: Path, text: str) -> None:
-    """Writes a file so that readers see the old one or the new one, whole."""
+def replace_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file so that readers see the old one or the new one, whole. A text is UTF-8."""
     name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
     try:
-        # with the mode that the user's files have, and the same bytes on every system
-        with open(name, "x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        # with the mode that the user's files have
+        with open(name, "xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         _while_busy(lambda: os.replace(name, path))
     except BaseException:
         with suppress(OSError):

@@ -82,7 +82,7 @@ def test_a_second_start_writes_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str, kv: str
 ) -> None:
     first, written = read(made(tmp_path / "m.gguf"), monkeypatch, kv, device)
-    assert written == 2 == len(list(folder.glob("*.json")))
+    assert written == 2 == len(list(folder.glob("*.step")))
     second, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, kv, device)
     assert written == 0 and np.array_equal(first, second)
 
@@ -124,11 +124,11 @@ def test_where_no_plan_can_be_kept_the_graph_is_and_is_written_once(
 ) -> None:
     monkeypatch.setattr("vksched.plan.documents.kept.ROOM", 1e12)
     right, written = read(made(tmp_path / "m.gguf"), monkeypatch)
-    files = {path: path.stat().st_ino for path in folder.glob("*.json")}
+    files = {path: path.stat().st_ino for path in folder.glob("*.step")}
     assert written == 2 == len(files)
     got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
     assert written == 0 and np.array_equal(got, right)
-    assert {path: path.stat().st_ino for path in folder.glob("*.json")} == files
+    assert {path: path.stat().st_ino for path in folder.glob("*.step")} == files
 
 
 @pytest.mark.parametrize("name", ["llama", "llama4", "gemma3", "gpt2", "gpt-oss", "qwen2moe"])
@@ -252,38 +252,62 @@ def test_another_file_of_the_same_name_and_size_is_another_model(
 # -- what is not kept ------------------------------------------------------------------------------
 
 
-def cut(text: str) -> str:
-    return text[: len(text) // 2]
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
 
 
-def changed(text: str) -> str:
-    return text.replace("rms_norm", "layer_norm", 1)
+def changed(content: bytes) -> bytes:
+    return content.replace(b"rms_norm", b"layer_norm", 1)
 
 
-def of_another(text: str) -> str:
-    """Whole, and of no use: its weights are called otherwise."""
-    _, _, told = text.partition("\n")
-    told = told.replace("blk.0.attn_q.weight", "blk.9.attn_q.weight")
-    return f"{kept_steps._digest(told)}\n{told}"
+def anew(content: bytes, *how: tuple[bytes, bytes]) -> bytes:
+    """Whole, and of no use."""
+    _, told, constants = content.split(b"\n", 2)
+    for old, new in how:
+        assert old in told
+        told = told.replace(old, new)
+    content = told + b"\n" + constants
+    return kept_steps._digest(content) + b"\n" + content
 
 
-def of_other_shapes(text: str) -> str:
-    _, _, told = text.partition("\n")
-    told = told.replace("[256]", "[257]")
-    return f"{kept_steps._digest(told)}\n{told}"
+def of_another(content: bytes) -> bytes:
+    return anew(content, (b"blk.0.attn_q.weight", b"blk.9.attn_q.weight"))
+
+
+def of_other_shapes(content: bytes) -> bytes:
+    return anew(content, (b"[256]", b"[257]"))
+
+
+def behind_the_end(content: bytes) -> bytes:
+    """Its first constant would begin there."""
+    return anew(content, (b'"constant",0]', b'"constant",99999999]'))
+
+
+def before_the_beginning(content: bytes) -> bytes:
+    return anew(content, (b'"constant",0]', b'"constant",-64]'))
+
+
+def without_constants(content: bytes) -> bytes:
+    content = b"\n".join(content.split(b"\n", 2)[1:2]) + b"\n"
+    return kept_steps._digest(content) + b"\n" + content
 
 
 @pytest.mark.parametrize(
-    "damage", [cut, changed, of_another, of_other_shapes, lambda text: "", lambda text: "\n{}"]
+    "damage",
+    [
+        *(cut, changed, of_another, of_other_shapes),
+        *(behind_the_end, before_the_beginning, without_constants),
+        *(lambda content: b"", lambda content: b"\n{}", lambda content: content[:-1]),
+    ],
 )
 def test_files_that_are_damaged_are_written_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, damage: Callable[[str], str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
-    for file in folder.glob("*.json"):
-        text = file.read_text()
-        file.write_text(damage(text))
-        assert file.read_text() != text
+    for file in folder.glob("*.step"):
+        content = file.read_bytes()
+        file.write_bytes(damage(content))
+        assert file.read_bytes() != content
     got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
     assert written == 2 and np.array_equal(got, right)
     got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
@@ -345,7 +369,7 @@ def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: 
         step = model.step(cache, size)
         graph = build_graph(step.logits, step.updates)[0]
         KeptStep(model, cache, size, "").write(graph, None)
-    assert len(list(folder.glob("*.json"))) == 2
+    assert len(list(folder.glob("*.step"))) == 2
 
 
 def test_what_processes_left_half_written_goes(tmp_path: Path) -> None:
@@ -366,4 +390,4 @@ def test_a_folder_without_locks_keeps_nothing(
 
     monkeypatch.setattr(caches.FileLock, "__enter__", refused)
     assert read(made(tmp_path / "m.gguf"), monkeypatch)[1] == 2
-    assert not list(folder.glob("*.json"))
+    assert not list(folder.glob("*.step"))

@@ -5,8 +5,8 @@ neither write, nor rewrite, nor plan them.
                                                       '--------'--> file: nodes, names of weights
     later starts   file, weights, states -----------> graph, plan
 
-    <cache>/steps/<hash of all that decides>.json: a line with the digest of the next one, which
-    has the graph and its plan
+    <cache>/steps/<hash of all that decides>.step: a line with the digest of all behind it; a line
+    with the graph and its plan as JSON; the bytes of its constants
 
 The hash is of the model's files as they were opened, the sizes that were read from them, the cache,
 the size of the step, the code, native modules and numpy's version, the variables of vksched, and
@@ -24,9 +24,9 @@ import json
 import os
 import platform
 import sys
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -46,13 +46,16 @@ if TYPE_CHECKING:
     from ..importers.gguf.cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
-FORMAT = 2
+FORMAT = 3
 LEAST_LAYERS = 12
 """Of a model whose steps take long enough to write."""
 MOST_FILES = 32
 """Then those written first are removed."""
+SUFFIX = ".step"
 MOST_BYTES = 8 << 20
 """Of the constants of a graph that is kept."""
+ALIGN = 64
+"""Bytes of which a constant begins at a multiple, as the line before them does not."""
 
 
 class KeptStep:
@@ -62,12 +65,11 @@ class KeptStep:
         self, model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str | None
     ) -> None:
         self._model, self._cache = model, cache
-        self._told: dict[str, Any] | None = None
-        """What was read."""
+        self._read: Document | None = None
         key, folder = None, default_folder()
         if rewriting is not None and folder is not None and model.hyper.layers >= LEAST_LAYERS:
             key = key_of(model, cache, size, rewriting)
-        self._path = None if key is None or folder is None else folder / "steps" / f"{key}.json"
+        self._path = None if key is None or folder is None else folder / "steps" / f"{key}{SUFFIX}"
 
     def read(self) -> KeptPlan | None:
         """Returns the graph of the step as it was rewritten, with this model's weights and the
@@ -76,12 +78,10 @@ class KeptStep:
         if self._path is None:
             return None
         try:
-            digest, _, told = read_whole(self._path).partition("\n")
-            if digest != _digest(told):
-                return None
-            document = json.loads(told)
-            kept = KeptPlan(_graph(document, self._model, self._cache), document["plan"])
-            self._told = document
+            document = _document_of(read_whole(self._path))
+            graph = _graph(document, self._model, self._cache)
+            kept = KeptPlan(graph, document.told["plan"])
+            self._read = document
             return kept
         except (*DAMAGE, VkschedError):
             return None
@@ -92,15 +92,15 @@ class KeptStep:
         """
         if self._path is None:
             return
-        told = self._told or _document(graph, self._model, self._cache)
-        if told is None:
+        document = self._read or _document(graph, self._model, self._cache)
+        if document is None:
             return
-        text = json.dumps({**told, "plan": plan}, separators=(",", ":"))
+        whole = replace(document, told={**document.told, "plan": plan})
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._path.parent / "lock"):
-                replace_whole(self._path, f"{_digest(text)}\n{text}")
-                remove_old(self._path.parent, MOST_FILES)
+                replace_whole(self._path, _bytes_of(whole))
+                remove_old(self._path.parent, MOST_FILES, "*.*")  # of older formats, too
 
 
 def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
@@ -121,14 +121,39 @@ def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 # -- graphs as plain data --------------------------------------------------------------------------
 
 
-def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Document:
+    """A graph as plain data, and the bytes of its constants, one behind the other."""
+
+    told: Mapping[str, Any]
+    constants: bytes | memoryview
+
+
+def _bytes_of(document: Document) -> bytes:
+    text = json.dumps(document.told, separators=(",", ":")).encode()
+    before = len(_digest(b"")) + len(text) + 2  # both ends of lines
+    text += b" " * (-before % ALIGN)
+    content = b"".join([text, b"\n", document.constants])
+    return b"\n".join([_digest(content), content])
+
+
+def _document_of(content: bytes) -> Document:
+    """Raises one of DAMAGE where a file is not as it was written."""
+    whole, size = memoryview(content), len(_digest(b""))
+    if content[: size + 1] != _digest(whole[size + 1 :]) + b"\n":
+        raise ValueError("another digest")
+    end = content.index(b"\n", size + 1)
+    return Document(json.loads(content[size + 1 : end]), whole[end + 1 :])
+
+
+def _digest(content: bytes | memoryview) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Document | None:
     """Returns a graph with names for weights and states; None where it has others, too much data of
     its own, or asked for the memory of devices.
     """
@@ -139,18 +164,24 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> dict[
     attrs: dict[Attrs, int] = {}
     types: dict[TensorType, int] = {}
     leaves: list[tuple[int, str, Any]] = []
-    room = MOST_BYTES
+    constants: list[bytes] = []
+    used = 0
     for node_id, key in graph.keys.items():
         if key in weights:
             leaves.append((node_id, "weight", weights[key]))
         elif key in states:
             leaves.append((node_id, "state", states[key]))
         elif graph.nodes[node_id].op == "constant":
-            room -= graph.data[node_id].nbytes
-            leaves.append((node_id, "constant", _text_of(graph.data[node_id]) if room >= 0 else ""))
+            size = graph.data[node_id].nbytes
+            if used + size > MOST_BYTES:
+                return None
+            leaves.append((node_id, "constant", used))
+            constants.append(np.ascontiguousarray(as_array(graph.data[node_id])).tobytes())
+            constants.append(bytes(-size % ALIGN))
+            used += size + len(constants[-1])
         else:
             return None
-    if room < 0 or len(graph.outputs) != 1 or any("conv" in node.op for node in graph.nodes):
+    if len(graph.outputs) != 1 or any("conv" in node.op for node in graph.nodes):
         return None
     nodes = [
         (
@@ -162,7 +193,7 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> dict[
         )
         for n in graph.nodes
     ]
-    return {
+    told = {
         "nodes": nodes,
         "attrs": [dict(each) for each in attrs],
         "types": [(each.shape, each.dtype) for each in types],
@@ -171,14 +202,16 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> dict[
         "kept": graph.kept,
         "merged": dict(graph.merged),
     }
+    return Document(told, b"".join(constants))
 
 
-def _graph(told: Mapping[str, Any], model: LanguageModel, cache: KeyValueCache) -> Graph:
+def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Graph:
     """Returns the graph of a document.
 
     Raises:
         VkschedError, or one of DAMAGE: it does not fit the model.
     """
+    told = document.told
     attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in told["attrs"]]
     types = [TensorType(tuple(shape), dtype) for shape, dtype in told["types"]]
     nodes = tuple(
@@ -193,7 +226,8 @@ def _graph(told: Mapping[str, Any], model: LanguageModel, cache: KeyValueCache) 
     for node_id, kind, given in told["leaves"]:
         wanted = nodes[node_id].type
         if kind == "constant":
-            data[node_id], keys[node_id] = _array_of(given, wanted), object()
+            data[node_id] = _array_of(document.constants, given, wanted)
+            keys[node_id] = object()
             continue
         name, *how = given
         if kind == "weight":
@@ -217,10 +251,6 @@ def _attr(value: Any) -> AttrValue:
     return tuple(map(_attr, value)) if isinstance(value, list) else value
 
 
-def _text_of(held: Held) -> str:
-    return b64encode(np.ascontiguousarray(as_array(held)).tobytes()).decode("ascii")
-
-
-def _array_of(text: str, wanted: TensorType) -> NDArray:
-    flat = np.frombuffer(b64decode(text), numpy_dtype(wanted.dtype))
+def _array_of(constants: bytes | memoryview, start: int, wanted: TensorType) -> NDArray:
+    flat = np.frombuffer(constants, numpy_dtype(wanted.dtype), wanted.size, start)
     return flat.reshape(wanted.shape)  # read-only, as constants are
