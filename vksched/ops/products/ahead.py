@@ -23,8 +23,10 @@ from ..core import loops
 from ..core.late import Held
 from .blocks import Repacked
 
-BATCH_BYTES = 8 << 20
-"""Of words, made in one call."""
+BATCH_BYTES = 32 << 20
+"""Of words, made in one call: behind each the thread waits for the interpreter, 5 ms and more where
+another thread computes.
+"""
 LINE = 16
 """Words of a line of a core's cache."""
 
