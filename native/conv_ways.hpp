@@ -375,7 +375,8 @@ INLINED void take_all(Ending& ending, const float* beside, float* made, size_t c
     ending.to.back() = made;
     for (size_t number = 0; number < told.steps.size(); ++number) {
         const ChainStep& step = told.steps[number];
-        take(step, ending.at[step.a], ending.at[step.b], ending.to[number], count);
+        take(step, ending.at[step.a], ending.at[step.b], ending.at[step.c], ending.to[number],
+             count);
     }
 }
 

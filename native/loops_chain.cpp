@@ -18,9 +18,12 @@ const std::map<std::string, Function> plain_steps{
     {"rsqrt", RSQRT}, {"reciprocal", RECIPROCAL}, {"relu", RELU}, {"clip", CLIP},
     {"leaky_relu", LEAKY_RELU}, {"hard_sigmoid", HARD_SIGMOID}, {"hard_swish", HARD_SWISH},
     {"floor", FLOOR}, {"ceil", CEIL}, {"trunc", TRUNC}, {"round", ROUND},
+    {"equal", EQUAL}, {"not_equal", NOT_EQUAL}, {"less", LESS}, {"less_equal", LESS_EQUAL},
+    {"greater", GREATER}, {"greater_equal", GREATER_EQUAL}, {"where", WHERE},
+    {"add_int32", ADD_INT}, {"int32_to_float32", OF_INT}, {"float32_to_int32", TO_INT},
 };
 const std::vector<std::string> called_steps{"erf", "gelu", "gelu_tanh", "gelu_slope",
-                                            "gelu_tanh_slope", "sigmoid", "silu", "tanh"};
+                                            "gelu_tanh_slope", "log", "sigmoid", "silu", "tanh"};
 
 // sizes: of the result, innermost first. strides: of each operand, of which the first are 0 or 1.
 struct Chain {
@@ -91,8 +94,8 @@ INLINED void chain_body(const Chain& told, const Operands& given, size_t piece)
             registers.to.back() = result + begin + at;
             for (size_t step = 0; step < steps.steps.size(); ++step) {
                 const ChainStep& own = steps.steps[step];
-                take(own, registers.at[own.a], registers.at[own.b], registers.to[first + step],
-                     count);
+                take(own, registers.at[own.a], registers.at[own.b], registers.at[own.c],
+                     registers.to[first + step], count);
             }
             for (size_t operand = 0; operand < steps.operands; ++operand)
                 if (told.strides[operand][0])
@@ -146,10 +149,10 @@ ChainStep step_named(const std::string& name, bool wide)
 {
     const auto found = plain_steps.find(name);
     if (found != plain_steps.end())
-        return {found->second, 0, 0, 0, 0, nullptr};
+        return {found->second, 0, 0, 0, 0, 0, nullptr};
     if (std::find(called_steps.begin(), called_steps.end(), name) == called_steps.end())
         throw py::key_error(name);
-    return {CALLED, 0, 0, 0, 0, value_loop(name, wide)};
+    return {CALLED, 0, 0, 0, 0, 0, value_loop(name, wide)};
 }
 
 Steps told_steps(const Told& told, size_t at, size_t real)
@@ -157,16 +160,17 @@ Steps told_steps(const Told& told, size_t at, size_t real)
     const auto number = [&](size_t place) { return static_cast<size_t>(told.numbers.at(place)); };
     Steps made{number(at), {}, {}};
     const size_t constants = number(at + 1), steps = number(at + 2);
-    require(told.numbers.size() == at + 3 + 3 * steps
+    require(told.numbers.size() == at + 3 + 4 * steps
                 && told.reals.size() == real + constants + 2 * steps,
             "expected as many numbers and reals as the steps have");
     made.constants.assign(told.reals.begin() + real, told.reals.begin() + real + constants);
     for (size_t step = 0; step < steps; ++step) {
-        const size_t own = at + 3 + 3 * step, there = made.operands + constants + step;
+        const size_t own = at + 3 + 4 * step, there = made.operands + constants + step;
         ChainStep one = step_named(step_names().at(number(own)), told.wide);
         one.a = number(own + 1);
         one.b = number(own + 2);
-        require(one.a < there && one.b < there, "expected registers that are there");
+        one.c = number(own + 3);
+        require(one.a < there && one.b < there && one.c < there, "expected registers that are there");
         one.p = told.reals[real + constants + 2 * step];
         one.q = told.reals[real + constants + 2 * step + 1];
         made.steps.push_back(one);

@@ -91,7 +91,8 @@ py::list function_names()
 {
     py::list made;
     for (const std::string& name : step_names())
-        made.append(name);
+        if (step_named(name, false).of_floats())
+            made.append(name);
     return made;
 }
 

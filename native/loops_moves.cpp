@@ -13,6 +13,10 @@
 #include <stdexcept>
 #include <vector>
 
+#if defined(__x86_64__)
+#define WIDE __attribute__((target("avx2")))
+#endif
+
 namespace {
 
 constexpr int64_t AXES = 6;
@@ -110,9 +114,72 @@ struct GatherLoop : Loop {
 
 enum Kind { SUM, MEAN, LARGEST, LEAST };
 
+// (count, inner) -> (inner)
+using Extreme = void (*)(const float*, int64_t, int64_t, float*);
+
+template <Kind which>
+INLINED float better(float value, float kept) // NaN wins, and stays
+{
+    return (which == LARGEST ? value > kept : value < kept) || value != value ? value : kept;
+}
+
+// Values meet side by side; which of them wins does not depend on the order.
+template <Kind which>
+INLINED void extreme_body(const float* x, int64_t count, int64_t inner, float* out)
+{
+    constexpr int64_t lanes = 32;
+    if (inner > 1) {
+        std::copy_n(x, inner, out);
+        for (int64_t row = 1; row < count; ++row) {
+            x += inner;
+#pragma GCC ivdep
+            for (int64_t column = 0; column < inner; ++column)
+                out[column] = better<which>(x[column], out[column]);
+        }
+        return;
+    }
+    float kept[lanes], found = x[0];
+    std::fill_n(kept, lanes, found);
+    int64_t at = 0;
+    for (; at + lanes <= count; at += lanes)
+        for (int64_t lane = 0; lane < lanes; ++lane)
+            kept[lane] = better<which>(x[at + lane], kept[lane]);
+    for (; at < count; ++at)
+        found = better<which>(x[at], found);
+    for (const float each : kept)
+        found = better<which>(each, found);
+    *out = found;
+}
+
+template <Kind which>
+void extreme(const float* x, int64_t count, int64_t inner, float* out)
+{
+    extreme_body<which>(x, count, inner, out);
+}
+
+#ifdef WIDE
+template <Kind which>
+WIDE void extreme_wide(const float* x, int64_t count, int64_t inner, float* out)
+{
+    extreme_body<which>(x, count, inner, out);
+}
+const bool has_wide = __builtin_cpu_supports("avx2");
+#else
+template <Kind which>
+constexpr Extreme extreme_wide = extreme<which>;
+const bool has_wide = false;
+#endif
+
+template <Kind which>
+Extreme extreme_of(bool wide)
+{
+    return wide && has_wide ? extreme_wide<which> : extreme<which>;
+}
+
 // x: (outer, count, inner) -> (outer, inner). Sums are of float64, as numpy's.
 struct ReduceLoop : Loop {
     int64_t kind, outer, count, inner, pieces;
+    Extreme extreme; // of the largest and the least values
 
     void run(const Operands& given, size_t piece) const override
     {
@@ -121,7 +188,7 @@ struct ReduceLoop : Loop {
             const float* x = given.get<float>(0) + line * count * inner;
             float* out = given.get<float>(1) + line * inner;
             if (kind == LARGEST || kind == LEAST)
-                extreme(x, out);
+                extreme(x, count, inner, out);
             else if (inner == 1)
                 *out = static_cast<float>(total(x) / divisor());
             else
@@ -156,50 +223,6 @@ struct ReduceLoop : Loop {
             out[column] = static_cast<float>(sums[column] / divisor());
     }
 
-    // Values of several rows meet side by side; which of them wins does not depend on the order.
-    void extreme(const float* x, float* out) const
-    {
-        if (inner > 1)
-            kind == LARGEST ? extreme_of<LARGEST>(x, count, inner, out)
-                            : extreme_of<LEAST>(x, count, inner, out);
-        else
-            *out = kind == LARGEST ? extreme_of<LARGEST>(x, count) : extreme_of<LEAST>(x, count);
-    }
-
-    template <Kind which>
-    static float better(float value, float kept) // NaN wins, and stays
-    {
-        return (which == LARGEST ? value > kept : value < kept) || value != value ? value : kept;
-    }
-
-    template <Kind which>
-    static void extreme_of(const float* x, int64_t count, int64_t inner, float* out)
-    {
-        std::copy_n(x, inner, out);
-        for (int64_t row = 1; row < count; ++row) {
-            x += inner;
-#pragma GCC ivdep
-            for (int64_t column = 0; column < inner; ++column)
-                out[column] = better<which>(x[column], out[column]);
-        }
-    }
-
-    template <Kind which>
-    static float extreme_of(const float* x, int64_t count)
-    {
-        constexpr int64_t lanes = 16;
-        float kept[lanes], found = x[0];
-        std::fill_n(kept, lanes, found);
-        int64_t at = 0;
-        for (; at + lanes <= count; at += lanes)
-            for (int64_t lane = 0; lane < lanes; ++lane)
-                kept[lane] = better<which>(x[at + lane], kept[lane]);
-        for (; at < count; ++at)
-            found = better<which>(x[at], found);
-        for (const float each : kept)
-            found = better<which>(each, found);
-        return found;
-    }
 };
 
 } // namespace
@@ -259,5 +282,7 @@ std::unique_ptr<Loop> reduce_loop(const Told& told)
     made->count = told.numbers[2];
     made->inner = told.numbers[3];
     made->pieces = told.pieces;
+    made->extreme = made->kind == LARGEST ? extreme_of<LARGEST>(told.wide)
+                                          : extreme_of<LEAST>(told.wide);
     return made;
 }

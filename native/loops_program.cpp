@@ -84,17 +84,19 @@ void norms(const Step& step, char* const* at, size_t)
     step.norm(norm, step.slot<float>(at, 0), step.result(at));
 }
 
-INLINED float total_of(float (&sums)[16])
+template <size_t N>
+INLINED float total_of(float (&sums)[N])
 {
-    for (int64_t half = 8; half > 0; half /= 2)
-        for (int64_t lane = 0; lane < half; ++lane)
+    for (size_t half = N / 2; half > 0; half /= 2)
+        for (size_t lane = 0; lane < half; ++lane)
             sums[lane] += sums[lane + half];
     return sums[0];
 }
 
+// lanes: sums beside each other; the more, the less a long one waits for the sum before.
+template <int64_t lanes = 16>
 INLINED float dot(const float* a, const float* b, int64_t count)
 {
-    constexpr int64_t lanes = 16;
     float sums[lanes] = {};
     int64_t at = 0;
     for (; at + lanes <= count; at += lanes)
@@ -133,6 +135,8 @@ INLINED void softmax_body(const Step& step, char* const* at, size_t)
     }
 }
 
+constexpr int64_t LONG = 256; // of what a product sums up
+
 // A small product. numbers: batches, m, n, k; of a how far batches, rows and columns are from one
 // another; the same of b, of whose rows or columns the neighbours are 1 apart; whether it has a bias.
 INLINED void matmul_body(const Step& step, char* const* at, size_t)
@@ -155,7 +159,8 @@ INLINED void matmul_body(const Step& step, char* const* at, size_t)
             }
         } else {
             for (int64_t column = 0; column < n; ++column)
-                out[column] = dot(a, b + column * told[9], k);
+                out[column] = k < LONG ? dot(a, b + column * told[9], k)
+                                       : dot<64>(a, b + column * told[9], k);
         }
         if (bias)
             for (int64_t column = 0; column < n; ++column)

@@ -7,22 +7,29 @@
 #include "loops.hpp"
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <vector>
 
-// By number; CALLED: a loop of one value at a time, of loops.cpp.
+// By number; CALLED: a loop of one value at a time, of loops.cpp. A register may hold int32 instead of
+// float32; comparisons make 1 or 0, of which WHERE takes b or c.
 enum Function {
     ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, NEG, ABS, SQUARE, SQRT, RSQRT, RECIPROCAL,
-    RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, FLOOR, CEIL, TRUNC, ROUND, CALLED
+    RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, FLOOR, CEIL, TRUNC, ROUND,
+    EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, WHERE,
+    ADD_INT, OF_INT, TO_INT, CALLED
 };
 
-// Of registers a and b, with parameters.
+// Of registers a, b and c, with parameters.
 struct ChainStep {
     Function function;
-    size_t a, b;
+    size_t a, b, c;
     float p, q;
     ValueLoop loop;
+
+    // Whether it makes a number of one or two.
+    bool of_floats() const { return function <= ROUND || function == CALLED; }
 };
 
 struct Steps {
@@ -38,7 +45,7 @@ ChainStep step_named(const std::string& name, bool wide);
 const std::vector<std::string>& step_names();
 
 // Steps as numbers tell them from `at` on: operands, constants, steps, and of each its number in
-// step_names, a and b; in reals from `real` on the constants, and of each step p and q.
+// step_names, a, b and c; in reals from `real` on the constants, and of each step p and q.
 Steps told_steps(const Told& told, size_t at, size_t real);
 
 INLINED float within(float x, float low, float high)
@@ -55,7 +62,17 @@ INLINED void each_value(float* to, size_t count, F of)
         to[at] = of(at);
 }
 
-INLINED void take(const ChainStep& step, const float* a, const float* b, float* to, size_t count)
+INLINED int32_t int_of(float word) { return bits_as<int32_t>(word); }
+
+// Without its fraction; what int32 does not hold, and NaN, becomes its least value.
+INLINED float truncated(float x)
+{
+    const bool fits = x >= -0x1p31f && x < 0x1p31f;
+    return bits_as<float>(fits ? static_cast<int32_t>(fits ? x : 0.0f) : INT32_MIN);
+}
+
+INLINED void take(const ChainStep& step, const float* a, const float* b, const float* c, float* to,
+                  size_t count)
 {
     const float p = step.p, q = step.q;
     switch (step.function) {
@@ -88,6 +105,23 @@ INLINED void take(const ChainStep& step, const float* a, const float* b, float* 
     case CEIL: return each_value(to, count, [=](size_t i) { return std::ceil(a[i]); });
     case TRUNC: return each_value(to, count, [=](size_t i) { return std::trunc(a[i]); });
     case ROUND: return each_value(to, count, [=](size_t i) { return std::rint(a[i]); });
+    case EQUAL: return each_value(to, count, [=](size_t i) { return a[i] == b[i] ? 1.0f : 0.0f; });
+    case NOT_EQUAL:
+        return each_value(to, count, [=](size_t i) { return a[i] != b[i] ? 1.0f : 0.0f; });
+    case LESS: return each_value(to, count, [=](size_t i) { return a[i] < b[i] ? 1.0f : 0.0f; });
+    case LESS_EQUAL:
+        return each_value(to, count, [=](size_t i) { return a[i] <= b[i] ? 1.0f : 0.0f; });
+    case GREATER: return each_value(to, count, [=](size_t i) { return a[i] > b[i] ? 1.0f : 0.0f; });
+    case GREATER_EQUAL:
+        return each_value(to, count, [=](size_t i) { return a[i] >= b[i] ? 1.0f : 0.0f; });
+    case WHERE: return each_value(to, count, [=](size_t i) { return a[i] != 0 ? b[i] : c[i]; });
+    case ADD_INT:
+        return each_value(to, count, [=](size_t i) {
+            return bits_as<float>(bits_as<uint32_t>(a[i]) + bits_as<uint32_t>(b[i]));
+        });
+    case OF_INT:
+        return each_value(to, count, [=](size_t i) { return static_cast<float>(int_of(a[i])); });
+    case TO_INT: return each_value(to, count, [=](size_t i) { return truncated(a[i]); });
     case CALLED: return step.loop(a, to, count);
     }
 }

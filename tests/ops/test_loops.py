@@ -71,6 +71,23 @@ def computed(op: str, *inputs: NDArray, **attrs: AttrValue) -> NDArray:
     return out
 
 
+@needs_native
+@pytest.mark.parametrize("wide", [True, False])
+def test_logarithms_have_their_digits(wide: bool) -> None:
+    """Near 1 and of subnormal numbers; special values too."""
+    near = 1 + np.linspace(-0.6, 0.9, 40001)
+    x = np.concatenate([np.geomspace(1e-45, 3.4e38, 40001), near]).astype(np.float32)
+    out = np.full_like(x, 77)
+    loops_of_native.run("log", x, out, wide)
+    want = np.log(x.astype(np.float64))
+    assert np.abs(out - want).max() < 1e-5
+    assert (np.abs(out - want) <= 3e-7 * np.abs(want)).all()
+    odd = np.array([0.0, -0.0, -1.0, -np.inf, np.inf, np.nan, 1.0], np.float32)
+    loops_of_native.run("log", odd, odd, wide)
+    wanted = [-np.inf, -np.inf, np.nan, np.nan, np.inf, np.nan, 0.0]
+    np.testing.assert_array_equal(odd, np.array(wanted, np.float32))
+
+
 @pytest.mark.parametrize("op", ["gelu_slope", "gelu_tanh_slope"])
 def test_slopes_have_their_digits(op: str, way: str) -> None:
     """Of the largest: they are 0 somewhere. Special values too."""

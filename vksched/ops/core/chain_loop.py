@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
-from ...types import FLOAT32, Shape, TensorType
+from ...types import FLOAT32, INT32, Shape, TensorType
 from . import loops
 from .host import SHARES
 from .recipe import Loop, Recipe
@@ -21,14 +21,23 @@ PIECE = 1 << 15
 SHORT_LINE, MANY_LINES = 16, 1 << 12
 """Numpy is as fast where there are many lines of fewer values."""
 
-LoopStep = tuple[str, int, int, float, float]
-"""A step's op, its registers (of one operand twice the same) and its parameters."""
+LoopStep = tuple[str, tuple[int, ...], tuple[float, float]]
+"""A step's name, its registers, at most REGISTERS, and its parameters."""
+REGISTERS = 3
 
 
 @lru_cache(maxsize=1)
 def _numbers() -> dict[str, int]:
     """Returns the steps that loops take; none where there are no such loops."""
     return {name: at for at, name in enumerate(getattr(loops.native, "program_steps", ()))}
+
+
+def step_of(op: str, types: Sequence[TensorType], to: str) -> str:
+    """Returns the name of an op's step. types: of its operands. to: element type of its result."""
+    if op == "cast":
+        return f"{types[0].dtype}_to_{to}"
+    dtype = types[-1].dtype
+    return op if dtype == FLOAT32 else f"{op}_{dtype}"
 
 
 def has_steps(names: Sequence[str]) -> bool:
@@ -41,9 +50,9 @@ def tell_steps(
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Returns numbers and reals that tell a native loop of steps."""
     own = _numbers()
-    told = chain.from_iterable((own[name], a, b) for name, a, b, _, _ in steps)
+    told = chain.from_iterable((own[name], *pad(at, REGISTERS, at[-1])) for name, at, _ in steps)
     numbers = (operands, len(constants), len(steps), *told)
-    return numbers, (*constants, *chain.from_iterable((p, q) for *_, p, q in steps))
+    return numbers, (*constants, *chain.from_iterable(given for *_, given in steps))
 
 
 def chain_recipe(
@@ -52,8 +61,9 @@ def chain_recipe(
     constants: Sequence[float],
     steps: Sequence[LoopStep],
 ) -> Recipe | None:
-    """Returns the recipe of steps on operands of float32 that broadcast to a shape."""
-    if not has_steps([name for name, *_ in steps]) or any(t.dtype != FLOAT32 for t in inputs):
+    """Returns the recipe of steps on operands of float32 or int32 that broadcast to a shape."""
+    known = all(t.dtype in (FLOAT32, INT32) for t in inputs)
+    if not known or not has_steps([name for name, *_ in steps]):
         return None
     result = broadcast_strides(shape, shape)
     given = [*(broadcast_strides(t.shape, shape) for t in inputs), result]

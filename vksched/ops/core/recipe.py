@@ -50,7 +50,7 @@ Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
 
 def has_programs() -> bool:
     """Whether there are native programs; older modules have some that do not know all loops."""
-    return hasattr(loops.native, "program_steps")
+    return "where" in getattr(loops.native, "program_steps", ())
 
 
 def one_loop(

@@ -23,9 +23,9 @@ from typing import Any, cast
 import numpy as np
 
 from ...errors import ShapeError, UnsupportedOp
-from ...types import BOOL, FLOAT32, FLOATS, NDArray, Shape, TensorType, numpy_dtype
+from ...types import BOOL, FLOAT32, FLOATS, INT32, NDArray, Shape, TensorType, numpy_dtype
 from ..core.attrs import Attrs, AttrValue
-from ..core.chain_loop import LoopStep, chain_recipe, has_steps
+from ..core.chain_loop import LoopStep, chain_recipe, has_steps, step_of
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
@@ -224,25 +224,27 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 def recipe_of(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
     """Returns the one loop of all steps, where it has each of them."""
-    if output.dtype != FLOAT32:
+    if output.dtype not in (FLOAT32, INT32):
         return None
-    told = loop_steps(attrs)
+    told = loop_steps(inputs, attrs)
     return told and chain_recipe(inputs, output.shape, *told)
 
 
-def loop_steps(attrs: Attrs) -> tuple[tuple[float, ...], tuple[LoopStep, ...]] | None:
+def loop_steps(
+    inputs: Sequence[TensorType], attrs: Attrs
+) -> tuple[tuple[float, ...], tuple[LoopStep, ...]] | None:
     """Returns the constants and steps of a chain as native loops take them; None where they take
     no such.
     """
-    program = program_of(attrs)
-    fit = all(len(at) <= 2 for _, at, _ in program.steps) and has_steps(
-        [op.name for op, _, _ in program.steps]
+    program, types = program_of(attrs), _types(inputs, attrs)
+    made = types[-len(program.steps) :]
+    steps = tuple(
+        (step_of(op.name, [types[r] for r in at], to.dtype), at, parameters_of(op.name, given))
+        for (op, at, given), to in zip(program.steps, made, strict=True)
     )
+    fit = has_steps([name for name, *_ in steps])
     if not fit or any(dtype != FLOAT32 for dtype, _ in program.constants):
         return None
-    steps = tuple(
-        (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
-    )
     return tuple(map(float, program.values)), steps
 
 

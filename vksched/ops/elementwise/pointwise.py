@@ -24,7 +24,7 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
-from ..core.chain_loop import chain_recipe
+from ..core.chain_loop import chain_recipe, step_of
 from ..core.host import HostKernel, cut_elements
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
@@ -92,9 +92,10 @@ def parameters_of(op: str, attrs: Attrs) -> tuple[float, float]:
 def _recipe(
     op: str, inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
 ) -> Recipe | None:
-    if output.dtype != FLOAT32:
+    if output.dtype not in (FLOAT32, INT32):
         return None
-    step = (op, 0, len(inputs) - 1, *parameters_of(op, attrs))
+    name = step_of(op, inputs, output.dtype)
+    step = (name, tuple(range(len(inputs))), parameters_of(op, attrs))
     return chain_recipe(inputs, output.shape, (), (step,))
 
 

@@ -21,9 +21,11 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.chain_loop import chain_recipe, step_of
 from ..core.host import HostKernel, cut_elements, in_pieces
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, reading
+from ..core.recipe import Recipe
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
@@ -64,6 +66,14 @@ def _cast_lower(call: Call) -> tuple[Dispatch, ...]:
     return lower_words("_to_".join(pair) if pair in _CONVERTED else "same_word", call)
 
 
+def _cast_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    if output.dtype not in (FLOAT32, INT32):
+        return None
+    return chain_recipe(
+        inputs, output.shape, (), ((step_of("cast", inputs, output.dtype), (0,), (0.0, 0.0)),)
+    )
+
+
 _CAST_KERNEL = Kernel(
     both_readings(("unary_same_word", *(f"unary_{a}_to_{b}" for a, b in _CONVERTED))), _cast_lower
 )
@@ -76,6 +86,7 @@ register(
         view=_cast_view,
         any_dtype=True,
         host=in_pieces(_cast_reference),
+        recipe=_cast_recipe,
     )
 )
 

@@ -31,7 +31,7 @@ def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
     if not loops.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
         return None
     found = program_of(attrs)
-    told = ((), ()) if found is None else loop_steps(found[1])
+    told = ((), ()) if found is None else loop_steps((output,) * found[0], found[1])
     if told is None:
         return None
     groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
