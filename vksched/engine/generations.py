@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
@@ -46,6 +46,7 @@ from .report.runs import Asked, GraphHistory
 from .request import Request
 
 R = TypeVar("R")
+NO_TURN = nullcontext()
 Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
 """The outputs of a run; its plan and what it cost, where that is known."""
 
@@ -102,7 +103,7 @@ class Compiled:
         """Whether somebody is closing it now."""
         self._closed = False
         self._inside: set[int] = set()
-        """Threads that carry out a run."""
+        """Threads of the pool that carry out a run."""
         self._placed: list[Plan] = []
         """Plans that count as users of their states."""
         self.graph = request.graph
@@ -122,7 +123,7 @@ class Compiled:
         try:  # an interrupt may come between any two calls
             self._callers.add(me)  # without the lock: who closes first says so, then looks for us
             self._require_open()
-            return self._carry_out(feeds, observers)
+            return self._run_until_done(feeds, observers)
         finally:
             self._callers.discard(me)
             if self._closing:
@@ -215,7 +216,8 @@ class Compiled:
 
     def require_outside(self, what: str) -> None:
         """Raises in an observer or sink of a run of this graph."""
-        if threading.get_ident() in self._inside:
+        me = threading.get_ident()
+        if me in self._callers or me in self._inside:
             raise PlanError(f"[{what}] {_FROM_INSIDE}")
 
     def _forget(self, future: Future[Any]) -> None:
@@ -230,10 +232,7 @@ class Compiled:
     # -- generations -------------------------------------------------------------------------------
 
     def _carry_out(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
-        """Runs until no device fails: each failure leaves one device less, or less memory taken.
-
-        A device that fails when all results are there costs at most what it held of the states.
-        """
+        """Runs on a thread of the pool."""
         thread = threading.get_ident()
         try:  # an interrupt may come between any two calls
             self._inside.add(thread)
@@ -242,24 +241,31 @@ class Compiled:
             self._inside.discard(thread)
 
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
+        """Runs until no device fails: each failure leaves one device less, or less memory taken.
+
+        A device that fails when all results are there costs at most what it held of the states.
+        """
         while True:
             executor = self._executor
             if self._stale or self._drift.left or not _works(executor, self._quarantine):
                 executor = self._ready()
             late: BaseException | None = None
             try:
-                with self._states.running(executor.plan.graph):
+                graph = executor.plan.graph
+                with self._states.running(graph) if graph.states else NO_TURN:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                         raise Retired  # while this run waited for its turn
                     try:
-                        version = self._request.version(executor.plan.graph)
-                        given = version.own_ids(feeds), version.own_ids(observers or {})
+                        given = feeds, observers or {}
+                        if graph is not self.graph:
+                            own_ids = self._request.version(graph).own_ids
+                            given = own_ids(feeds), own_ids(given[1])
                         results, failed = executor.run(*given), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause
                         failed = dict.fromkeys(failure.devices, str(late) or repr(late))
                     settled = executor.plan, executor.devices, results.kept, failed
-                    broken = self._states.settle(*settled)
+                    broken = self._states.settle(*settled) if graph.states else []
             except Retired:
                 continue
             except DeviceError as error:

@@ -46,14 +46,13 @@ class OverflowWatch:
     def __init__(self, graph: Graph, read: Callable[[Tensor], NDArray]) -> None:
         self._graph = graph
         self._read = read
-        self._rounds = any(allows_half(node.attrs) for node in graph.nodes)
-        self._searches = self._rounds and is_on(SWITCH)
+        self.rounds = any(allows_half(node.attrs) for node in graph.nodes)
+        """Whether there is anything to look at."""
+        self._searches = self.rounds and is_on(SWITCH)
         self._told: set[str] = set()
 
     def look(self, feeds: Mapping[int, NDArray], results: Sequence[NDArray]) -> None:
         """Warns of an overflow, of each one once. feeds: the inputs of a run, by node."""
-        if not self._rounds:
-            return
         if self._searches:
             found = find_overflow(self._graph, feeds, self._states())
             if found is not None:

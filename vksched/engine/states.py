@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..types import NDArray, numpy_dtype
 
-_NO_TURN = nullcontext()
 Key = Tensor | StatePiece
 """A state that lies whole, or a piece of one."""
 
@@ -114,16 +113,13 @@ class StateTable:
             homes = [(piece, self._home(piece)) for piece in self._pieces.get(state, ())]
             return tuple((piece, home.name if home else None) for piece, home in homes)
 
-    def running(self, graph: Graph) -> AbstractContextManager[None]:
-        """While a run of a graph goes on; waits for another one that uses states.
+    @contextmanager
+    def running(self, graph: Graph) -> Iterator[None]:
+        """While a run of a graph with states goes on; waits for another one that uses states.
 
         Raises:
             StateLost: the value of one is not known.
         """
-        return self._take_turn(graph) if graph.states else _NO_TURN
-
-    @contextmanager
-    def _take_turn(self, graph: Graph) -> Iterator[None]:
         with self._turn:
             if self._running:
                 raise PlanError("[run] an observer of a run with states starts another such run")
@@ -173,8 +169,6 @@ class StateTable:
         written there again, in case the device lives; a state without one is lost.
         """
         graph = plan.graph
-        if not graph.states:
-            return []
         copies = dict(zip(graph.kept, kept, strict=True))
         broken: list[DeviceError] = []
         with self._lock:

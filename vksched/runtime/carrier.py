@@ -89,6 +89,7 @@ class Carrier:
         self._state = threading.Condition()
         self._waiting = 0
         """How many runs wait for a slot."""
+        self._slots = range(plan.copies)
         self._threads: dict[int, int] = {}
         """By slot in use the thread of its run, which alone takes it out."""
         self._under_way: dict[int, RunRecord] = {}
@@ -157,7 +158,7 @@ class Carrier:
                 states. DeviceError, IndexOutOfRange: it failed; no state has changed.
         """
         held, me = -1, threading.get_ident()
-        slots = range(self.plan.copies) if slot is None else (slot,)
+        slots = self._slots if slot is None else (slot,)
         try:  # an interrupt may come between any two calls
             with self._state:
                 free = self._free_slot(slots)

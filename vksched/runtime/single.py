@@ -10,8 +10,7 @@ the general way is taken. Examples: tests/runtime/test_single.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import numpy as np
+from functools import cached_property
 
 from ..errors import DeviceError
 from ..plan.value import HOST, PlanValue
@@ -41,30 +40,35 @@ def is_single(plan: PlanValue) -> bool:
 class SingleExecutor(Executor):
     """Carries out a plan that `is_single`."""
 
+    @cached_property
+    def _moved_bytes(self) -> tuple[int, int]:
+        """The bytes of the inputs and of the outputs."""
+        nodes, given = self.plan.graph.nodes, self.plan.splits[0].copies_in
+        sizes = ([copy.node for copy in given], self._outputs)
+        given_bytes, made_bytes = (sum(nodes[n].type.host_bytes for n in each) for each in sizes)
+        return given_bytes, made_bytes
+
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         if observers or self._trace.active or self._log is not None:
             return super()._run(slot, feeds, observers)
         now, split = self._trace.clock.now, self.plan.splits[0]
         start = now()
-        run = self._under_way[slot] = RunRecord(
-            next(self._numbers), slot, self._ticket(slot) & 0xFFFFFFFF, feeds, observers
-        )
+        ticket = next(self._tickets) & 0xFFFFFFFF
+        run = self._under_way[slot] = RunRecord(next(self._numbers), slot, ticket, feeds, observers)
         run.device = device = split.device
         session = self._sessions[device]
         try:
             session.begin(slot)
             for copy in split.copies_in:
-                array = feeds[copy.node]
-                run.input_bytes += array.nbytes
-                session.stage(slot, copy, array)
+                session.stage(slot, copy, feeds[copy.node])
             run.submitted_s[0] = submitted = now()
-            session.submit(slot, 0, run.ticket)
+            session.submit(slot, 0, ticket)
             session.wait(slot, 0, self._timeout_s)
             complete = now()
-            session.check(slot, 0, run.ticket)
+            session.check(slot, 0, ticket)
             run.complete_s[0] = complete
             fetch = session.fetch
-            outputs = tuple([np.array(fetch(slot, n), order="C") for n in self._outputs])
+            outputs = tuple([fetch(slot, n).copy() for n in self._outputs])
         except BaseException as error:
             if isinstance(error, DeviceError):
                 self._fail(run, error)
@@ -82,8 +86,7 @@ class SingleExecutor(Executor):
             0,
             1,
             0,
-            run.input_bytes,
-            sum([array.nbytes for array in outputs]),
+            *self._moved_bytes,
             (SplitStats(0, name, len(split.nodes), taken_s, longest_s, submitted, finish),),
             start,
             (

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from ...plan.predict import Prediction
@@ -39,6 +40,7 @@ class Asked:
 
 
 ANYTHING = Asked()
+_PLAN_OF = attrgetter("plan")
 
 
 class GraphRun(NamedTuple):
@@ -137,7 +139,7 @@ class ModelHistory:
 
     def add(self, run: WholeRun) -> None:
         """Keeps a run that is done."""
-        plans = [graph.plan for graph in run.graphs]
+        plans = list(map(_PLAN_OF, run.graphs))
         with self._lock:
             if plans != self._plans:  # a plan is equal to no other one
                 splits = sum([len(graph.stats.splits) for graph in run.graphs])

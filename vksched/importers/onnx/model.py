@@ -235,9 +235,13 @@ class Model(ImportedModel):
         return {name: _check_input(known[name], value) for name, value in given.items()}
 
 
-def types_of(given: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """Returns names, element types and shapes of arrays; None where one is no array of numbers."""
-    found: list[object] = []
+Types = tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
+"""Names, element types and shapes of arrays."""
+
+
+def types_of(given: Mapping[str, Any]) -> Types | None:
+    """Returns the types of arrays; None where one is no array of numbers."""
+    found: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = []
     for name, array in given.items():
         if type(array) is not np.ndarray or array.dtype.kind in "OUS":
             return None

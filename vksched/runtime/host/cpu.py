@@ -190,7 +190,7 @@ class CpuSession:
     def wait(self, slot: int, split: int, timeout_s: float) -> None:
         task = self._tasks[slot, split]
         if task.job is None and not task.done:
-            brief = self._usual_s <= min(BRIEF_S, timeout_s / SAFETY)
+            brief = self._usual_s <= BRIEF_S and self._usual_s * SAFETY <= timeout_s
             if brief and self._run_here(slot, split, task):
                 if task.result() > timeout_s:
                     raise _too_late(split, timeout_s)

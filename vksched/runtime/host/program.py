@@ -316,7 +316,7 @@ class _Maker:
         return evaluate
 
     def _take(self, node: Node) -> Callable[[], NDArray]:
-        return partial(self._buffers.take, node.type.shape, numpy_dtype(node.type.dtype))
+        return self._buffers.taker(node.type.shape, numpy_dtype(node.type.dtype))
 
 
 def _drop(gone: tuple[int, ...], values: Values, states: HostValues) -> None:

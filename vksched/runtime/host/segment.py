@@ -133,16 +133,14 @@ class Segment:
         else:
             self._run(arrays)
 
-    def _run(self, arrays: list[NDArray]) -> None:
-        try:
-            self._attempt(arrays)
-        except (BufferError, ValueError):  # one does not lie as loops read it
-            plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
-            self._attempt(plain)
-
-    def _attempt(self, arrays: list[NDArray]) -> None:
+    def _run(self, arrays: list[NDArray], again: bool = True) -> None:
         try:
             self._native.run(arrays, self._begin)
+        except (BufferError, ValueError):  # one does not lie as loops read it
+            if not again:
+                raise
+            plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
+            self._run(plain, again=False)
         except IndexError as error:
             number, _, text = str(error).partition(" ")
             raise named(IndexOutOfRange(text), self._made_by[int(number)]) from None

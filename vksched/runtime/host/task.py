@@ -56,14 +56,16 @@ class Turn:
 
     def take(self) -> bool:
         """Takes the turn if nobody has it or waits for it; returns whether this thread has it."""
-        return not self._wanted and self._take()
+        me = threading.get_ident()
+        return not self._wanted and self._holder.setdefault("turn", me) == me
 
     def wait(self) -> None:
         """Takes the turn as soon as it can be had; for the worker alone, which nobody interrupts.
         Who has it is brief.
         """
         self._wanted = True
-        while not self._take():
+        me = threading.get_ident()
+        while self._holder.setdefault("turn", me) != me:
             time.sleep(_POLL_S)
         self._wanted = False
 
@@ -73,10 +75,6 @@ class Turn:
         """
         if self._holder.get("turn") == threading.get_ident():
             del self._holder["turn"]
-
-    def _take(self) -> bool:
-        me = threading.get_ident()
-        return self._holder.setdefault("turn", me) == me
 
 
 class Task:

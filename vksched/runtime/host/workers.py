@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -128,11 +129,14 @@ class Buffers:
         self._free: list[memoryview] = []
         self._closed = False
 
+    def taker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray]:
+        """Returns what gives such an array each time."""
+        small = math.prod(shape) * dtype.itemsize < LEAST_PIECE_BYTES
+        return partial(np.empty if small else self.take, shape, dtype)
+
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
         """Returns an array with any content that nothing else shares."""
         size = math.prod(shape) * dtype.itemsize
-        if size < LEAST_PIECE_BYTES:
-            return np.empty(shape, dtype)
         fitting = [m for m in self._free if size <= m.nbytes <= 2 * size]
         if fitting:
             memory = min(fitting, key=lambda m: m.nbytes)
