@@ -79,7 +79,7 @@ float finish(float value, uint column) {
         WORD(result, to + row.first + column) = finish(NORMED(WORD(x, row.first + column)), column); \
     } }
 #define NORMED(value) (((value) - mean) - rest) * scale
-#define NORMED_AGAIN(value) (((value) * by - mean) - rest) * scale
+#define NORMED_AGAIN(value) ((times(value, by) - mean) - rest) * scale
 
 // there: or one past the last row, which takes part in the sums of the others.
 void norm_again(uint number, bool there) {
@@ -89,18 +89,18 @@ void norm_again(uint number, bool there) {
     for (uint i = lane(); i < row.edges; i += LANES) largest = max(largest, largest_word(vec4(WORD(x, row.first + edge_column(row, i)))));
     const float by = power_for(row_largest(largest), eps);
     vec4 total = vec4(0.0);
-    for (uint i = lane(); i < row.quads * CENTERED; i += LANES) total += x[row.quad + i] * by;
-    for (uint i = lane(); i < row.edges * CENTERED; i += LANES) total.x += WORD(x, row.first + edge_column(row, i)) * by;
+    for (uint i = lane(); i < row.quads * CENTERED; i += LANES) total += times(x[row.quad + i], by);
+    for (uint i = lane(); i < row.edges * CENTERED; i += LANES) total.x += times(WORD(x, row.first + edge_column(row, i)), by);
     const float mean = row_sum(sum_of(total)) / float(columns);
     vec4 rests = vec4(0.0);
     vec4 squares = vec4(0.0);
     for (uint i = lane(); i < row.quads; i += LANES) {
-        const vec4 centered = x[row.quad + i] * by - mean;
+        const vec4 centered = times(x[row.quad + i], by) - mean;
         rests += centered;
         squares += centered * centered;
     }
     for (uint i = lane(); i < row.edges; i += LANES) {
-        const float centered = WORD(x, row.first + edge_column(row, i)) * by - mean;
+        const float centered = times(WORD(x, row.first + edge_column(row, i)), by) - mean;
         rests.x += centered;
         squares.x += centered * centered;
     }
@@ -149,7 +149,7 @@ void main() {
         const vec2 sums = row_sums(vec2(sum_of(rests), sum_of(squares))) / float(columns);
         const float rest = CENTERED != 0u ? sums.x : 0.0;
         const float variance = sums.y - rest * rest;
-        const float scale = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + eps);
+        const float scale = rate_of(variance, eps);
         STORE_ROW(NORMED)
         lost = lost || there && is_lost(scale);
     }

@@ -21,7 +21,6 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #define FINISHED(value) SCALED(value)
 #endif
 const uint ROWS = 4u;
-#include "float_math.glsl"
 #include "norm_range.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
@@ -123,12 +122,12 @@ void norm_again(uint source, uint target, uint quads) {
     for (uint i = 0u; i < quads; ++i) largest = max(largest, largest_word(x[source + i]));
     const float by = power_for(largest, eps);
     vec4 total = vec4(0.0);
-    for (uint i = 0u; i < quads; ++i) total += x[source + i] * by;
+    for (uint i = 0u; i < quads; ++i) total += times(x[source + i], by);
     const float mean = CENTERED * (sum_of(total) / float(columns));
     vec4 rests = vec4(0.0); // what rounding left of the mean
     vec4 squares = vec4(0.0);
     for (uint i = 0u; i < quads; ++i) {
-        const vec4 centered = x[source + i] * by - mean;
+        const vec4 centered = times(x[source + i], by) - mean;
         rests += centered;
         squares += centered * centered;
     }
@@ -137,7 +136,7 @@ void norm_again(uint source, uint target, uint quads) {
     for (uint i = 0u; i < quads; ++i) {
         const vec4 scale = gamma[gamma_offset / 4u + i];
         const vec4 shift = beta[beta_offset / 4u + i];
-        result[target + i] = FINISHED(((x[source + i] * by - mean) - rest) * known);
+        result[target + i] = FINISHED(((times(x[source + i], by) - mean) - rest) * known);
     }
 }
 

@@ -68,12 +68,12 @@ bool one_row(uint number, bool there, float by) {
     const uint quads = there && columns % 4u == 0u ? columns / 4u : 0u; // rows start at a quad then
     const uint edges = there && columns % 4u != 0u ? columns : 0u;
     // around a value of the row, so that a mean far from 0 costs no digits
-    const float pivot = word_of_x(there ? at : 0u, 0u) * by;
+    const float pivot = times(word_of_x(there ? at : 0u, 0u), by);
     float mean = 0.0;
     if (CENTERED != 0u) {
         vec4 total = vec4(0.0);
-        for (uint i = lane(); i < quads; i += LANES) total += quad_of_x(at, i) * by - pivot;
-        for (uint i = lane(); i < edges; i += LANES) total.x += word_of_x(at, i) * by - pivot;
+        for (uint i = lane(); i < quads; i += LANES) total += times(quad_of_x(at, i), by) - pivot;
+        for (uint i = lane(); i < edges; i += LANES) total.x += times(word_of_x(at, i), by) - pivot;
         mean = pivot + row_sum(sum_of(total)) / float(columns);
     }
     vec4 rests = vec4(0.0); // what rounding left of the mean, found from the differences, which are small
@@ -82,14 +82,14 @@ bool one_row(uint number, bool there, float by) {
         vec4 part = vec4(0.0);
         const uint end = min(start + PART * LANES, quads);
         for (uint i = start; i < end; i += LANES) {
-            const vec4 centered = quad_of_x(at, i) * by - mean;
+            const vec4 centered = times(quad_of_x(at, i), by) - mean;
             rests += centered;
             part += centered * centered;
         }
         squares += part;
     }
     for (uint i = lane(); i < edges; i += LANES) {
-        const float centered = word_of_x(at, i) * by - mean;
+        const float centered = times(word_of_x(at, i), by) - mean;
         rests.x += centered;
         squares.x += centered * centered;
     }
@@ -104,24 +104,24 @@ bool one_row(uint number, bool there, float by) {
         for (uint i = start; i < end; i += LANES) {
             const vec4 h = quad_of_h(at, i);
             slopes += h;
-            part += h * (((quad_of_x(at, i) * by - mean) - rest) * scale);
+            part += h * (((times(quad_of_x(at, i), by) - mean) - rest) * scale);
         }
         along += part;
     }
     for (uint i = lane(); i < edges; i += LANES) {
         const float h = word_of_h(at, i);
         slopes.x += h;
-        along.x += h * (((word_of_x(at, i) * by - mean) - rest) * scale);
+        along.x += h * (((times(word_of_x(at, i), by) - mean) - rest) * scale);
     }
     const vec2 sums = row_sums(vec2(sum_of(slopes), sum_of(along))) / float(columns);
     const float middle = CENTERED != 0u ? sums.x : 0.0;
     const float rate = scale * by;
     for (uint i = lane(); i < quads; i += LANES) {
-        const vec4 normed = ((quad_of_x(at, i) * by - mean) - rest) * scale;
+        const vec4 normed = ((times(quad_of_x(at, i), by) - mean) - rest) * scale;
         result[(result_offset + at) / 4u + i] = (quad_of_h(at, i) - middle - normed * sums.y) * rate;
     }
     for (uint i = lane(); i < edges; i += LANES) {
-        const float normed = ((word_of_x(at, i) * by - mean) - rest) * scale;
+        const float normed = ((times(word_of_x(at, i), by) - mean) - rest) * scale;
         WORD(result, result_offset + at + i) = (word_of_h(at, i) - middle - normed * sums.y) * rate;
     }
     return there && is_lost(scale);

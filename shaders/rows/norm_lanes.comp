@@ -39,12 +39,12 @@ void norm_again(uint from, uint to, uint quads) {
     for (uint i = 0u; i < quads; ++i) largest = max(largest, largest_word(four(x[from + i])));
     const float by = power_for(largest, eps);
     vec4 total = vec4(0.0);
-    for (uint i = lane(); i < quads * CENTERED; i += LANES) total += four(x[from + i]) * by;
+    for (uint i = lane(); i < quads * CENTERED; i += LANES) total += times(four(x[from + i]), by);
     const float mean = sum_of_lanes(sum_of(total)) / float(columns);
     vec4 rests = vec4(0.0);
     vec4 squares = vec4(0.0);
     for (uint i = lane(); i < quads; i += LANES) {
-        const vec4 centered = four(x[from + i]) * by - mean;
+        const vec4 centered = times(four(x[from + i]), by) - mean;
         rests += centered;
         squares += centered * centered;
     }
@@ -52,7 +52,7 @@ void norm_again(uint from, uint to, uint quads) {
     const float variance = sum_of_lanes(sum_of(squares)) / float(columns) - rest * rest;
     const float scale = scale_of(variance, eps, by);
     for (uint i = lane(); i < quads; i += LANES) {
-        vec4 done = ((four(x[from + i]) * by - mean) - rest) * scale;
+        vec4 done = ((times(four(x[from + i]), by) - mean) - rest) * scale;
         if (HAS_GAMMA != 0u) done *= gamma[gamma_offset / 4u + i];
         if (HAS_BETA != 0u) done += beta[beta_offset / 4u + i];
         result[to + i] = stored(floatBitsToUint(done));
@@ -100,7 +100,7 @@ void main() {
         }
         const float rest = CENTERED != 0u ? sum_of_lanes(sum_of(rests)) / float(columns) : 0.0;
         const float variance = sum_of_lanes(sum_of(squares)) / float(columns) - rest * rest;
-        const float scale = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + eps);
+        const float scale = rate_of(variance, eps);
         for (uint k = 0u; k < HELD; ++k) {
             if (row < end && quad_of(k) < quads) {
                 const vec4 done = (held[k] - rest) * scale * factor[k] + shift[k];
