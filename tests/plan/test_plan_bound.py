@@ -84,7 +84,10 @@ def test_branches_are_bound_by_the_area() -> None:
     graph, _ = build_graph([vs.exp(x, name=f"e{i}") for i in range(8)])
     made = vs.plan_graph(graph, machine(1e9, 1e9), policy="auto")
     assert made.bound.by == "area"
-    assert made.bound.latency_s == pytest.approx(4 * seconds(made, 0))
+    whole = 4 * seconds(made, 0)
+    assert 0.95 * whole < made.bound.latency_s <= whole
+    pytest.importorskip("scipy")  # without it weights of devices give a bound that may be lower
+    assert made.bound.latency_s == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("seed", range(60))
