@@ -25,6 +25,7 @@ from vksched.cases.table import (
     UNSIGNED,
     fits_32_bits,
 )
+from vksched.cases.units import lost_by_units
 from vksched.errors import UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.ops import __all__ as PUBLIC
@@ -132,7 +133,8 @@ def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
         except UnsupportedOp as reason:
             assert str(reason)
             continue
-        check(case, got, expected, f"{runner.device.name} {variant}")
+        what = f"{runner.device.name} {variant}"
+        check(case, got, expected, what, lost_by_units(case, variant))
 
 
 @pytest.mark.parametrize("case", PRECISE, ids=lambda c: c.id)

@@ -11,6 +11,7 @@ from ..errors import UnsupportedOp, close_text
 from .case import Case, FunctionCase, Mismatch
 from .runner import Runner, check_device, check_function, nmse_of
 from .table import CASES, FUNCTIONS, HALVES, LONGS, UNSIGNED, fits_32_bits
+from .units import lost_by_units
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def prove(runner: Runner, cases: Iterable[Case | FunctionCase]) -> Iterator[Outc
             errors = []
             for variant in case.variants(limits):
                 got = runner.run(case, limits, variant)
-                check_device(case, got, expected, f"{device} {variant}".rstrip())
+                lost = lost_by_units(case, variant)
+                check_device(case, got, expected, f"{device} {variant}".rstrip(), lost)
                 errors.append(nmse_of(got, expected))
             yield Outcome(*about, nmse=_largest(errors))
         except UnsupportedOp as error:

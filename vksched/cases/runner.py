@@ -162,9 +162,11 @@ def lowering_of(case: Case, limits: Limits, variant: str = "") -> Lowering:
     return lower(op, call)
 
 
-def check_device(case: Case, got: NDArray, expected: NDArray, what: str) -> None:
+def check_device(
+    case: Case, got: NDArray, expected: NDArray, what: str, lost: NDArray | float = 0.0
+) -> None:
     """As `check`, and bit for bit where the case says so."""
-    check(case, got, expected, what)
+    check(case, got, expected, what, lost)
     if case.exact and got.tobytes() != expected.tobytes():
         raise Mismatch(f"{case.id} on {what}: not the same bits")
 
@@ -189,8 +191,16 @@ def check_function(
         check(case, one, other, what)
 
 
-def check(case: Case | FunctionCase, got: NDArray, expected: NDArray, what: str) -> None:
-    """Raises Mismatch unless got is expected: exactly, or for floats within the case's error."""
+def check(
+    case: Case | FunctionCase,
+    got: NDArray,
+    expected: NDArray,
+    what: str,
+    lost: NDArray | float = 0.0,
+) -> None:
+    """Raises Mismatch unless got is expected: exactly, or for floats within the case's error. lost:
+    what each value may be off by beside that.
+    """
     where = f"{case.id} on {what}"
     if (got.shape, got.dtype) != (expected.shape, expected.dtype):
         raise Mismatch(
@@ -220,6 +230,7 @@ def check(case: Case | FunctionCase, got: NDArray, expected: NDArray, what: str)
     if share is None:
         share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
     atol = (HALF_LEAST if half else LEAST_NORMAL) if apart else share * np.abs(b).max()
+    atol = atol + np.broadcast_to(lost, expected.shape)[finite]
     far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
     if far.size:
         raise Mismatch(f"{where}: {a[far[0]]} where {b[far[0]]} was expected")
