@@ -1,5 +1,6 @@
 // Float functions with numpy's results at the edges, where GLSL's own are undefined or imprecise.
-// NaN is tested by its bits: drivers may assume that isnan() is false. Most choose between values, not between branches:
+// NaN is tested by its bits: drivers may assume that isnan() is false. Nor does a choice by a comparison keep NaN everywhere:
+// NVIDIA's compiler makes a maximum of `x < 0.0 ? 0.0 : x`, and a saturated sum of one cut to 0..1 (driver 580.159, H100). Most choose between values, not between branches:
 // SwiftShader goes through both sides of each, with masks for all that they change, and takes seconds to compile some in a row.
 #ifndef FLOAT_MATH
 #define FLOAT_MATH
@@ -159,9 +160,11 @@ float gelu_tanh_slope(float x) {
     return mix(mix(s + e * s * rise, e * s * (1.0 - rise), x < 0.0), x, is_nan(x));
 }
 
-float safe_max(float a, float b) { return mix(mix(b, a, a > b), a, is_nan(a)); } // b where it is NaN
+// The larger one, and the smaller one; NaN if either is. Both are tested, as drivers may make a maximum, which knows no NaN, of a
+// choice by a comparison.
+float safe_max(float a, float b) { return mix(mix(mix(b, a, a > b), b, is_nan(b)), a, is_nan(a)); }
 
-float safe_min(float a, float b) { return mix(mix(b, a, a < b), a, is_nan(a)); } // b where it is NaN
+float safe_min(float a, float b) { return mix(mix(mix(b, a, a < b), b, is_nan(b)), a, is_nan(a)); }
 
 // x to a whole power of at most 16 by squaring: exact where the products are.
 float power_whole(float x, uint n) {

@@ -301,12 +301,13 @@ uint hard_sigmoid_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
     const float beta = uintBitsToFloat(beta_word);
-    return floatBitsToUint(safe_max(0.0, safe_min(1.0, alpha * x + beta)));
+    const float line = alpha * x + beta;
+    return floatBitsToUint(mix(clamp(line, 0.0, 1.0), line, is_nan(line)));
 }
 
 uint hard_swish_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
-    return floatBitsToUint(x * safe_max(0.0, safe_min(1.0, (x + 3.0) * (1.0 / 6.0))));
+    return floatBitsToUint(x * clamp((x + 3.0) * (1.0 / 6.0), 0.0, 1.0)); // NaN stays NaN, whatever the clamp makes of it
 }
 
 uint mish_float32(uint word, uint alpha_word, uint beta_word) {
@@ -329,7 +330,7 @@ uint clip_float32(uint word, uint alpha_word, uint beta_word) {
     const float x = uintBitsToFloat(word);
     const float alpha = uintBitsToFloat(alpha_word);
     const float beta = uintBitsToFloat(beta_word);
-    return floatBitsToUint(safe_min(safe_max(x, alpha), beta));
+    return floatBitsToUint(mix(min(max(x, alpha), beta), x, is_nan(x)));
 }
 
 uint clip_int32(uint word, uint alpha_word, uint beta_word) {

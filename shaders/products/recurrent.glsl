@@ -18,12 +18,12 @@ bool is_alive(uint sequence) {
 }
 
 float activate(uint which, float x) {
-    if (clip > 0.0) x = mix(mix(x, clip, x > clip), -clip, x < -clip); // NaN stays NaN
+    if (clip > 0.0) x = mix(clamp(x, -clip, clip), x, is_nan(x));
     const uint codes = direction == 0u ? FIRST_ACTIVATIONS : OTHER_ACTIVATIONS;
     const uint code = (codes >> (2u * which)) & 3u;
     if (code == 0u) return sigmoid(x);
     if (code == 1u) return safe_tanh(x);
-    return mix(x, 0.0, x < 0.0);
+    return mix(x, 0.0, is_negative(floatBitsToUint(x)));
 }
 
 #if GATES == 4

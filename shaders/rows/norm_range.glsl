@@ -18,8 +18,7 @@ float power_for(uint word, float eps) {
     return biased - 1u < 254u ? uintBitsToFloat(power << 23) : 1.0;
 }
 
-// 1 / sqrt(variance + eps), of a variance that rounding may have made less than 0. That is found by its bits: NVIDIA's compiler
-// makes a maximum of `variance < 0.0 ? 0.0 : variance`, which hides NaN (driver 580.159, H100).
+// 1 / sqrt(variance + eps), of a variance that rounding may have made less than 0: found by its bits, as NaN is to stay.
 float rate_of(float variance, float eps) {
     const uint word = floatBitsToUint(variance);
     return 1.0 / sqrt(uintBitsToFloat(is_negative(word) ? 0u : word) + eps);
