@@ -19,14 +19,11 @@ layout(push_constant) uniform Push {
     uint row_words;
 };
 
-// The largest size of some values; NaN where one is.
+// The largest size of some values; NaN where one is, whose word is above all others.
 float largest_of(uint first, uint count) {
-    float largest = 0.0;
-    for (uint i = 0u; i < count; ++i) {
-        const float size = abs(x[first + i]);
-        largest = is_nan(largest) || size <= largest ? largest : size;
-    }
-    return largest;
+    uint largest = 0u;
+    for (uint i = 0u; i < count; ++i) largest = max(largest, floatBitsToUint(x[first + i]) & 0x7fffffffu);
+    return uintBitsToFloat(largest);
 }
 
 // x / 127, rounded to nearest: llvmpipe multiplies by 1 / 127 (Mesa 22.3), which gives other codes at times.
@@ -40,6 +37,23 @@ float over_127(float x) {
     if (quotient < 0x01000000u) return uintBitsToFloat((exponent - 8u << 23) + quotient + uint(rest > 63u));
     const uint half_up = quotient & 1u & (quotient >> 1 | uint(rest > 0u));
     return uintBitsToFloat((exponent - 7u << 23) + (quotient >> 1) + half_up);
+}
+
+// 1 / x of x > 0, rounded to nearest: a division may be off by 2.5 units in the last place, which gives other codes at times.
+float inverse(float x) {
+    const float near = 1.0 / x;
+    const uint exponent = floatBitsToUint(x) >> 23;
+    if (exponent < 2u || exponent > 250u) return near; // near a denormal, or none
+    const uint mantissa = floatBitsToUint(x) & 0x007fffffu | 0x00800000u;
+    // 2^47 = mantissa * quotient + rest, of which the lower words do, as the rest is small
+    uint quotient = floatBitsToUint(near) - (252u - exponent << 23);
+    int rest = int(0u - mantissa * quotient);
+    for (uint i = 0u; i < 4u; ++i) {
+        const int step = rest < 0 ? -1 : int(uint(rest) >= mantissa);
+        quotient += uint(step);
+        rest -= step * int(mantissa);
+    }
+    return uintBitsToFloat((252u - exponent << 23) + quotient + uint(2u * uint(rest) > mantissa));
 }
 
 // Half away from zero. What is not finite has a scale that says so.
@@ -63,7 +77,7 @@ void main() {
             const uint count = min(32u, columns - min(column, columns));
             const uint first = x_offset + row * columns + column;
             const float scale = over_127(largest_of(first, count));
-            const float by = scale == 0.0 ? 0.0 : 1.0 / scale;
+            const float by = scale == 0.0 ? 0.0 : inverse(scale);
             scales |= float_to_half(scale) << 16u * run;
             for (uint start = 0u; start < count; start += 4u) {
                 uint codes = 0u;
