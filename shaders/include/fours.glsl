@@ -1,11 +1,16 @@
 // Four values of what one load gives: floats, or with HALF float16 packed in words. LOADED is the type of the load.
+// HALF_B: one operand alone is packed, as float16 or with BFLOAT_B as bfloat16.
 #include "words.glsl"
 #ifdef HALF
 #define PACKED uvec2
-vec4 four(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
 #else
 #define PACKED vec4
 vec4 four(vec4 values) { return values; }
+#endif
+#ifdef BFLOAT_B
+vec4 four(uvec2 words) { return uintBitsToFloat(uvec4(words << 16, words & 0xffff0000u).xzyw); }
+#elif defined(HALF) || defined(HALF_B)
+vec4 four(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
 #endif
 
 #ifndef WORDS_64

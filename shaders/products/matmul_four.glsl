@@ -75,6 +75,17 @@ void store_each(uint first, uint row, uint column, T4 values) {
 #endif
 }
 
+// Stores one four of sums of products, with the bias and the parts of k before. For GPUs.
+void store_sum(uint first, uint row, uint column, T4 sum) {
+    if (row >= m || column >= n) return;
+    sum += bias_of_columns(column) + bias_of_row(first, row);
+    if (stores_fours()) {
+        write_four(first + row * result_row + column, sum);
+    } else {
+        store_each(first, row, column, sum + (adds != 0u ? before(first, row, column) : T4(0)));
+    }
+}
+
 // Stores `stores` fours of `values`, `wide` of them in a row, `apart` columns apart. Two loops of counts that no compiler knows:
 // CPU drivers go through both sides of a branch, and take seconds over many stores written out.
 #define STORE_TILE(at, row, column, values, stores, wide, apart) { \

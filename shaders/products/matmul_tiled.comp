@@ -1,27 +1,14 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch.
-// One group computes a tile of BLOCK * LOCAL_Y rows and BLOCK * LOCAL_X columns, each invocation BLOCK x BLOCK of it in fours.
-// Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs.
-// HALF_B: b is read as float16, with BFLOAT_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay T. PACKED: sums are float16 too, two in a register.
+// One group computes a tile of 4 * LOCAL_Y rows and 4 * LOCAL_X columns, each invocation 4 x 4 of it.
+// Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs, and operands of any size.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#ifdef MIXED
-#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
-#define TILE4 f16vec4
-#else
-#define TILE4 T4
-#endif
-#ifdef PACKED
-#define SUM4 f16vec4
-#else
-#define SUM4 T4
-#endif
 layout(local_size_x = 16, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint BLOCK = 4;
-layout(constant_id = 4) const uint A_ALONG_K = 1;
-layout(constant_id = 5) const uint B_ALONG_N = 1;
+layout(constant_id = 3) const uint A_ALONG_K = 1;
+layout(constant_id = 4) const uint B_ALONG_N = 1;
 #ifdef HALF
 #define LOAD uint
 #define READ(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
@@ -29,45 +16,34 @@ layout(constant_id = 5) const uint B_ALONG_N = 1;
 #define LOAD T
 #define READ(x, at) x[at]
 #endif
-#ifdef HALF_B
-#define LOAD_OF_B uint
-#ifdef BFLOAT_B
-#define READ_B(x, at) uintBitsToFloat(x[(at) / 2u] >> (at) % 2u * 16u << 16u)
-#else
-#define READ_B(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
-#endif
-#else
-#define READ_B READ
-#endif
 #ifndef ROUNDS
 #define ROUNDS
 #endif
 #include "matmul.glsl"
 
 const uint TILE_K = 16u;
-const uint TILE_M = BLOCK * gl_WorkGroupSize.y;
-const uint TILE_N = BLOCK * gl_WorkGroupSize.x;
+const uint TILE_M = 4u * gl_WorkGroupSize.y;
+const uint TILE_N = 4u * gl_WorkGroupSize.x;
 const uint SIZE = gl_WorkGroupSize.x * gl_WorkGroupSize.y;
-const uint FOURS = BLOCK / 4u;
 // four rows or columns in an element, and one element more per step along k, so that writes along k meet different banks
 const uint A_LINE = TILE_M / 4u + 1u;
 const uint B_LINE = TILE_N / 4u + 1u;
-shared TILE4 a_tile[TILE_K * A_LINE];
-shared TILE4 b_tile[TILE_K * B_LINE];
+shared T4 a_tile[TILE_K * A_LINE];
+shared T4 b_tile[TILE_K * B_LINE];
 
-// Each reads four neighbours in memory, which compilers make one load. inside: none of the tile is over an edge.
+// Each reads four neighbours in memory. inside: none of the tile is over an edge.
 void load_a(uint first, uint row, uint step, bool inside) {
     for (uint i = gl_LocalInvocationIndex * 4u; i < TILE_K * TILE_M; i += SIZE * 4u) {
         const uvec2 in_tile = A_ALONG_K != 0u ? uvec2(i / TILE_K, i % TILE_K) : uvec2(i % TILE_M, i / TILE_M);
         const uvec2 here = uvec2(row, step) + in_tile;
         const uint at = first + here.x * a_row + here.y * a_column;
-        TILE4 read = TILE4(0);
+        T4 read = T4(0);
         if (inside) {
-            read = TILE4(READ(a, at), READ(a, at + 1u), READ(a, at + 2u), READ(a, at + 3u));
+            read = T4(READ(a, at), READ(a, at + 1u), READ(a, at + 2u), READ(a, at + 3u));
         } else {
             for (uint j = 0u; j < 4u; ++j) {
                 const uvec2 next = here + (A_ALONG_K != 0u ? uvec2(0u, j) : uvec2(j, 0u));
-                if (next.x < m && next.y < k) read[j] = TILE4(READ(a, at + j)).x;
+                if (next.x < m && next.y < k) read[j] = READ(a, at + j);
             }
         }
         if (A_ALONG_K == 0u) {
@@ -83,13 +59,13 @@ void load_b(uint first, uint column, uint step, bool inside) {
         const uvec2 in_tile = B_ALONG_N != 0u ? uvec2(i / TILE_N, i % TILE_N) : uvec2(i % TILE_K, i / TILE_K);
         const uvec2 here = uvec2(step, column) + in_tile;
         const uint at = first + here.x * b_row + here.y * b_column;
-        TILE4 read = TILE4(0);
+        T4 read = T4(0);
         if (inside) {
-            read = TILE4(READ_B(b, at), READ_B(b, at + 1u), READ_B(b, at + 2u), READ_B(b, at + 3u));
+            read = T4(READ(b, at), READ(b, at + 1u), READ(b, at + 2u), READ(b, at + 3u));
         } else {
             for (uint j = 0u; j < 4u; ++j) {
                 const uvec2 next = here + (B_ALONG_N != 0u ? uvec2(0u, j) : uvec2(j, 0u));
-                if (next.x < k && next.y < n) read[j] = TILE4(READ_B(b, at + j)).x;
+                if (next.x < k && next.y < n) read[j] = READ(b, at + j);
             }
         }
         if (B_ALONG_N != 0u) {
@@ -100,11 +76,8 @@ void load_b(uint first, uint column, uint step, bool inside) {
     }
 }
 
-#define KEPT(i) (BLOCK > 4u ? BLOCK * FOURS - 1u - (i) : (i))
-
 void compute_tile(uvec4 at, uint row, uint column) {
-    SUM4 sums[BLOCK * FOURS];
-    for (uint i = 0u; i < BLOCK * FOURS; ++i) sums[i] = SUM4(0);
+    T4 sums[4] = T4[4](T4(0), T4(0), T4(0), T4(0));
     const uvec2 lane = gl_LocalInvocationID.xy;
     const bool inside = row + TILE_M <= m && column + TILE_N <= n;
     for (uint step = 0u; step < at.w; step += TILE_K) {
@@ -113,25 +86,12 @@ void compute_tile(uvec4 at, uint row, uint column) {
         load_b(at.y, column, step, inside && step + TILE_K <= k);
         barrier();
         ROUNDS for (uint s = 0u; s < TILE_K; ++s) {
-            TILE4 left[FOURS];
-            for (uint i = 0u; i < FOURS; ++i) left[i] = a_tile[s * A_LINE + lane.y + i * gl_WorkGroupSize.y];
-            for (uint j = 0u; j < FOURS; ++j) {
-                const TILE4 right = b_tile[s * B_LINE + lane.x + j * gl_WorkGroupSize.x];
-                for (uint i = 0u; i < BLOCK; ++i) sums[i * FOURS + j] += SUM4(left[i / 4u][i % 4u]) * SUM4(right);
-            }
+            const T4 left = a_tile[s * A_LINE + lane.y];
+            const T4 right = b_tile[s * B_LINE + lane.x];
+            for (uint i = 0u; i < 4u; ++i) sums[i] += left[i] * right;
         }
     }
-    // Of 16 fours a loop of a count that no compiler knows, for written out it is long. NVIDIA's registers have no index: an array
-    // that is read so lies in memory. It is another than the sums, which are to stay in registers, only if it is no plain copy.
-    T4 done[BLOCK * FOURS];
-    for (uint i = 0u; i < BLOCK * FOURS; ++i) done[i] = T4(sums[KEPT(i)]);
-    const uint own_rows = BLOCK > 4u ? min(BLOCK, m - row) : BLOCK;
-    for (uint i = 0u; i < own_rows; ++i) {
-        for (uint j = 0u; j < FOURS; ++j) {
-            const uvec2 in_tile = (lane.yx + uvec2(i / 4u, j) * gl_WorkGroupSize.yx) * 4u;
-            store4(at.z, row + in_tile.x + i % 4u, column + in_tile.y, done[KEPT(i * FOURS + j)]);
-        }
-    }
+    for (uint i = 0u; i < 4u; ++i) store4(at.z, row + lane.y * 4u + i, column + lane.x * 4u, sums[i]);
 }
 
 void main() {

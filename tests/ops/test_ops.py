@@ -41,7 +41,12 @@ LOWERED = {
     "the Vulkan minimum": Limits(),
     "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1), storage_buffers=8),
     "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
-    "a large GPU": Limits(max_invocations=1024, shared_bytes=49152, max_buffer_bytes=1 << 32),
+    "a large GPU": Limits(
+        max_invocations=1024,
+        max_local_size=(1024, 1024, 64),
+        shared_bytes=49152,
+        max_buffer_bytes=1 << 32,
+    ),
 }
 ROUNDING = Limits(storage_buffers=8, float16=True)
 LEAST_ROUNDING = Limits(float16=True)
@@ -301,7 +306,7 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
 def test_float16_is_for_devices_that_have_it() -> None:
     """A module that asks for it must not be created on another device, nor without a precision."""
     asking = {name for name in load_manifest() if FLOAT16 in capabilities(load_shader(name).spirv)}
-    assert "matmul_tiled_mixed_float32" in asking
+    assert "matmul_fours_mixed_float32" in asking
     for cases, sets in ((PRECISE, LOWERED.values()), ((*CASES, *HALVES), (ROUNDING,))):
         for case in cases:
             op = all_ops()[case.op]

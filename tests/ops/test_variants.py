@@ -18,7 +18,8 @@ from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
 from vksched.ops.core.op import Call, get_op
 from vksched.ops.core.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
-from vksched.types import FLOAT16, FLOAT32, TensorType
+from vksched.runtime.vulkan.shaders import load_shader
+from vksched.types import FLOAT16, FLOAT32, INT32, TensorType
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()
@@ -166,6 +167,43 @@ def test_machine_with_choices_goes_through_json() -> None:
         Machine.from_dict(data)
     del data["devices"][0]["limits"]["tuned"]
     assert not Machine.from_dict(data).devices[0].limits.tuned
+
+
+LARGE_GPU = Limits(max_invocations=1024, max_local_size=(1024, 1024, 64), shared_bytes=49152)
+
+
+@pytest.mark.parametrize(
+    ("size", "limits", "guess"),
+    [
+        (4096, LARGE_GPU, "fours 128x128"),
+        (4096, GPU, "fours 128x64"),
+        (1024, LARGE_GPU, "fours 64x64"),
+        (256, LARGE_GPU, "fours 32x64"),
+        (4095, LARGE_GPU, "tiled 32x64"),
+    ],
+)
+def test_gpus_are_given_the_largest_tiles_that_fill_them(
+    size: int, limits: Limits, guess: str
+) -> None:
+    call = call_of(size, size, size, limits)
+    names = variants_of(MATMUL, call)
+    assert names[0] == guess
+    assert ("fours 128x128" in names) == (limits is LARGE_GPU)
+    for name in names:
+        for dispatch in lower(MATMUL, replace(call, variant=name)).dispatches:
+            local = load_shader(dispatch.shader).specialize(dict(dispatch.constants))[:3]
+            assert np.prod(local) <= limits.max_invocations
+
+
+def test_tiles_of_fours_pack_what_does_not_lie_in_fours() -> None:
+    def made(n: int) -> list[str]:
+        call = replace(call_of(64, 64, n, GPU), variant="fours 64x64")
+        return [dispatch.shader for dispatch in lower(MATMUL, call).dispatches]
+
+    assert made(64) == ["matmul_fours_float32"]
+    assert made(65) == ["matmul_pack", "matmul_fours_float32"]
+    whole = call_of(64, 64, 64, GPU, INT32)
+    assert variants_of(MATMUL, whole) == ("tiled 32x64",)
 
 
 def test_eight_lanes_need_integers_of_64_bits() -> None:

@@ -59,6 +59,21 @@ IN_FOURS += [
     for lead, bias in (((), ()), ((3,), (floats(48, seed=2),)), ((2, 3), ()))
     for tb in (False, True)
 ]
+# more than the largest tile, with edges
+IN_FOURS += [
+    Case(
+        "matmul",
+        (swapped(floats(2, 140, 20), ta), swapped(floats(20, n, seed=1), tb), floats(n, seed=2)),
+        attrs(ta, tb),
+        f"several tiles in fours t{int(ta)}{int(tb)}",
+    )
+    for n, ta, tb in (
+        (200, False, False),
+        (201, False, True),
+        (200, True, False),
+        (196, True, True),
+    )
+]
 # k in parts, of operands that several tiles read
 LONG_K = [
     Case(

@@ -12,7 +12,7 @@ from ..core.op import Call
 from ..core.quads import has_lanes
 from ..core.strides import LOOP_STEPS
 from .attention_units import AttentionUnit, attention_unit, most_columns, unit_variants
-from .matmul_kernels import tile_kinds
+from .fours import tile_kinds
 
 UNBOUNDED = 1 << 30
 """Further than any query sees."""

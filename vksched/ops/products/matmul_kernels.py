@@ -3,8 +3,8 @@
 CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
 there a value should be loaded by one lane and handed to the others (`lanes`, `rows`), in fours;
 matrices of other sizes are first packed into scratch memory, where that costs little beside the
-product. GPUs stage tiles in shared memory (`tiled`), and read b once where rows are few (`few`).
-Matrix units, where there are some, also read fours (`matrices`).
+product. GPUs stage tiles in shared memory, in fours too (`fours`) or one by one (`tiled`), and read
+b once where rows are few (`few`). Matrix units, where there are some, also read fours (`matrices`).
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """
@@ -18,7 +18,6 @@ from ...errors import UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, INT32, contiguous_strides
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
-from ..core.precision import MIXED, may_round, precision_of
 from ..core.strides import (
     LOOP_STEPS,
     MAX_DISPATCHES,
@@ -27,6 +26,7 @@ from ..core.strides import (
     peel,
 )
 from ..core.variants import chosen
+from .fours import HALF_SUMS, fours_tile, fours_variants, tiles_of
 from .matmul_tiles import LAYOUTS, TILES, Lanes, lanes_of
 from .matrix_units import MATRIX_SHADERS, MatrixTile, matrix_tile, matrix_variants
 from .operands import (
@@ -47,10 +47,10 @@ BIAS_PER_COLUMN, BIAS_PER_ROW, NUMBERS = 1, 2, 3
 DISPATCH_FLOPS = 1e11
 """Of one dispatch on a GPU, as drivers kill what takes seconds."""
 MAX_CUTS = 256
-FILLS_A_DEVICE = 64
-"""Groups that keep a GPU busy."""
-TALLEST_TILE = 64
+TALLEST_TILE = 128
 """Rows of the largest tile of a group."""
+SEVERAL = 128
+"""Rows and columns of a result of which a CPU driver computes several tiles."""
 GUESSED_COLUMNS = 32
 """Of which a product has a multiple on a GPU, as far as `step_cost` knows: none was measured."""
 PART_K = LOOP_STEPS
@@ -66,38 +66,27 @@ LEAST_REUSE = 16
 # -- the choice --------------------------------------------------------------------------------
 
 
-LOCAL = (16, 8)
-"""Columns and rows of invocations in a group of `matmul_tiled`, the shader's default."""
 REGISTER = "register"
-BLOCKS = {f"tiled {LOCAL[0]}x{LOCAL[1]} b{block}": block for block in (8, 4)}
-"""Variants of `matmul_tiled`: an invocation computes a square of this many values a side. The tiles
-of the larger one take 12.2 KiB of shared memory, of the 16 that every device has.
-"""
-ROUNDED = {
-    f"{kind} {LOCAL[0]}x{LOCAL[1]} b{block}": (kind, block)
-    for kind in ("packed", "mixed")
-    for block in (8, 4)
-}
-"""Those of it that round operands to float16: "mixed" sums their products in float32, "packed" in
-float16, two at a time, and PACKED_K of these sums in float32. Each has a module.
-"""
+TILED = "tiled 32x64"
+_TILED_TILE, _REGISTER_TILE = (32, 64), (32, 64)
+"""Rows and columns of a tile of `matmul_tiled` and `matmul_register`."""
 PACKED_K = 512
 """Steps along k of one dispatch of sums in float16: they lose about 1 / 500 of themselves."""
 FEW = {"few 1": 1, "few 4": 4}
 """Variants of `matmul_few`: rows of a group."""
 READ = 10.0
-READ_ROWS = {8: 25, 4: 20}
-"""What a GPU needs for a column of a step along k where reading b bounds it, and the rows of tiles
-of `matmul_tiled`, by the values of an invocation, at which products take as long: guesses.
+READ_ROWS = 25
+"""What a GPU needs for a column of a step along k where reading b bounds it, and the rows of the
+largest tile of `matmul_fours` at which products take as long: guesses.
 """
+TILED_COST = 2.0
+"""Of a product in `matmul_tiled`, about, in that of one in the largest tile of `matmul_fours`."""
 FEW_LOCAL = {True: (8, 16), False: (32, 4)}
 """Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
 other read a line of memory.
 """
 MOST_FEW = 8
 """Rows up to which reading b takes longer than the products."""
-_REGISTER_TILE = 32, 64
-"""Rows and columns of a tile of `matmul_register`."""
 
 
 def variants(call: Call) -> tuple[str, ...]:
@@ -120,7 +109,7 @@ def of_half_weights(call: Call) -> tuple[str, ...]:
     m = call.output.shape[-2]
     if k % 4 or m <= MOST_FEW:
         return ()
-    tiles = () if call.limits.software else _plain_variants(call, False)
+    tiles = () if call.limits.software else fours_variants(call, m, n, 1)
     return tiles if half_weights(call) == BFLOAT_B else (*tiles, *matrix_variants(call, m, n))
 
 
@@ -154,7 +143,7 @@ def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
     whose rows come in tiles of a height that may be chosen.
     """
     if not limits.software:
-        return dict(_GPU_TILINGS)
+        return _gpu_tilings(k, limits)
     lanes = lanes_of(limits) if k and k % 4 == 0 else {}
     fitting = {
         name: Tiling(tile.rows, tile.columns, tile.step)
@@ -184,34 +173,27 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
         fitting = _fitting(call, packs)
         best = sorted(fitting, key=lambda name: fitting[name].cost(m, n, batches))
         return tuple(best) or (REGISTER,)
-    large, small = BLOCKS
+    fours = fours_variants(call, m, n, batches) if _takes_fours(call, packs) else ()
     if m <= MOST_FEW:
-        return "few 1" if m == 1 else "few 4", small, large
-    rows, columns = LOCAL[1] * BLOCKS[large], LOCAL[0] * BLOCKS[large]
-    groups = -(-m // rows) * -(-n // columns) * batches
-    sizes = (8, 4) if groups >= FILLS_A_DEVICE else (4, 8)
-    local = f"{LOCAL[0]}x{LOCAL[1]}"
-    return tuple(f"{kind} {local} b{size}" for kind in tile_kinds(call) for size in sizes)
+        return "few 1" if m == 1 else "few 4", *fours, TILED
+    return (*fours, TILED) if _in_fours(call) else (TILED, *fours)
 
 
-def tile_kinds(call: Call) -> tuple[str, ...]:
-    """Returns the kinds of tiles that a GPU may compute a call with, the best guess first. Two sums
-    in a register take half of the instructions on all cards; reading float16 alone takes more of
-    them on some, and less of shared memory on all.
+def _takes_fours(call: Call, packs: bool) -> bool:
+    """Whether kernels that read four elements at once can compute a call: as the operands lie, or
+    packed first where there is scratch memory for it and that pays.
     """
-    if not may_round(call) or half_weights(call) == BFLOAT_B:
-        return ("tiled",)
-    kinds = ("tiled", "mixed")
-    return kinds if precision_of(call.attrs) == MIXED else ("packed", *kinds)
+    a, _, _, m = operands_of(call)
+    if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
+        return False
+    return _in_fours(call) or (packs and min(m, call.output.shape[-1]) >= LEAST_REUSE)
 
 
 def _fitting(call: Call, packs: bool) -> dict[str, Lanes]:
-    """Returns the variants that read four elements at once and can do so here."""
+    """Returns the variants of CPU drivers that read four elements at once and can do so here."""
     a, b, batch, m = operands_of(call)
     n, batches = call.output.shape[-1], math.prod(batch)
-    if call.output.dtype not in (FLOAT32, FLOAT16) or not a.along * a.lines:
-        return {}
-    if not _in_fours(call) and (not packs or min(m, n) < LEAST_REUSE):
+    if not _takes_fours(call, packs):
         return {}
     most = call.limits.max_groups
     tiles = lanes_of(call.limits)
@@ -231,7 +213,7 @@ def takes_halves(call: Call) -> tuple[int, ...]:
     parts, which would be rounded, or infinite, on their own.
     """
     whole = matrices(call.inputs, call.attrs)[1] <= PART_K
-    if call.variant in BLOCKS or call.variant in FEW or matrix_tile(call):
+    if call.variant in (TILED, *FEW) or fours_tile(call) or matrix_tile(call):
         taken = whole and _in_fours(call)
     else:
         taken = whole and call.variant in _fitting(call, packs=False)
@@ -256,7 +238,7 @@ def _in_eights(call: Call, units: MatrixTile) -> bool:
 def _packed(call: Call) -> tuple[bool, bool]:
     """Whether a and b are packed first."""
     a, b, _, _ = operands_of(call)
-    reads_fours = call.variant in lanes_of(call.limits) or matrix_tile(call)
+    reads_fours = call.variant in lanes_of(call.limits) or fours_tile(call) or matrix_tile(call)
     if call.output.size == 0 or not reads_fours:
         return False, False
     _, k, _, _ = matrices(call.inputs, call.attrs)
@@ -269,13 +251,15 @@ def product_scratch(call: Call) -> tuple[int, ...]:
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
 
 
-_GPU_TILINGS = {
-    **{name: Tiling(rows, 1, READ) for name, rows in FEW.items()},
-    **{
-        name: Tiling(block * LOCAL[1], 1, READ * block * LOCAL[1] / READ_ROWS[block])
-        for name, block in BLOCKS.items()
-    },
-}
+def _gpu_tilings(k: int, limits: Limits) -> dict[str, Tiling]:
+    step = READ / READ_ROWS
+    rows, _ = _TILED_TILE
+    tiles = tiles_of(limits).items() if k and k % 4 == 0 else ()
+    return {
+        **{name: Tiling(height, 1, READ) for name, height in FEW.items()},
+        **{name: Tiling(tile.rows, 1, step * tile.rows * tile.cost) for name, tile in tiles},
+        TILED: Tiling(rows, 1, step * rows * TILED_COST),
+    }
 
 
 # -- dispatches --------------------------------------------------------------------------------
@@ -416,10 +400,11 @@ def _part_of_k(call: Call, m: int, n: int, k: int) -> int:
     same, and the result is smaller than what they read, and so costs little to add to; few where
     sums are float16.
     """
-    if call.variant in ROUNDED and ROUNDED[call.variant][0] == "packed":
+    tile = fours_tile(call)
+    if tile is not None and tile.kind == HALF_SUMS:
         return PACKED_K
     long = call.limits.software and call.output.dtype != FLOAT16 and k >= 4 * CACHED_K
-    shared = 2 * TALLEST_TILE <= min(m, n) and m * n <= (m + n) * CACHED_K
+    shared = min(m, n) >= SEVERAL and m * n <= (m + n) * CACHED_K
     return CACHED_K if long and shared else PART_K
 
 
@@ -455,19 +440,16 @@ def _algorithm(
     dtype = call.output.dtype if call.output.dtype in (FLOAT32, FLOAT16) else INT32
     dtype = f"{half_weights(call)}{dtype}"
     along = (("A_ALONG_K", int(a_along_k)), ("B_ALONG_N", int(b_along_n)))
-    if call.variant in BLOCKS:
-        block = BLOCKS[call.variant]
-        size = LOCAL[0] * block, LOCAL[1] * block
-        return f"matmul_tiled_{dtype}", size, (("BLOCK", block), *along)
-    if call.variant in ROUNDED:
-        kind, block = ROUNDED[call.variant]
-        size = LOCAL[0] * block, LOCAL[1] * block
-        return f"matmul_tiled_{kind}_{dtype}", size, (("BLOCK", block), *along)
+    if call.variant == TILED:
+        return f"matmul_tiled_{dtype}", _TILED_TILE[::-1], along
+    fours = fours_tile(call)
+    if fours is not None:
+        return fours.shader(dtype), (fours.columns, fours.rows), (*fours.constants, *along)
     if call.variant in FEW:
         rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
-        fours = x if b_along_n else y
+        across = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
-        return f"matmul_few_{dtype}", (4 * fours, rows), (*local, ("ROWS", rows), *along)
+        return f"matmul_few_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
     units = matrix_tile(call)
     if units is not None:
         wide = "wide_" if _in_eights(call, units) else ""
@@ -489,9 +471,9 @@ def _layout(a_along_k: bool, b_along_n: bool) -> str:
 HALF_WEIGHT_SHADERS = (
     *(
         f"matmul_{kind}_{HALF_B}{FLOAT32}"
-        for kind in ("tiled_mixed", "tiled_packed", "matrices", "matrices_wide")
+        for kind in ("fours_mixed", "fours_packed", "matrices", "matrices_wide")
     ),
-    *(f"matmul_tiled_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
+    *(f"matmul_fours_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
 )
 """Of `of_half_weights`."""
 SHADERS = (
@@ -507,8 +489,8 @@ SHADERS = (
         for whole in (False, True)
     },
     *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
-    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "few")),
-    *(f"matmul_tiled_{kind}_{FLOAT32}" for kind in ("mixed", "packed")),
+    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "fours", "few")),
+    *(f"matmul_fours_{kind}{FLOAT32}" for kind in ("", "mixed_", "packed_")),
     *HALF_WEIGHT_SHADERS,
     *MATRIX_SHADERS,
 )

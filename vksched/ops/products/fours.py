@@ -1,0 +1,128 @@
+"""Products in tiles of shared memory on GPUs, read four elements at once.
+
+    one invocation: 4 x 4 results, or 2 x 2 such blocks, which take half as much of shared memory
+    one group:      128 or 256 invocations, which share both factors of some steps along k
+
+While a tile is multiplied the next one is loaded, into the other half of shared memory. Operands
+whose lines are no multiples of four are packed first (operands.py). A kind tells what is rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...machine.limits import Limits
+from ..core.op import Call
+from ..core.precision import MIXED, may_round, precision_of
+from .operands import BFLOAT_B, half_weights
+
+SINGLE, HALF_FACTORS, HALF_SUMS = "tiled", "mixed", "packed"
+"""Kinds: float32 throughout; operands rounded to float16, their products summed in float32; sums
+of float16, too, two at a time.
+"""
+_WORDS = {"fours": SINGLE, HALF_FACTORS: HALF_FACTORS, HALF_SUMS: HALF_SUMS}
+"""How names of variants begin, and their kinds."""
+_DEPTH, _GAPS = 8, 8
+"""Steps along k in a tile, and fours that it has beside: TILE_K and both gaps of matmul_fours.comp.
+"""
+_BUSY = 1 << 15
+"""Invocations that keep a GPU busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fours:
+    """A variant of `matmul_fours`. rows, columns: that one group computes. down, across: blocks of
+    4 x 4 of an invocation. cost: of a product, about, in that of one in the largest tile.
+    """
+
+    kind: str
+    rows: int
+    columns: int
+    down: int
+    across: int
+    cost: float
+
+    @property
+    def local(self) -> int:
+        """The invocations of a group."""
+        return self.rows * self.columns // (16 * self.down * self.across)
+
+    @property
+    def shared_bytes(self) -> int:
+        four = 16 if self.kind == SINGLE else 8
+        return 2 * four * ((self.rows + self.columns) * _DEPTH // 4 + _GAPS)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        return (
+            *(("LOCAL_X", self.local), ("TILE_M", self.rows), ("TILE_N", self.columns)),
+            *(("DOWN", self.down), ("ACROSS", self.across)),
+        )
+
+    def shader(self, dtype: str) -> str:
+        """Returns the module's name."""
+        return f"matmul_fours_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether a device can run it."""
+        most = min(limits.max_invocations, limits.max_local_size[0])
+        return self.local <= most and self.shared_bytes <= limits.shared_bytes
+
+    def time(self, m: int, n: int, batches: int) -> float:
+        """Returns about how long a step along k takes, in products of the largest tile."""
+        groups = -(-m // self.rows) * -(-n // self.columns) * batches
+        idle = max(1.0, _BUSY / (groups * self.local))
+        return groups * self.rows * self.columns * self.cost * idle
+
+
+_TILES = (
+    *((128, 128, 2, 2, 1.0), (128, 64, 2, 2, 1.1)),
+    *((64, 64, 1, 2, 1.3), (32, 64, 1, 1, 1.7)),
+)
+"""As the fields of `Fours`. The second is for devices of 128 invocations and 16 KiB, the others for
+smaller results. On an NVIDIA H100 the first reaches 47 TFLOP/s, the second 42, the third 37.
+"""
+
+_SMALL = 32, 64
+"""Rows and columns of the smallest."""
+
+
+def tile_kinds(call: Call) -> tuple[str, ...]:
+    """Returns the kinds of tiles that a GPU may compute a call with, the best guess first. Two sums
+    in a register take half of the instructions on all cards; reading float16 alone takes more of
+    them on some, and less of shared memory on all.
+    """
+    if not may_round(call) or half_weights(call) == BFLOAT_B:
+        return (SINGLE,)
+    kinds = (SINGLE, HALF_FACTORS)
+    return kinds if precision_of(call.attrs) == MIXED else (HALF_SUMS, *kinds)
+
+
+@lru_cache(maxsize=64)
+def tiles_of(limits: Limits, kind: str = SINGLE) -> dict[str, Fours]:
+    """Returns the variants of a kind that a device can run, by name."""
+    tiles = [Fours(kind, *numbers) for numbers in _TILES]
+    (word,) = (word for word, of in _WORDS.items() if of == kind)
+    return {f"{word} {tile.rows}x{tile.columns}": tile for tile in tiles if tile.fits(limits)}
+
+
+def fours_tile(call: Call) -> Fours | None:
+    """Returns the tile of a call's variant, None where that is another kernel."""
+    kind = _WORDS.get(call.variant.split(" ")[0])
+    return None if kind is None else tiles_of(call.limits, kind).get(call.variant)
+
+
+def fours_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
+    """Returns the variants that can compute a call whose operands lie in fours, or are packed so,
+    the best guess first: no tiles of which half or more would lie over an edge, but small ones.
+    """
+    found: list[str] = []
+    for kind in tile_kinds(call):
+        tiles = {
+            name: tile
+            for name, tile in tiles_of(call.limits, kind).items()
+            if tile.rows < 2 * max(m, _SMALL[0]) and tile.columns < 2 * max(n, _SMALL[1])
+        }
+        found += sorted(tiles, key=lambda name: tiles[name].time(m, n, batches))
+    return tuple(found)
