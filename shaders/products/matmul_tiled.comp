@@ -78,6 +78,7 @@ void load_b(uint first, uint column, uint step, bool inside) {
 
 void compute_tile(uvec4 at, uint row, uint column) {
     T4 sums[4] = T4[4](T4(0), T4(0), T4(0), T4(0));
+    T4 whole[4] = sums; // sums of sums, as these lose less to rounding
     const uvec2 lane = gl_LocalInvocationID.xy;
     const bool inside = row + TILE_M <= m && column + TILE_N <= n;
     for (uint step = 0u; step < at.w; step += TILE_K) {
@@ -90,8 +91,12 @@ void compute_tile(uvec4 at, uint row, uint column) {
             const T4 right = b_tile[s * B_LINE + lane.x];
             for (uint i = 0u; i < 4u; ++i) sums[i] += left[i] * right;
         }
+        for (uint i = 0u; i < 4u; ++i) {
+            whole[i] += sums[i];
+            sums[i] = T4(0);
+        }
     }
-    for (uint i = 0u; i < 4u; ++i) store4(at.z, row + lane.y * 4u + i, column + lane.x * 4u, sums[i]);
+    for (uint i = 0u; i < 4u; ++i) store4(at.z, row + lane.y * 4u + i, column + lane.x * 4u, whole[i]);
 }
 
 void main() {
