@@ -21,7 +21,7 @@ from vksched.bench.ours import Ours
 from vksched.bench.overhead import overhead_facts
 from vksched.bench.peers.ncnnfile import NcnnFile
 from vksched.bench.peers.networks import build
-from vksched.bench.peers.specs import Spec, work_of
+from vksched.bench.peers.specs import Spec, arrays_of, error_of, work_of
 from vksched.bench.process import PeerProcess
 from vksched.bench.report import DeviceReport, Report, means, rates
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
@@ -41,6 +41,8 @@ SMALL_MODELS = [
         "encoder": {"model": "minilm", "batch": 2, "tokens": 4, "layers": 1, "width": 24},
         "image": {"model": "resnet18", "size": 32},
         "decoder": {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50},
+        "blocks": {"model": "resnet50", "size": 32},
+        "prompt": {"model": "gpt2_prompt", "tokens": 8, "layers": 1, "width": 24, "words": 50},
     }.items()
 ]
 CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]
@@ -423,7 +425,7 @@ def test_a_case_for_hardware_is_left_out_on_software() -> None:
 def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
     ours = Ours(device)
     try:
-        for spec in SMALL_MODELS if device == "cpu" else SMALL_MODELS[2:]:
+        for spec in SMALL_MODELS if device == "cpu" else SMALL_MODELS[2::2]:
             result = measure_case(device, spec, [ours], 1e-3, rounds=1)
             (figure,) = result.figures
             assert figure.seconds and figure.nmse is not None, figure.reason
@@ -447,6 +449,17 @@ def test_the_same_networks_are_right_as_onnx_files() -> None:
         worker.close()
     fact = list(models.model_facts("cpu", SMALL_MODELS[2], [sys.executable]))[-1]
     assert fact.name == "decoder: peak, beside onnxruntime" and fact.ratio
+
+
+@pytest.mark.parametrize("spec", SMALL_MODELS, ids=lambda spec: spec.name)
+def test_the_same_networks_are_right_in_torch(spec: Spec) -> None:
+    pytest.importorskip("torch")
+    from vksched.bench.peers.torch import open_peer
+
+    cpu = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
+    job = open_peer(cpu).prepare(spec, arrays_of(spec))
+    first, second = (error_of(spec, {}, job.result()) for _ in range(2))  # a cache stays the same
+    assert first == second < 1e-10 and job.sample() > 0
 
 
 def test_the_same_networks_as_layers_of_ncnn_read_each_blob_once() -> None:

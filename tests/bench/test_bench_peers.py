@@ -16,9 +16,18 @@ import numpy as np
 import pytest
 
 from vksched.bench import process
-from vksched.bench.peers import wire
+from vksched.bench.peers import specs, wire
 from vksched.bench.peers.mlir import module_of
-from vksched.bench.peers.specs import Spec, arrays_of, expected_of, nmse_of, result_shape, work_of
+from vksched.bench.peers.specs import (
+    Spec,
+    arrays_of,
+    compared_rows,
+    error_of,
+    expected_of,
+    nmse_of,
+    result_shape,
+    work_of,
+)
 from vksched.bench.process import PeerFailed, PeerMissing, PeerProcess
 from vksched.bench.rounds import measure_case
 
@@ -70,6 +79,22 @@ def test_mlir_names_each_value_once(spec: Spec) -> None:
     made = [line.split("=")[0].strip() for line in text.splitlines() if line.startswith("  %")]
     outside = [name for name in made if name[1:2] in "rx" or name.startswith("%in")]
     assert {"%r0", "%r1", "%in0", "%in1"} <= set(outside) and len(set(outside)) == len(outside)
+
+
+def test_of_a_large_product_some_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = Spec("rows", "matmul", "matmul", {"m": 64, "k": 5, "n": 4})
+    arrays = arrays_of(spec)
+    right = expected_of(spec, arrays)
+    assert compared_rows(spec) is None
+    monkeypatch.setattr(specs, "MOST_COMPARED", 1000)
+    rows = compared_rows(spec)
+    assert rows is not None and [int(row) // 16 for row in rows] == [0, 1, 2, 3]
+    assert len({int(row) % 16 for row in rows}) == 4
+    assert error_of(spec, arrays, right) < 1e-12
+    wrong = right.copy()
+    wrong[rows[1]] += 1.0
+    assert error_of(spec, arrays, wrong) > 0.1
+    assert error_of(spec, arrays, right[rows]) == float("inf")
 
 
 def test_wrong_shapes_and_what_is_not_finite_are_far_off() -> None:

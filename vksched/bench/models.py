@@ -92,6 +92,9 @@ class Math:
     def causal_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: int, heads: int) -> Tensor:
         return self.attention(q, k, v, batch, heads, causal=True)
 
+    def last(self, x: Tensor) -> Tensor:
+        return x[-1:]
+
     def mean(self, x: Tensor, batch: int) -> Tensor:
         return reduce_mean(reshape(x, (batch, -1, x.shape[1])), 1)
 

@@ -174,9 +174,11 @@ def run_suite(
         advance(report)
         return report
     if suite == "devices":
+        for info in infos:
+            specs = fitting(specs, info.type)
+        names = [info.name for info in infos]
         for spec in specs:
             tell(spec.name)
-            names = [info.name for info in infos]
             try:
                 report.facts += [*together_facts(names, spec, budget_s, policy, objective)]
             except PlanError as error:  # such as one that has states, by "dynamic"
@@ -185,11 +187,11 @@ def run_suite(
         return report
     with _readiness(suite, specs) as ready:
         for info in infos:
-            there = _peers_of(suite, info)
-            found = [name for name in peers if name in there]
+            found = [name for name in peers if name in _peers_of(suite, info)]
             with _runners(info, found, pythons, tell) as (device, runners):
                 report.devices.append(device)
-                for spec in fitting(specs, info.type) if suite != "prediction" else ():
+                there = fitting(specs, info.type)
+                for spec in there if suite != "prediction" else ():
                     tell(f"{info.name} {spec.name}: what is expected")
                     try:
                         made = ready(spec)
@@ -200,7 +202,7 @@ def run_suite(
                     report.results.append(replace(result, spec=reported(made)))
                     advance(report)
             known = pythons if "onnxruntime" in peers else ()
-            for name, facts in _facts_of(suite, info.name, specs, known, ready).items():
+            for name, facts in _facts_of(suite, info.name, there, known, ready).items():
                 tell(f"{info.name} {name}")
                 report.facts += facts
                 advance(report)

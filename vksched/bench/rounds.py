@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from .peers.specs import Spec, arrays_of, expected_of, most_error, nmse_of, work_of
+from .peers.specs import Spec, arrays_of, error_of, most_error, work_of
 from .process import PeerFailed
 
 ROUNDS = 5
@@ -184,7 +184,7 @@ def _prepare(runner: Runner, spec: Spec) -> Figure:
         return figure
     error = answer.get("nmse")
     if "result" in answer:
-        error = nmse_of(answer["result"], expected_of(spec, arrays_of(spec)))
+        error = error_of(spec, arrays_of(spec), answer["result"])
     most = most_error(spec, runner.name)
     if not isinstance(error, float) or not error <= most:  # NaN too
         figure.reason = f"wrong result: normalised squared error {error}, not {most:g} or less"

@@ -15,6 +15,10 @@ from .peers.specs import Spec
 
 SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")
 HALF = {"storage": "float16"}
+LARGE_PRODUCTS: tuple[tuple[int, dict[str, str]], ...] = (
+    *((size, {}) for size in (4096, 8192)),
+    *((size, HALF) for size in (1024, 2048, 4096, 8192)),
+)
 RESNET18 = (
     # channels, size, out, kernel, stride
     (3, 224, 64, 7, 2),
@@ -46,7 +50,7 @@ def _ops() -> Iterator[Spec]:
     yield _matmul(128, 64, 128, "matmul shapes", batch=12)
     yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_a=True)
     yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_b=True)
-    for size, more in ((4096, {}), (2048, HALF), (4096, HALF)):
+    for size, more in LARGE_PRODUCTS:
         label = f"{size} float16" if more else str(size)
         yield _matmul(size, size, size, "matmul on GPUs", label, hardware=True, **more)
     for storage in ("float32", "float16"):
@@ -94,6 +98,8 @@ def _models() -> Iterator[Spec]:
         ("MiniLM 8 x 32 tokens", {"model": "minilm", "batch": 8, "tokens": 32}),
         ("ResNet-18", {"model": "resnet18"}),
         ("GPT-2-mini step", {"model": "gpt2_mini"}),
+        ("ResNet-50", {"model": "resnet50", "hardware": True}),
+        ("GPT-2 prompt 512", {"model": "gpt2_prompt", "tokens": 512, "hardware": True}),
     ):
         yield Spec(label, "model", "models", params)
 

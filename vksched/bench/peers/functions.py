@@ -18,6 +18,13 @@ def softmax(x: Array) -> Array:
     return np.asarray(e)
 
 
+def later_of(tokens: int) -> Array:
+    """Returns what is added to the scores of a text, (tokens, tokens), so that none sees later
+    tokens.
+    """
+    return np.triu(np.full((tokens, tokens), -np.inf, np.float32), 1)
+
+
 def layer_norm(x: Array, scale: Array, shift: Array) -> Array:
     """Over the last axis."""
     centred = x - x.mean(-1, keepdims=True)

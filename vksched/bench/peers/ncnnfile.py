@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .functions import EPSILON, Array
+from .functions import EPSILON, Array, later_of
 
 Line = tuple[str, list[str], list[str], str]
 """Of a layer: its type, the blobs that it reads, those that it makes, and its numbers."""
@@ -67,7 +67,9 @@ class NcnnFile:
     def add(self, a: str, b: str) -> str:
         return self._layer("BinaryOp", [a, b], "0=0")
 
-    def attention(self, q: str, k: str, v: str, batch: int, heads: int) -> str:
+    def attention(
+        self, q: str, k: str, v: str, batch: int, heads: int, causal: bool = False
+    ) -> str:
         each = self.width // heads
 
         def split(x: str) -> str:
@@ -78,7 +80,11 @@ class NcnnFile:
             turned = self._layer("Permute", [shaped], "0=2")  # h and d change places
             return self._layer("Reshape", [turned], f"0={each} 1={self.tokens} 2=-1")
 
-        seen = self._layer("SDPA", [split(q), split(k), split(v)], "5=0 7=0")
+        parts = [split(q), split(k), split(v)]
+        if causal:
+            later = _raw(later_of(self.tokens))
+            parts.append(self._layer("MemoryData", [], f"0={self.tokens} 1={self.tokens}", later))
+        seen = self._layer("SDPA", parts, f"5={int(causal)} 7=0")
         if batch == 1:
             turned = self._layer("Permute", [seen], "0=2")
         else:
@@ -87,6 +93,12 @@ class NcnnFile:
             )
             turned = self._layer("Permute", [shaped], "0=2")
         return self._layer("Reshape", [turned], f"0={self.width} 1=-1")
+
+    def causal_attention(self, q: str, k: str, v: str, batch: int, heads: int) -> str:
+        return self.attention(q, k, v, batch, heads, causal=True)
+
+    def last(self, x: str) -> str:
+        return self._layer("Crop", [x], f"0=0 1={self.tokens - 1} 3={self.width} 4=1")
 
     def mean(self, x: str, batch: int) -> str:
         shaped = self._layer("Reshape", [x], f"0={self.width} 1={self.tokens} 2={batch}")

@@ -2,15 +2,16 @@
 
     minilm(builder)  ->  the builder's calls, in order  ->  an ONNX file, ncnn's layers, ...
 
-Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18 (one image of 224 x 224, its norms
-folded into the convolutions) and a small GPT-2 (one token against a cache of 128).
+Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18 and ResNet-50 (one image of 224 x
+224, their norms folded into the convolutions) and a small GPT-2 (one token against a cache of 128,
+or a prompt of 512).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -59,12 +60,11 @@ class Builder(Protocol[V]):
     def pool(self, x: V) -> V:
         """The mean of each channel, as one row."""
 
-
-class TextBuilder(Builder[V], Protocol[V]):
-    """A builder of networks that read whole texts, as in training."""
-
     def causal_attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
         """Attention of rows that see those of their sequence up to themselves."""
+
+    def last(self, x: V) -> V:
+        """The last row, (1, columns)."""
 
 
 class _Weights:
@@ -107,24 +107,55 @@ def minilm(b: Builder[V], batch: int = 8, tokens: int = 32, layers: int = 6, wid
     return b.mean(x, batch)
 
 
+class _Convolutions(Generic[V]):
+    """The layers of a network of images. A call is a convolution of random filters."""
+
+    def __init__(self, builder: Builder[V]) -> None:
+        self._b, self._w = builder, _Weights()
+
+    def __call__(
+        self, x: V, inward: int, out: int, kernel: int, stride: int, gain: float = 1.0
+    ) -> V:
+        filters = self._w(out, inward, kernel, kernel) * np.float32(gain)
+        return self._b.conv(x, filters, self._w.bias(out), stride, kernel // 2)
+
+    def stem(self, size: int) -> V:
+        """Returns 64 channels of a quarter of the image's side."""
+        image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
+        x = self(self._b.input("image", image), 3, 64, 7, 2)
+        return self._b.max_pool(self._b.relu(x), 3, 2, 1)
+
+    def classes(self, x: V, inward: int) -> V:
+        """Returns a row of 1,000 values."""
+        return self._b.linear(self._b.pool(x), self._w(inward, 1000), self._w.bias(1000))
+
+
 def resnet18(b: Builder[V], size: int = 224) -> V:
     """image (1, 3, size, size) -> (1, 1000)."""
-    w = _Weights()
-    image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
-
-    def layer(x: V, inward: int, out: int, kernel: int, stride: int, gain: float = 1.0) -> V:
-        filters = w(out, inward, kernel, kernel) * np.float32(gain)
-        return b.conv(x, filters, w.bias(out), stride, kernel // 2)
-
-    x = b.max_pool(b.relu(layer(b.input("image", image), 3, 64, 7, 2)), 3, 2, 1)
-    inward = 64
+    layer = _Convolutions(b)
+    x, inward = layer.stem(size), 64
     for out in (64, 128, 256, 512):
         for stride in (1 if out == 64 else 2, 1):
             short = layer(x, inward, out, 1, stride) if stride > 1 else x
             h = b.relu(layer(x, inward, out, 3, stride))
             x = b.relu(b.add(layer(h, out, out, 3, 1, 0.5), short))
             inward = out
-    return b.linear(b.pool(x), w(512, 1000), w.bias(1000))
+    return layer.classes(x, inward)
+
+
+def resnet50(b: Builder[V], size: int = 224) -> V:
+    """image (1, 3, size, size) -> (1, 1000)."""
+    layer = _Convolutions(b)
+    x, inward = layer.stem(size), 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for number in range(blocks):
+            out, stride = 4 * width, 2 if width > 64 and not number else 1
+            short = x if number else layer(x, inward, out, 1, stride)
+            h = b.relu(layer(x, inward, width, 1, 1))
+            h = b.relu(layer(h, width, width, 3, stride))
+            x = b.relu(b.add(layer(h, width, out, 1, 1, 0.5), short))
+            inward = out
+    return layer.classes(x, inward)
 
 
 def gpt2_mini(
@@ -146,7 +177,7 @@ def gpt2_mini(
 
 
 def gpt2_text(
-    b: TextBuilder[V],
+    b: Builder[V],
     batch: int = 4,
     tokens: int = 64,
     layers: int = 6,
@@ -154,6 +185,22 @@ def gpt2_text(
     words: int = 50257,
 ) -> V:
     """ids (batch x tokens) -> (batch x tokens, words): what follows each token, as in training."""
+    x, table = _read_text(b, batch, tokens, layers, width, words)
+    return b.linear(x, table, None)
+
+
+def gpt2_prompt(
+    b: Builder[V], tokens: int = 512, layers: int = 6, width: int = 384, words: int = 50257
+) -> V:
+    """ids (tokens) -> (1, words): what follows a prompt."""
+    x, table = _read_text(b, 1, tokens, layers, width, words)
+    return b.linear(b.last(x), table, None)
+
+
+def _read_text(
+    b: Builder[V], batch: int, tokens: int, layers: int, width: int, words: int
+) -> tuple[V, Array]:
+    """Returns the rows of whole texts, (batch x tokens, width), and the table of words."""
     w = _Weights()
     table = w.table(words, width)
     ids = np.random.default_rng(1).integers(0, words, batch * tokens).astype(np.int32)
@@ -165,20 +212,24 @@ def gpt2_text(
         x = b.add(x, b.linear(seen, w(width, width), w.bias(width)))
         h = b.layer_norm(x, w.scale(width), w.bias(width))
         x = b.add(x, _block(b, w, h, width))
-    return b.linear(x, table, None)
+    return x, table
 
 
 NETWORKS: Mapping[str, Callable[..., Any]] = {
     "minilm": minilm,
     "resnet18": resnet18,
+    "resnet50": resnet50,
     "gpt2_mini": gpt2_mini,
     "gpt2_text": gpt2_text,
+    "gpt2_prompt": gpt2_prompt,
 }
+NO_SIZES = ("model", "phase", "hardware", "precision")
+"""Of the parameters of a case: what does not change what its network computes."""
 
 
 def build(params: Mapping[str, Any], builder: Builder[V]) -> V:
     """Returns the result of the network of that name and of these sizes."""
-    sizes = {key: value for key, value in params.items() if key not in ("model", "phase")}
+    sizes = {key: value for key, value in params.items() if key not in NO_SIZES}
     result: V = NETWORKS[params["model"]](builder, **sizes)
     return result
 
@@ -236,12 +287,15 @@ class Numbers:
 
         scores = split(q) @ np.swapaxes(split(k), -1, -2) * np.float32((width // heads) ** -0.5)
         if causal:
-            scores = scores + np.triu(np.full(scores.shape[-2:], -np.inf, np.float32), 1)
+            scores = scores + functions.later_of(scores.shape[-1])
         seen = functions.softmax(scores) @ split(v)
         return np.asarray(seen.transpose(0, 2, 1, 3).reshape(q.shape))
 
     def causal_attention(self, q: Array, k: Array, v: Array, batch: int, heads: int) -> Array:
         return self.attention(q, k, v, batch, heads, causal=True)
+
+    def last(self, x: Array) -> Array:
+        return x[-1:]
 
     def mean(self, x: Array, batch: int) -> Array:
         return np.asarray(x.reshape(batch, -1, x.shape[1]).mean(1))
@@ -272,4 +326,5 @@ def _computed(params: tuple[tuple[str, Any], ...]) -> tuple[Array, Numbers]:
 
 def computed(params: Mapping[str, Any]) -> tuple[Array, Numbers]:
     """Returns a network's result by numpy, and what it took."""
-    return _computed(tuple(sorted(params.items())))
+    same = {key: value for key, value in params.items() if key == "model" or key not in NO_SIZES}
+    return _computed(tuple(sorted(same.items())))

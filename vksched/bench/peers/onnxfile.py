@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from .functions import EPSILON, Array
+from .functions import EPSILON, Array, later_of
 from .networks import build
 
 OPSET = 17
@@ -19,7 +19,7 @@ class OnnxFile:
     """The builder of an ONNX graph; values are names. kept: inputs that stay between runs."""
 
     def __init__(self, params: Mapping[str, Any]) -> None:
-        self.width = params.get("width", 384)
+        self.width, self._tokens = params.get("width", 384), params.get("tokens", 512)
         self.feeds: dict[str, Array] = {}
         self.kept: dict[str, Array] = {}
         self._nodes: list[Any] = []
@@ -72,16 +72,26 @@ class OnnxFile:
     def add(self, a: str, b: str) -> str:
         return self._node("Add", a, b)
 
-    def attention(self, q: str, k: str, v: str, batch: int, heads: int) -> str:
+    def attention(
+        self, q: str, k: str, v: str, batch: int, heads: int, causal: bool = False
+    ) -> str:
         def split(x: str, *axes: int) -> str:
             shaped = self._node("Reshape", x, self._ints(batch, -1, heads, self.width // heads))
             return self._node("Transpose", shaped, perm=axes)
 
         scores = self._node("MatMul", split(q, 0, 2, 1, 3), split(k, 0, 2, 3, 1))
         scaled = self._node("Mul", scores, self._scalar((self.width // heads) ** -0.5))
+        if causal:
+            scaled = self._node("Add", scaled, self._const(later_of(self._tokens)))
         seen = self._node("MatMul", self._node("Softmax", scaled, axis=-1), split(v, 0, 2, 1, 3))
         turned = self._node("Transpose", seen, perm=(0, 2, 1, 3))
         return self._node("Reshape", turned, self._ints(-1, self.width))
+
+    def causal_attention(self, q: str, k: str, v: str, batch: int, heads: int) -> str:
+        return self.attention(q, k, v, batch, heads, causal=True)
+
+    def last(self, x: str) -> str:
+        return self._node("Gather", x, self._ints(self._tokens - 1), axis=0)
 
     def mean(self, x: str, batch: int) -> str:
         shaped = self._node("Reshape", x, self._ints(batch, -1, self.width))

@@ -24,6 +24,10 @@ NMSE = {"float32": 1e-7, "float16": 1e-6}
 """The largest normalised squared error of a right result, by what holds the operands; that of
 Winograd's method is about 1e-10.
 """
+MOST_COMPARED, EACH = 1 << 36, 16
+"""Multiply-adds of a product that numpy computes as a whole, and of a larger one the rows of which
+one is compared.
+"""
 MODEL, TRAINING = WHOLE = "model", "training"
 """Kinds of cases that are networks. Of a training the result is the mean square of the network's
 result; `phase` is "forward" or "step", which also takes a step of SGD with RATE.
@@ -161,6 +165,27 @@ def text_of(vocabulary: int, length: int) -> Array:
 
 
 # -- results ---------------------------------------------------------------------------------------
+
+
+def compared_rows(spec: Spec) -> Array | None:
+    """Returns the numbers of the rows of the result that are compared; None for all. Of a product
+    that would take numpy long that is one in each `EACH` rows, at another place in each.
+    """
+    large = spec.kind == "matmul" and spec["m"] * spec["k"] * spec["n"] > MOST_COMPARED
+    if not large or spec.get("transpose_a") or spec.get("batch"):
+        return None
+    blocks = np.arange(spec["m"] // EACH)
+    return EACH * blocks + 7 * blocks % EACH
+
+
+def error_of(spec: Spec, arrays: Arrays, got: Array) -> float:
+    """Returns the normalised squared error of a result, of the rows that are compared."""
+    rows = compared_rows(spec)
+    if rows is None:
+        return nmse_of(got, expected_of(spec, arrays))
+    if got.shape != result_shape(spec):
+        return float("inf")
+    return nmse_of(got[rows], expected_of(spec, {**arrays, "x0": arrays["x0"][rows]}))
 
 
 def expected_of(spec: Spec, arrays: Arrays) -> Array:

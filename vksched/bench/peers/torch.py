@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from .specs import EPSILON, MODEL, TRAINING, Array, Arrays, Spec
-from .torch_networks import training
-from .wire import Job, Skip, Timed, repeats
+from .torch_networks import SINGLE, network, training
+from .wire import Job, Timed, repeats
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": torch.sum, "max": torch.amax}
 UNARY: dict[str, Callable[..., Any]] = {
@@ -42,7 +42,7 @@ class TorchPeer:
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
         if spec.kind == MODEL:
-            raise Skip("no model is written for it here")
+            return self._model(spec)
         if spec.kind == TRAINING:
             function, mode = training(spec, self._device), nullcontext
         else:
@@ -67,6 +67,17 @@ class TorchPeer:
         result()
         calls = repeats(Timed(call, result).sample())
         return Timed(lambda: call(calls), result, calls * count, f"{calls} calls")
+
+    def _model(self, spec: Spec) -> Timed:
+        """Inputs from the host and results to it in each run; a cache stays on the device."""
+        run_steps = network(spec, self._device, SINGLE)
+
+        def run() -> Array:
+            with torch.inference_mode():
+                return np.asarray(run_steps().float().cpu().numpy())
+
+        run()
+        return Timed(run, run, 1, "eager")
 
 
 def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:

@@ -1,4 +1,9 @@
-"""Networks in PyTorch, to train them as vksched does: the loss is the mean square of the result."""
+"""Networks in PyTorch: to run them, and to train them as vksched does, where the loss is the mean
+square of the result.
+
+Layers are eager functions. Products, convolutions and attention are in float16 where that is asked
+for, as `torch.autocast` has it, of weights that are held in float16 beforehand.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,18 @@ from torch.nn import functional
 from .networks import build
 from .specs import EPSILON, RATE, Array, Spec
 
+SINGLE, HALF = torch.float32, torch.float16
+
 
 class Steps:
-    """The builder of a list of calls. A value is its position; weights are parameters."""
+    """The builder of a list of calls. A value is its position. Inputs come from the host in each
+    run; weights and caches stay on the device. factors: how weights of products are held.
+    """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, factors: torch.dtype = SINGLE) -> None:
+        self._device, self._factors = device, factors
         self._calls: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
-        self._held: dict[int, tuple[Array, int]] = {}  # the array keeps its id its own
-        self.params: list[torch.Tensor] = []
+        self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}  # arrays keep their ids
 
     def run(self) -> Any:
         """Returns the last value."""
@@ -32,25 +40,30 @@ class Steps:
         self._calls.append((function, operands))
         return len(self._calls) - 1
 
-    def _weight(self, array: Array) -> int:
-        if id(array) not in self._held:
-            made = torch.tensor(array, device=self._device, requires_grad=True)
-            self.params.append(made)
-            self._held[id(array)] = array, self._call(lambda: made)
-        return self._held[id(array)][1]
+    def _weight(self, array: Array, dtype: torch.dtype = SINGLE) -> int:
+        if (id(array), dtype) not in self._held:
+            made = self._parameter(array, dtype)
+            self._held[id(array), dtype] = array, self._call(lambda: made)
+        return self._held[id(array), dtype][1]
+
+    def _factor(self, array: Array) -> int:
+        return self._weight(array, self._factors)
+
+    def _parameter(self, array: Array, dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(array, device=self._device, dtype=dtype)
 
     def input(self, name: str, value: Array) -> int:
-        made = torch.tensor(value, device=self._device)
-        return self._call(lambda: made)
+        held = torch.from_numpy(value)
+        return self._call(lambda: held.to(self._device))
 
     def embed(self, ids: int, table: Array) -> int:
         return self._call(functional.embedding, ids, self._weight(table))
 
     def linear(self, x: int, w: Array, bias: Array | None) -> int:
         if bias is None:
-            return self._call(functional.linear, x, self._weight(w))
+            return self._call(functional.linear, x, self._factor(w))
         return self._call(
-            lambda x, w, b: torch.addmm(b, x, w), x, self._weight(w), self._weight(bias)
+            lambda x, w, b: torch.addmm(b, x, w), x, self._factor(w), self._factor(bias)
         )
 
     def layer_norm(self, x: int, scale: Array, shift: Array) -> int:
@@ -82,14 +95,25 @@ class Steps:
     def causal_attention(self, q: int, k: int, v: int, batch: int, heads: int) -> int:
         return self.attention(q, k, v, batch, heads, causal=True)
 
+    def last(self, x: int) -> int:
+        return self._call(lambda x: x[-1:], x)
+
     def mean(self, x: int, batch: int) -> int:
         return self._call(lambda x: x.reshape(batch, -1, x.shape[1]).mean(1), x)
 
     def grow(self, kept: Array, new: int) -> int:
-        raise ValueError("[bench] expected a network to train, got one with a cache")
+        rows, columns = kept.shape
+        cache = torch.empty((rows + 1, columns), device=self._device, dtype=self._factors)
+        cache[:rows] = torch.from_numpy(kept)
+
+        def grown(new: Any) -> Any:
+            cache[rows:] = new
+            return cache
+
+        return self._call(grown, new)
 
     def conv(self, x: int, w: Array, bias: Array, stride: int, pad: int) -> int:
-        weights = self._weight(w), self._weight(bias)
+        weights = self._factor(w), self._factor(bias)
         return self._call(lambda x, w, b: functional.conv2d(x, w, b, stride, pad), x, *weights)
 
     def max_pool(self, x: int, kernel: int, stride: int, pad: int) -> int:
@@ -99,9 +123,35 @@ class Steps:
         return self._call(lambda x: x.mean((2, 3)), x)
 
 
+class TrainingSteps(Steps):
+    """The same of a network to train. params: its weights. Its inputs are on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.params: list[torch.Tensor] = []
+
+    def _parameter(self, array: Array, dtype: torch.dtype) -> torch.Tensor:
+        self.params.append(super()._parameter(array, dtype).requires_grad_())
+        return self.params[-1]
+
+    def input(self, name: str, value: Array) -> int:
+        made = torch.tensor(value, device=self._device)
+        return self._call(lambda: made)
+
+    def grow(self, kept: Array, new: int) -> int:
+        raise ValueError("[bench] expected a network to train, got one with a cache")
+
+
+def network(spec: Spec, device: torch.device, factors: torch.dtype) -> Callable[[], Any]:
+    """Returns what runs a network, from inputs on the host to its result on the device."""
+    steps = Steps(device, factors)
+    build(spec.params, steps)
+    return steps.run
+
+
 def training(spec: Spec, device: torch.device) -> Callable[[], Any]:
     """Returns what computes the loss once, and takes a step where the phase is one."""
-    steps = Steps(device)
+    steps = TrainingSteps(device)
     build(spec.params, steps)
 
     def forward() -> Any:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .specs import LANGUAGE, Array, Arrays, Spec, arrays_of, expected_of, nmse_of
+from .specs import LANGUAGE, Array, Arrays, Spec, arrays_of, error_of
 
 OWNED = "VKSCHED_BENCH_OWNED"
 """Set for a worker that is to end with the thread that starts it."""
@@ -121,7 +121,7 @@ def serve(open_peer: Callable[[], Peer]) -> None:
                 arrays = arrays_of(spec)
                 job = None
                 job = peer.prepare(spec, arrays)
-                far = nmse_of(job.result(), expected_of(spec, arrays))
+                far = error_of(spec, arrays, job.result())
                 say({"nmse": far, "note": job.note, "bytes": job.memory_bytes})
                 if spec.kind != LANGUAGE:  # whose result is a sample, of up to minutes
                     job.sample()
