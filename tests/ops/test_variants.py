@@ -93,7 +93,7 @@ def test_units_of_smaller_calls_serve_larger_ones() -> None:
         shared_bytes=49152,
         matrices=("float16*float16+float32 16x16x16",),
     )
-    sides = {64: "matrices 16x16x16 64x64", 512: "matrices 16x16x16 128x128", 1024: "tiled 16x8 b8"}
+    sides = {64: "matrices 16x16x16 64x64", 512: "matrices 16x16x16 128x128", 1024: "fours 128x128"}
 
     def square(side: int, limits: Limits = card) -> Call:
         return call_of(side, side, side, limits, FLOAT16)
@@ -105,8 +105,8 @@ def test_units_of_smaller_calls_serve_larger_ones() -> None:
     for side, of, variant, why in (
         (256, (64,), sides[64], SMALLER),
         (4096, (64, 512), sides[512], SMALLER),
-        (4096, (64, 512, 1024), "tiled 16x8 b8", STATIC),
-        (32, (64, 512), "tiled 16x8 b4", STATIC),
+        (4096, (64, 512, 1024), "fours 128x128", STATIC),
+        (32, (64, 512), "fours 32x64", STATIC),
     ):
         choice = choice_of(MATMUL, square(side, choices(*of)))
         assert (choice.variant, choice.why) == (variant, why), (side, of)
