@@ -239,7 +239,7 @@ FORMATS: dict[str, Format] = {
     )
 }
 """By name."""
-
+_NUMBERED = {kind.number: kind for kind in FORMATS.values()}
 
 READ_BYTES = 1 << 18
 """Of what lies apart, read at a time."""
@@ -260,7 +260,7 @@ def format_of(name: object) -> Format:
 
 def numbered(number: int) -> Format | None:
     """Returns the format of a type that ggml has under a number; None where there is none."""
-    return next((kind for kind in FORMATS.values() if kind.number == number), None)
+    return _NUMBERED.get(number)
 
 
 def repack(name: str, blocks: Any, shape: Shape) -> NDArray:

@@ -22,7 +22,7 @@ from ...ops.core import loops
 from ...ops.core.precision import rounds_factors
 from ...ops.core.recipe import Recipe, has_programs
 from ...plan.value import PlanValue, Split
-from ...types import BOOL, WORD_BYTES, NDArray
+from ...types import BOOL, WORD_BYTES, NDArray, TensorType
 from ..states import HostValues
 from .evaluate import Values, named
 from .workers import Workers
@@ -47,32 +47,41 @@ def recipes_of(plan: PlanValue, split: Split, known: Mapping[int, NDArray]) -> d
     by_call: dict[int, Recipe | None] = {}
     for node_id in split.nodes:
         node, call = graph.nodes[node_id], graph.signatures[node_id]
-        if node.declaration.recipe is None or not _lies_as_loops_want(plan, node, known):
-            continue
         if call not in by_call:
-            by_call[call] = node.declaration.recipe(graph.input_types(node), node.type, node.attrs)
+            by_call[call] = _recipe_of(node, graph.input_types(node))
         recipe = by_call[call]
-        if recipe is not None:
+        if recipe is not None and _lies_as_loops_want(plan, node, known):
             found[node_id] = recipe
     return found
 
 
+def _recipe_of(node: Node, types: tuple[TensorType, ...]) -> Recipe | None:
+    """Returns the recipe of all nodes that are the same call; none where numpy rounds factors, or
+    something has no elements.
+    """
+    recipe = node.declaration.recipe
+    if recipe is None or rounds_factors(node.attrs):
+        return None
+    whole = all(t.size for t in (node.type, *types))
+    return recipe(types, node.type, node.attrs) if whole else None
+
+
 def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
     """Whether a result lies in memory of its own, or is written into a state that nothing else
-    reads; and all operands have elements, and lie plainly where they are weights.
+    reads; and all operands lie plainly where they are weights.
     """
     graph = plan.graph
     in_state = node.id in plan.in_place
     if in_state != writes_state(node) or (in_state and node.id not in graph.written_over):
         return False
-    if rounds_factors(node.attrs):
-        return False  # numpy rounds factors
-    if not all(t.size for t in (node.type, *graph.input_types(node))):
-        return False
-    bools = (i for i in node.inputs if graph.nodes[i].type.dtype == BOOL)
-    if any(graph.views.get(i, (i, 0))[1] % WORD_BYTES for i in bools):
-        return False  # on the host a part of bools lies at any byte
-    return all(_lies_plain(known[root]) for i in node.inputs if (root := graph.roots[i]) in known)
+    for i in node.inputs:
+        root = graph.roots[i]
+        if root in known and not _lies_plain(known[root]):
+            return False
+        if i in graph.views and graph.nodes[i].type.dtype == BOOL:
+            if graph.views[i][1] % WORD_BYTES:
+                return False  # on the host a part of bools lies at any byte
+    return True
 
 
 def _lies_plain(array: NDArray) -> bool:
