@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import platformdirs
-from filelock import FileLock, Timeout
 
 from .version import __version__
 
@@ -51,6 +50,8 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         OSError: another one does not give it back.
     """
+    from filelock import FileLock, Timeout  # later starts write nothing
+
     try:
         with FileLock(path, timeout=LOCK_S, poll_interval=0.01):
             yield

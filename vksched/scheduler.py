@@ -9,7 +9,6 @@ from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
-from .engine.configuring import Configuring
 from .engine.devices import DeviceSet
 from .engine.faults import Quarantine
 from .engine.function import Build, Function
@@ -27,7 +26,6 @@ from .importers.base import ImportedModel
 from .machine.spec import Machine
 from .monitor.opening import watch
 from .ops.core.tensor import Tensor
-from .parallel.config.read import read_config
 from .plan.plan import Plan
 from .plan.planner import check_objective
 from .runtime.device import Device
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from .cluster.cluster import Cluster
     from .cluster.joined import Joined
     from .models.run import ModelRun
+    from .parallel.config.value import Config
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -117,7 +116,7 @@ class Scheduler:
         goal = check_objective(objective, policy, "Scheduler")
         mode = mode_of(tune)
         self.policy = policy
-        told = None if config is None else read_config(config)
+        told = None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False
@@ -152,6 +151,8 @@ class Scheduler:
             )
             configuring = None
             if told is not None:
+                from .engine.configuring import Configuring  # as for `_read`
+
                 about = self._preparing.machine, policy, self._opened.with_cpu
                 configuring = Configuring(told, self._states.lie, *about)
             self.graphs = Graphs(self._preparing, configuring)
@@ -344,6 +345,12 @@ class Scheduler:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:
+    from .parallel.config.read import read_config  # without a config nothing of it is imported
+
+    return read_config(config)
 
 
 def _join(cluster: Cluster | str, trace: Trace) -> Joined:

@@ -388,6 +388,6 @@ def test_a_folder_without_locks_keeps_nothing(
     def refused(self: object) -> None:
         raise NotImplementedError("no locks here")
 
-    monkeypatch.setattr(caches.FileLock, "__enter__", refused)
+    monkeypatch.setattr("filelock.FileLock.__enter__", refused)
     assert read(made(tmp_path / "m.gguf"), monkeypatch)[1] == 2
     assert not list(folder.glob("*.step"))

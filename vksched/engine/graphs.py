@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, GraphError, PlanError
 from ..fork import Owner
@@ -23,13 +23,15 @@ from ..plan.documents.kept import KeptPlan
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
 from ..types import NDArray, Progress
-from .configuring import Configuring
 from .generations import Compiled
 from .overflow import OverflowWatch
 from .precision import Precision, apply_precision
 from .preparing import Preparing
 from .request import Observe, Placements, Request, find_observers, find_turns, least_limits
 from .run import Result, Run, make_packer
+
+if TYPE_CHECKING:
+    from .configuring import Configuring
 
 
 @dataclass(eq=False)

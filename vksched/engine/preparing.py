@@ -35,7 +35,6 @@ from ..runtime.device import Device
 from ..runtime.dynamic import DynamicExecutor
 from ..runtime.executor import Executor
 from ..runtime.pace import Paces
-from ..runtime.remote.cluster import ClusterExecutor
 from ..runtime.single import SingleExecutor, is_single
 from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
@@ -258,6 +257,8 @@ class Preparing:
         ):
             executor = SingleExecutor if is_single(plan) else Executor
             return executor(plan, devices, *about)
+        from ..runtime.remote.cluster import ClusterExecutor  # as for schedulers without a cluster
+
         return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
 
     def _tell_plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,9 +27,10 @@ from ..trace import Tape, Trace, find_tape
 from ..types import NDArray, numpy_dtype
 from .generations import Compiled
 from .overflow import OverflowWatch
-from .report.make import report_last
 from .report.runs import GraphRun
-from .report.value import RunReport
+
+if TYPE_CHECKING:
+    from .report.value import RunReport
 
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
@@ -90,6 +91,8 @@ class Run:
         Raises:
             PlanError: there was no run yet.
         """
+        from .report.make import report_last  # what advises is imported when somebody asks
+
         return report_last(self._compiled.history, runs, advice)
 
     def __call__(self, /, *unnamed: Any, **inputs: Any) -> Result:

@@ -1,6 +1,7 @@
 """Plan: where and when everything of a graph runs, and what people ask of it.
 
 The frozen fields are in value.py, whose functions need no more; here are text, picture and checks.
+What tells of a plan is imported when somebody asks, as few programs do.
 Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
 """
 
@@ -8,22 +9,19 @@ from __future__ import annotations
 
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PlanError
-from ..pictures.svg import framed
 from ..schedule import Metrics
-from ..view.timeline import Timeline
 from .bound import Bound, find_bound
 from .check.verify import verify_plan
 from .metrics import plan_metrics
 from .names import NameIndex
 from .query import BufferSizes, buffers, copied_bytes, crossings, fences
-from .tell.about import about_as_dict, describe_node, explain_nodes
-from .tell.draw import draw_plan, save_drawing
-from .tell.explain import explain_plan, plan_as_dict
-from .tell.told import timeline_of
 from .value import CopyIn, PlanValue
+
+if TYPE_CHECKING:
+    from ..view.timeline import Timeline
 
 
 class Plan(PlanValue):
@@ -42,6 +40,8 @@ class Plan(PlanValue):
         Raises:
             PlanError: nothing is called so.
         """
+        from .tell.about import explain_nodes
+        from .tell.explain import explain_plan
 
         return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
 
@@ -51,20 +51,30 @@ class Plan(PlanValue):
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
+        from .tell.draw import save_drawing
+
         save_drawing(self, path)
 
     def timeline(self) -> Timeline:
         """Returns what it expects of one run, over time; `save` writes a page or a picture."""
+        from .tell.told import timeline_of
+
         return timeline_of(self)
 
     def _repr_svg_(self) -> str:
+        from .tell.draw import draw_plan
+
         return draw_plan(self)
 
     def _repr_html_(self) -> str:
-        return framed(draw_plan(self), "explain()", self.explain())
+        from ..pictures.svg import framed
+
+        return framed(self._repr_svg_(), "explain()", self.explain())
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as plain data."""
+        from .tell.explain import plan_as_dict
+
         return plan_as_dict(self)
 
     def node_as_dict(self, key: str | int) -> dict[str, Any]:
@@ -73,6 +83,8 @@ class Plan(PlanValue):
         Raises:
             PlanError: nothing or more than one node is called so.
         """
+        from .tell.about import about_as_dict, describe_node
+
         return about_as_dict(describe_node(self, self._one(key)))
 
     # -- queries -----------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from ..errors import PlanError
 from .auto import best_of_all
-from .gantt import save_gantt
 from .improve.steps import default_budget
 from .memory import respecting_memory
 from .objectives import Objective, least_of, metrics_of
@@ -48,6 +47,8 @@ class Schedule(ScheduleValue):
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
+        from .gantt import save_gantt  # what draws is imported when somebody asks
+
         save_gantt(self, path)
 
 

@@ -15,9 +15,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from filelock import BaseFileLock, FileLock
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 SUFFIX = ".trying"
 PROBE_S = 0.1
@@ -110,6 +111,8 @@ def _lock_path(note: Path) -> Path:
 
 
 def _lock_of(note: Path) -> BaseFileLock:
+    from filelock import FileLock  # later starts try nothing
+
     # Any thread may close an attempt, not only the one that began it.
     return FileLock(_lock_path(note), timeout=PROBE_S, poll_interval=0.01, thread_local=False)
 
