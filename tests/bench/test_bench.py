@@ -43,6 +43,7 @@ SMALL_MODELS = [
         "decoder": {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50},
         "blocks": {"model": "resnet50", "size": 32},
         "prompt": {"model": "gpt2_prompt", "tokens": 8, "layers": 1, "width": 24, "words": 50},
+        "small image": {"model": "mobilenet", "size": 32},
     }.items()
 ]
 CHAINS = [Spec(f"{n} ops", "chain", "overhead", {"count": 8, "ops": n}) for n in (10, 200)]

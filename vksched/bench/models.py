@@ -17,6 +17,7 @@ import numpy as np
 from ..importers import load_onnx
 from ..ops import (
     attention,
+    clip,
     conv,
     gather,
     gelu,
@@ -77,6 +78,9 @@ class Math:
     def relu(self, x: Tensor) -> Tensor:
         return relu(x)
 
+    def relu6(self, x: Tensor) -> Tensor:
+        return clip(x, 0.0, 6.0)
+
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         return a + b
 
@@ -106,8 +110,11 @@ class Math:
         self.updates[cache] = scatter_nd(cache, self._at, new)
         return self.updates[cache]
 
-    def conv(self, x: Tensor, w: NDArray, bias: NDArray, stride: int, pad: int) -> Tensor:
-        return conv(x, self._weight(w), self._weight(bias), stride=stride, padding=pad)
+    def conv(
+        self, x: Tensor, w: NDArray, bias: NDArray, stride: int, pad: int, groups: int = 1
+    ) -> Tensor:
+        weights = self._weight(w), self._weight(bias)
+        return conv(x, *weights, stride=stride, padding=pad, groups=groups)
 
     def max_pool(self, x: Tensor, kernel: int, stride: int, pad: int) -> Tensor:
         return max_pool(x, kernel, stride=stride, padding=pad)

@@ -97,6 +97,7 @@ def _models() -> Iterator[Spec]:
     for label, params in (
         ("MiniLM 8 x 32 tokens", {"model": "minilm", "batch": 8, "tokens": 32}),
         ("ResNet-18", {"model": "resnet18"}),
+        ("MobileNet-V2", {"model": "mobilenet"}),
         ("GPT-2-mini step", {"model": "gpt2_mini"}),
         ("ResNet-50", {"model": "resnet50", "hardware": True}),
         ("GPT-2 prompt 512", {"model": "gpt2_prompt", "tokens": 512, "hardware": True}),

@@ -64,6 +64,9 @@ class NcnnFile:
     def relu(self, x: str) -> str:
         return self._layer("ReLU", [x], "")
 
+    def relu6(self, x: str) -> str:
+        return self._layer("Clip", [x], "0=0 1=6")
+
     def add(self, a: str, b: str) -> str:
         return self._layer("BinaryOp", [a, b], "0=0")
 
@@ -109,9 +112,12 @@ class NcnnFile:
         data = self._layer("MemoryData", [], f"0={columns} 1={rows}", _raw(kept))
         return self._layer("Concat", [data, new], "0=0")
 
-    def conv(self, x: str, w: Array, bias: Array, stride: int, pad: int) -> str:
+    def conv(self, x: str, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> str:
         params = f"0={w.shape[0]} 1={w.shape[2]} 3={stride} 4={pad} 5=1 6={w.size}"
-        return self._layer("Convolution", [x], params, _tagged(w) + _raw(bias))
+        parts = _tagged(w) + _raw(bias)
+        if groups == 1:
+            return self._layer("Convolution", [x], params, parts)
+        return self._layer("ConvolutionDepthWise", [x], f"{params} 7={groups}", parts)
 
     def max_pool(self, x: str, kernel: int, stride: int, pad: int) -> str:
         return self._layer("Pooling", [x], f"0=0 1={kernel} 2={stride} 3={pad} 5=1")

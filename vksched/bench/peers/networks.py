@@ -2,9 +2,9 @@
 
     minilm(builder)  ->  the builder's calls, in order  ->  an ONNX file, ncnn's layers, ...
 
-Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18 and ResNet-50 (one image of 224 x
-224, their norms folded into the convolutions) and a small GPT-2 (one token against a cache of 128,
-or a prompt of 512).
+Sizes are those of MiniLM-L6 (8 texts of 32 tokens), ResNet-18, ResNet-50 and MobileNet-V2 (one
+image of 224 x 224, their norms folded into the convolutions) and a small GPT-2 (one token against a
+cache of 128, or a prompt of 512).
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Builder(Protocol[V]):
 
     def relu(self, x: V) -> V: ...
 
+    def relu6(self, x: V) -> V:
+        """Each value between 0 and 6."""
+
     def add(self, a: V, b: V) -> V: ...
 
     def attention(self, q: V, k: V, v: V, batch: int, heads: int) -> V:
@@ -53,7 +56,7 @@ class Builder(Protocol[V]):
     def grow(self, kept: Array, new: V) -> V:
         """kept, which stays with the runtime between runs, and a new row behind it."""
 
-    def conv(self, x: V, w: Array, bias: Array, stride: int, pad: int) -> V: ...
+    def conv(self, x: V, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> V: ...
 
     def max_pool(self, x: V, kernel: int, stride: int, pad: int) -> V: ...
 
@@ -114,15 +117,26 @@ class _Convolutions(Generic[V]):
         self._b, self._w = builder, _Weights()
 
     def __call__(
-        self, x: V, inward: int, out: int, kernel: int, stride: int, gain: float = 1.0
+        self,
+        x: V,
+        inward: int,
+        out: int,
+        kernel: int,
+        stride: int,
+        gain: float = 1.0,
+        groups: int = 1,
     ) -> V:
-        filters = self._w(out, inward, kernel, kernel) * np.float32(gain)
-        return self._b.conv(x, filters, self._w.bias(out), stride, kernel // 2)
+        filters = self._w(out, inward // groups, kernel, kernel) * np.float32(gain)
+        return self._b.conv(x, filters, self._w.bias(out), stride, kernel // 2, groups)
+
+    def image(self, size: int) -> V:
+        """Returns a random image, (1, 3, size, size)."""
+        image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
+        return self._b.input("image", image)
 
     def stem(self, size: int) -> V:
         """Returns 64 channels of a quarter of the image's side."""
-        image = np.random.default_rng(1).random((1, 3, size, size), dtype=np.float32)
-        x = self(self._b.input("image", image), 3, 64, 7, 2)
+        x = self(self.image(size), 3, 64, 7, 2)
         return self._b.max_pool(self._b.relu(x), 3, 2, 1)
 
     def classes(self, x: V, inward: int) -> V:
@@ -156,6 +170,23 @@ def resnet50(b: Builder[V], size: int = 224) -> V:
             x = b.relu(b.add(layer(h, width, out, 1, 1, 0.5), short))
             inward = out
     return layer.classes(x, inward)
+
+
+def mobilenet(b: Builder[V], size: int = 224) -> V:
+    """image (1, 3, size, size) -> (1, 1000)."""
+    layer = _Convolutions(b)
+    x, inward = b.relu6(layer(layer.image(size), 3, 32, 3, 2)), 32
+    for wider, out, count, first in (
+        *((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)),
+        *((6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)),
+    ):
+        for stride in (first, *[1] * (count - 1)):
+            width, kept = wider * inward, stride == 1 and inward == out
+            h = b.relu6(layer(x, inward, width, 1, 1)) if wider > 1 else x
+            h = b.relu6(layer(h, width, width, 3, stride, groups=width))
+            h = layer(h, width, out, 1, 1, 0.5 if kept else 1.0)
+            x, inward = b.add(x, h) if kept else h, out
+    return layer.classes(b.relu6(layer(x, inward, 1280, 1, 1)), 1280)
 
 
 def gpt2_mini(
@@ -219,6 +250,7 @@ NETWORKS: Mapping[str, Callable[..., Any]] = {
     "minilm": minilm,
     "resnet18": resnet18,
     "resnet50": resnet50,
+    "mobilenet": mobilenet,
     "gpt2_mini": gpt2_mini,
     "gpt2_text": gpt2_text,
     "gpt2_prompt": gpt2_prompt,
@@ -273,6 +305,9 @@ class Numbers:
     def relu(self, x: Array) -> Array:
         return np.asarray(np.maximum(x, np.float32(0)))
 
+    def relu6(self, x: Array) -> Array:
+        return np.asarray(np.clip(x, np.float32(0), np.float32(6)))
+
     def add(self, a: Array, b: Array) -> Array:
         return np.asarray(a + b)
 
@@ -304,9 +339,11 @@ class Numbers:
         self._hold(kept)
         return np.concatenate([kept, new])
 
-    def conv(self, x: Array, w: Array, bias: Array, stride: int, pad: int) -> Array:
+    def conv(
+        self, x: Array, w: Array, bias: Array, stride: int, pad: int, groups: int = 1
+    ) -> Array:
         self._hold(w)
-        y = functions.conv(x, w, stride, pad)
+        y = functions.conv(x, w, stride, pad, groups)
         self.flops += 2.0 * y.size * w[0].size
         return np.asarray(y + bias[None, :, None, None])
 

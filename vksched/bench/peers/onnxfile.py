@@ -69,6 +69,9 @@ class OnnxFile:
     def relu(self, x: str) -> str:
         return self._node("Relu", x)
 
+    def relu6(self, x: str) -> str:
+        return self._node("Clip", x, self._scalar(0.0), self._scalar(6.0))
+
     def add(self, a: str, b: str) -> str:
         return self._node("Add", a, b)
 
@@ -102,9 +105,9 @@ class OnnxFile:
         self.kept[name] = kept
         return self._node("Concat", name, new, axis=0)
 
-    def conv(self, x: str, w: Array, bias: Array, stride: int, pad: int) -> str:
+    def conv(self, x: str, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> str:
         sizes = {"strides": [stride] * 2, "pads": [pad] * 4, "kernel_shape": list(w.shape[2:])}
-        return self._node("Conv", x, self._const(w), self._const(bias), **sizes)
+        return self._node("Conv", x, self._const(w), self._const(bias), group=groups, **sizes)
 
     def max_pool(self, x: str, kernel: int, stride: int, pad: int) -> str:
         sizes = {"strides": [stride] * 2, "pads": [pad] * 4, "kernel_shape": [kernel] * 2}

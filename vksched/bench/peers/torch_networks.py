@@ -78,6 +78,9 @@ class Steps:
     def relu(self, x: int) -> int:
         return self._call(torch.relu, x)
 
+    def relu6(self, x: int) -> int:
+        return self._call(functional.relu6, x)
+
     def add(self, a: int, b: int) -> int:
         return self._call(torch.add, a, b)
 
@@ -112,9 +115,11 @@ class Steps:
 
         return self._call(grown, new)
 
-    def conv(self, x: int, w: Array, bias: Array, stride: int, pad: int) -> int:
+    def conv(self, x: int, w: Array, bias: Array, stride: int, pad: int, groups: int = 1) -> int:
         weights = self._factor(w), self._factor(bias)
-        return self._call(lambda x, w, b: functional.conv2d(x, w, b, stride, pad), x, *weights)
+        return self._call(
+            lambda x, w, b: functional.conv2d(x, w, b, stride, pad, 1, groups), x, *weights
+        )
 
     def max_pool(self, x: int, kernel: int, stride: int, pad: int) -> int:
         return self._call(lambda x: functional.max_pool2d(x, kernel, stride, pad), x)
