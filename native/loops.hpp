@@ -1,6 +1,7 @@
 // What the files of the CPU backend's loops share: operands as numpy hands them over.
 //
 //   loops.cpp           the module; functions of one value and norms
+//   loops_attention.cpp attention of few queries to few keys
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
 //   loops_chain.cpp     elementwise steps in one pass, by steps.hpp
 //   loops_conv.cpp      convolutions and pools, by conv_ways.hpp
@@ -133,6 +134,7 @@ struct Loop {
     virtual void run(const Operands& given, size_t piece) const = 0;
 };
 
+std::unique_ptr<Loop> attention_loop(const Told& told);
 std::unique_ptr<Loop> chain_loop(const Told& told);
 std::unique_ptr<Loop> concat_loop(const Told& told);
 std::unique_ptr<Loop> conv_loop(const Told& told);

@@ -489,6 +489,7 @@ const std::map<std::string, Kind> kinds{
 using Maker = std::unique_ptr<Loop> (*)(const Told&);
 
 const std::map<std::string, Maker> makers{
+    {"attention", attention_loop},
     {"chain", chain_loop}, {"concat", concat_loop}, {"conv", conv_loop}, {"copy", copy_loop},
     {"conv_transpose", transpose_loop}, {"gather", gather_loop}, {"pool", pool_loop},
     {"recurrent", recurrent_loop}, {"reduce", reduce_loop},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from vksched.cases.runner import check
 from vksched.cases.table import CASES
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.host import SHARES
 from vksched.ops.core.op import all_ops
 from vksched.ops.core.recipe import Loop, Recipe, has_programs
 from vksched.types import NDArray
@@ -70,7 +72,7 @@ def test_recipes_equal_the_references(op: str, wide: bool) -> None:
 def test_what_matters_has_a_recipe() -> None:
     ops = {case.op for case, _ in RECIPES}
     assert ops >= {"add", "mul", "silu", "relu", "layer_norm", "rms_norm", "chain", "write_rows"}
-    assert ops >= {"linear_packed", "rotary_embedding", "cached_attention"}
+    assert ops >= {"linear_packed", "rotary_embedding", "attention", "cached_attention", "cast"}
     assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
     assert ops >= {"floor", "ceil", "trunc", "round"}
     assert ops >= {"recurrent"} or not loops.recurrent_functions()
@@ -96,6 +98,27 @@ def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
     for helper in helpers:
         helper.join()
     assert tried
+
+
+@pytest.mark.skipif(SHARES == 1, reason="there is one core")
+def test_pieces_of_attention_are_heads() -> None:
+    """Also those of which a value that is not finite has no weight."""
+    plain = next(c for c in CASES if c.op == "attention" and c.name == "causal")
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 8, 64, 32), np.float32) for _ in range(3))
+    v[1, 3, 63] = np.inf  # that the last query sees alone
+    case = replace(plain, inputs=(q, k, v))
+    recipe = recipe_of(case)
+    assert recipe is not None and recipe.loops[0].pieces > 1
+    helpers: list[threading.Thread] = []
+
+    def begin(program: Any) -> None:
+        helpers.append(threading.Thread(target=program.help))
+        helpers[-1].start()
+
+    made = run(case, recipe, begin=begin)
+    helpers[0].join()
+    check(case, made, case.expected(), "in pieces")
 
 
 def test_a_run_that_nobody_helps_ends() -> None:

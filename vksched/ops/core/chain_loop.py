@@ -18,6 +18,11 @@ AXES = 4
 """Of a loop, behind those that may be merged."""
 PIECE = 1 << 15
 """Values that the steps of one piece make together, some 10 us."""
+LONG_STEPS = frozenset(
+    ("erf", "gelu", "gelu_tanh", "gelu_slope", "gelu_tanh_slope", "log", "sigmoid", "silu", "tanh")
+)
+LONG = 4
+"""One of these takes as long as so many others, or longer."""
 SHORT_LINE, MANY_LINES = 16, 1 << 12
 """Numpy is as fast where there are many lines of fewer values."""
 
@@ -74,6 +79,6 @@ def chain_recipe(
     told, reals = tell_steps(len(inputs), constants, steps)
     lie = chain.from_iterable(pad(s, AXES) for s in strides[:-1])
     numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *told)
-    work = size * len(steps)
+    work = size * sum(LONG if name in LONG_STEPS else 1 for name, *_ in steps)
     pieces = max(1, min(work // PIECE, 2 * SHARES))
     return Recipe((Loop("chain", tuple(range(len(inputs))), size, numbers, reals, pieces, work),))

@@ -19,6 +19,7 @@ from ..moves.layout import reshape, transpose
 from ..rows.softmax import as_mask
 from .attention_host import HOST, attention_reference
 from .attention_kernels import KERNEL, UNBOUNDED, by_heads
+from .attention_recipe import attention_recipe
 
 # -- types and values --------------------------------------------------------------------------
 
@@ -76,6 +77,7 @@ register(
         work=_work,
         factors=(0, 1, 2),
         host=HOST,
+        recipe=attention_recipe,
     )
 )
 

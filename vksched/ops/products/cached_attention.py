@@ -28,6 +28,7 @@ from ..core.recipe import Loop, Recipe
 from .attention import infer_attention
 from .attention_host import REFERENCE_SCORES, attend, hidden_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys
+from .attention_recipe import head_steps
 from .q8_rows import check_words, values_of
 
 NAME = "cached_attention"
@@ -206,9 +207,9 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
     low, high = seen_keys(attrs)
     turned = attrs.as_ints("by_length")
     *given, result = (
-        _steps(t.shape, turn) for t, turn in zip((q, k, v, output), turned, strict=True)
+        head_steps(t.shape, turn) for t, turn in zip((q, k, v, output), turned, strict=True)
     )
-    fresh = [_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
+    fresh = [head_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
     numbers = (
         *(batches, heads, shared, queries, depth, output.shape[-1], keys),
         *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
@@ -226,13 +227,6 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         2 * batches * heads * queries * keys * depth // 2,
     )
     return Recipe((loop,))
-
-
-def _steps(shape: tuple[int, ...], turn: int) -> tuple[int, int, int]:
-    """Returns how far batches, heads and rows are from one another."""
-    inner = shape[2] * shape[3]
-    ways = (shape[3], inner) if turn else (inner, shape[3])
-    return shape[1] * inner, *ways
 
 
 register(
