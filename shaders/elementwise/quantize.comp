@@ -8,6 +8,9 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "float_math.glsl"
+#ifndef SUMS
+#include "quotient.glsl"
+#endif
 
 #ifdef SUMS
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
@@ -41,7 +44,7 @@ int code_of(uint i) {
     const float value = float(x[x_offset + i] + own) * factor;
 #else
     const int shift = own;
-    const float value = x[x_offset + i] / factor;
+    const float value = rounded_quotient(x[x_offset + i], factor);
 #endif
     if (is_nan(value)) return low;
     return int(clamp(roundEven(value), float(low - shift), float(high - shift))) + shift;

@@ -8,6 +8,7 @@ layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "float_math.glsl"
 #include "half.glsl"
+#include "quotient.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
@@ -24,36 +25,6 @@ float largest_of(uint first, uint count) {
     uint largest = 0u;
     for (uint i = 0u; i < count; ++i) largest = max(largest, floatBitsToUint(x[first + i]) & 0x7fffffffu);
     return uintBitsToFloat(largest);
-}
-
-// x / 127, rounded to nearest: llvmpipe multiplies by 1 / 127 (Mesa 22.3), which gives other codes at times.
-float over_127(float x) {
-    const uint bits = floatBitsToUint(x);
-    const uint exponent = bits >> 23;
-    if (exponent < 16u || exponent == 255u) return x / 127.0;
-    const uint whole = (bits & 0x007fffffu | 0x00800000u) << 7;
-    const uint quotient = whole / 127u; // of 24 or 25 bits
-    const uint rest = whole - quotient * 127u;
-    if (quotient < 0x01000000u) return uintBitsToFloat((exponent - 8u << 23) + quotient + uint(rest > 63u));
-    const uint half_up = quotient & 1u & (quotient >> 1 | uint(rest > 0u));
-    return uintBitsToFloat((exponent - 7u << 23) + (quotient >> 1) + half_up);
-}
-
-// 1 / x of x > 0, rounded to nearest: a division may be off by 2.5 units in the last place, which gives other codes at times.
-float inverse(float x) {
-    const float near = 1.0 / x;
-    const uint exponent = floatBitsToUint(x) >> 23;
-    if (exponent < 2u || exponent > 250u) return near; // near a denormal, or none
-    const uint mantissa = floatBitsToUint(x) & 0x007fffffu | 0x00800000u;
-    // 2^47 = mantissa * quotient + rest, of which the lower words do, as the rest is small
-    uint quotient = floatBitsToUint(near) - (252u - exponent << 23);
-    int rest = int(0u - mantissa * quotient);
-    for (uint i = 0u; i < 4u; ++i) {
-        const int step = rest < 0 ? -1 : int(uint(rest) >= mantissa);
-        quotient += uint(step);
-        rest -= step * int(mantissa);
-    }
-    return uintBitsToFloat((252u - exponent << 23) + quotient + uint(2u * uint(rest) > mantissa));
 }
 
 // Half away from zero. What is not finite has a scale that says so.
@@ -76,8 +47,8 @@ void main() {
             const uint column = tile * 64u + run * 32u;
             const uint count = min(32u, columns - min(column, columns));
             const uint first = x_offset + row * columns + column;
-            const float scale = over_127(largest_of(first, count));
-            const float by = scale == 0.0 ? 0.0 : inverse(scale);
+            const float scale = rounded_quotient(largest_of(first, count), 127.0);
+            const float by = scale == 0.0 ? 0.0 : rounded_quotient(1.0, scale);
             scales |= float_to_half(scale) << 16u * run;
             for (uint start = 0u; start < count; start += 4u) {
                 uint codes = 0u;

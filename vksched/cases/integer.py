@@ -96,6 +96,9 @@ def _requantize(
 _ENDS = i32(0), i32(-128)
 """The zero points farthest from the largest codes."""
 _HALVES = np.arange(-40, 41, dtype=np.float32).reshape(9, 9) / 2
+_BETWEEN = np.arange(-126, 130, dtype=np.float32).reshape(32, 8) - np.float32(0.5)
+_ODD = f32(0.0123, 0.037, 0.31, 7.7, 1 / 3, 127, 1e-9, 3e20)
+"""Scales whose quotients lie between two codes, or next to there: a last place decides."""
 CASES: list[Case] = [
     *(
         Case("pack_codes", (codes(*shape, signed=s),), {"signed": s}, f"signed {s}", exact=True)
@@ -146,6 +149,7 @@ CASES: list[Case] = [
     convolution((0, 3, 4, 5), (2, 3, 3, 3), "nothing"),
     *(_quantize(floats(*s), f32(0.5), i32(7), "") for s in ((), (1,), (MANY,), (71, 73), (0,))),
     _quantize(_HALVES, f32(1), i32(0), "ties", low=-128),
+    _quantize(_BETWEEN * _ODD, _ODD, ints(8), "between two codes", 1, low=-128),
     _quantize(_HALVES, np.exp2(ints(9, low=-3, high=3)).astype(np.float32), ints(9), "each", 1),
     _quantize(floats(3, 5, 4), f32(0.25), ints(5), "zeros", 1),
     _quantize(f32(np.nan, np.inf, -np.inf, 3e38, -0.0), f32(1), i32(9), "special"),
