@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vksched.bench.facts import Fact
-from vksched.bench.peers.specs import work_of
+from vksched.bench.peers.specs import COPY, work_of
 from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
 from vksched.bench.rounds import OURS, Figure, Result
 from vksched.units import format_bytes
@@ -46,7 +46,7 @@ INTRODUCTION = [
     "median of the rounds' own ratios.",
     "- **Share** is the share of the device's own ceiling in the same run: a loop of multiply-adds "
     "for arithmetic, or a copy for bytes, whichever bounds the call. A call that dispatches bound "
-    "has no share.",
+    "has no share, nor has arithmetic in float16.",
     "- Every result was first compared with numpy's.",
     "",
 ]
@@ -176,7 +176,7 @@ def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
             continue
         flops, moved, share = rates(result.spec, ours.seconds, device.ceiling)
         bound = bound_of(device, result)
-        of_ceiling = "" if bound == DISPATCH else f"{100 * share:.0f} %"
+        of_ceiling = "" if share is None or bound == DISPATCH else f"{100 * share:.0f} %"
         lines.append(
             f"| {result.spec.name} | {_time(ours.seconds)} | {100 * ours.spread:.0f} % | "
             f"{flops:.3g} | {moved:.3g} | {of_ceiling} | {bound} |{ratios}"
@@ -189,6 +189,8 @@ def bound_of(device: DeviceReport, result: Result) -> str:
     work = work_of(result.spec)
     seconds = result.ours.seconds if result.ours else None
     ideal = device.ceiling.share(*work, 1.0)
+    if result.spec.kind == COPY:
+        return "bus"
     if result.spec.kind == "chain" or (seconds and seconds < DISPATCH_S and ideal < seconds / 4):
         return DISPATCH
     return device.ceiling.bound(*work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,16 @@ from vksched.bench.ours import Ours
 from vksched.bench.overhead import overhead_facts
 from vksched.bench.peers.ncnnfile import NcnnFile
 from vksched.bench.peers.networks import build
-from vksched.bench.peers.specs import Spec, arrays_of, error_of, work_of
+from vksched.bench.peers.specs import (
+    Spec,
+    arrays_of,
+    error_of,
+    in_precision,
+    most_error,
+    work_of,
+)
 from vksched.bench.process import PeerProcess
-from vksched.bench.report import DeviceReport, Report, means, rates
+from vksched.bench.report import DeviceReport, Report, find_devices, means, rates, run_suite
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
 from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
@@ -409,6 +417,66 @@ def test_a_run_that_was_stopped_goes_on(
     again = page.Run(tmp_path / "work", [], [], True)
     again.suite("ops", "cpu", ["a"])
     assert asked[-1] == ["a"]
+
+
+def test_cases_have_a_precision_where_it_changes_something() -> None:
+    names = [spec.name for spec in specs_of("ops", precision="mixed")]
+    assert "matmul 64 in mixed" in names and "attention 12 x 512 x 64 in mixed" in names
+    assert not any(word in name for name in names for word in ("softmax", "16 in mixed", "add"))
+    found = {spec["precision"] for spec in specs_of("models", precision="float16")}
+    assert found == {"float16"}
+    assert "got 'int8'" in call("--list", "--precision", "int8").output
+    refused = call("--list", "--suite", "overhead", "--precision", "mixed")
+    assert refused.exit_code == 2 and "needs --suite ops, models or llm" in refused.output
+
+
+@pytest.mark.parametrize("word", ["mixed", "float16"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
+    ours = Ours(device)
+    try:
+        for spec in (SPEC, SMALL_MODELS[2]):
+            made = in_precision(spec, word)
+            assert made is not None
+            (found,) = measure_case(device, made, [ours], 1e-3, rounds=1).figures
+            assert found.nmse is not None, found.reason
+            if device == "cpu":  # numpy rounds what it may
+                assert found.nmse > 1e-9
+    finally:
+        ours.close()
+    peer = PeerProcess("numpy", {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    try:
+        assert f"not in {word}" in peer.prepare(made)["skip"]
+    finally:
+        peer.close()
+
+
+@pytest.mark.parametrize("word", ["mixed", "float16"])
+def test_torch_rounds_to_float16(word: str) -> None:
+    pytest.importorskip("torch")
+    from vksched.bench.peers.torch import open_peer
+
+    peer = open_peer({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
+    for spec in (SPEC, *SMALL_MODELS):
+        made = in_precision(spec, word)
+        assert made is not None
+        arrays = arrays_of(made)
+        far = error_of(made, arrays, peer.prepare(made, arrays).result())
+        assert 1e-9 < far < most_error(made)
+
+
+def test_hardware_alone_is_tuned_first(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def opened(device: str, tune: Any) -> Ours:
+        given.append(tune)
+        return Ours(device)
+
+    monkeypatch.setattr("vksched.bench.report.Ours", opened)
+    (info,) = find_devices(["cpu"])
+    for type_, tune_s in (("cpu", 60.0), ("discrete", 60.0), ("discrete", 0.0)):
+        run_suite("ops", [], [replace(info, type=type_)], [], [], 0.01, tune_s=tune_s)
+    assert given == ["auto", 60.0, "auto"]
 
 
 def test_a_case_for_hardware_is_left_out_on_software() -> None:

@@ -37,7 +37,7 @@ from ..types import NDArray
 from .facts import Fact
 from .peers.functions import EPSILON
 from .peers.networks import build
-from .peers.specs import Spec, joined
+from .peers.specs import SINGLE, Spec, joined
 from .process import PeerFailed, PeerProcess
 
 ROUNDS = 5
@@ -157,7 +157,10 @@ class NetworkRun:
     def __init__(self, sched: Scheduler, spec: Spec) -> None:
         math = Math()
         start = time.perf_counter()
-        self.compiled = sched.compile(build(spec.params, math), updates=math.updates)
+        word = spec.get("precision", SINGLE)
+        self.compiled = sched.compile(
+            build(spec.params, math), updates=math.updates, precision=word
+        )
         self.feeds = math.feeds
         self.result()
         self.first_s = time.perf_counter() - start

@@ -39,13 +39,15 @@ from ..ops.core.precision import SINGLE
 from ..ops.core.tensor import Tensor, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
+from .bus import BusCopy
 from .models import FileRun, NetworkRun
-from .peers.specs import EPSILON, FILE, LANGUAGE, Array, Arrays, Spec, arrays_of
+from .peers.specs import COPY, EPSILON, FILE, LANGUAGE, Array, Arrays, Spec, arrays_of
 from .peers.wire import repeats, sample_for
 
 if TYPE_CHECKING:
     from .language.reading import LanguageRun, Model
 
+Tune = str | float
 MOST_BYTES = 1 << 28
 """What the operands of all calls of a submission may take."""
 
@@ -100,7 +102,8 @@ class _Pair:
             self.held += data.values()
             timed.append(_first_word(build(spec, {**shared, **data})))
             beside.append(_first_word(data["x0"]))
-        self.timed, self.beside = sched.compile(timed), sched.compile(beside)
+        self.timed = sched.compile(timed, precision=spec.get("precision", SINGLE))
+        self.beside = sched.compile(beside)
         self.calls = calls
         self._ops = int(spec.get("ops", 1))
         self._sched = sched
@@ -132,19 +135,25 @@ def _others(devices: Collection[str]) -> str:
 
 
 class Ours:
-    """vksched on one device; see `rounds.Runner`."""
+    """vksched on one device; see `rounds.Runner`. tune: of its schedulers."""
 
     name = "vksched"
     version = ""
 
-    def __init__(self, device: str) -> None:
-        self._sched = Scheduler([device], on_fault="raise")
+    def __init__(self, device: str, tune: Tune = "auto") -> None:
+        self._tune: Tune = tune
+        self._sched = Scheduler([device], on_fault="raise", tune=tune)
         # Ops one by one are measured as such: no pass makes one op of them.
-        self._plain = Scheduler([device], on_fault="raise", optimize=False)
+        self._plain = Scheduler([device], on_fault="raise", optimize=False, tune=tune)
         self.device = self._sched.devices[0]
         self._device = self.device.name
-        self._wholes = {"model": self._model, LANGUAGE: self._reading, FILE: self._file}
-        self._pair: _Pair | NetworkRun | FileRun | LanguageRun | None = None
+        self._wholes = {
+            "model": self._model,
+            LANGUAGE: self._reading,
+            FILE: self._file,
+            COPY: self._copy,
+        }
+        self._pair: _Pair | NetworkRun | FileRun | LanguageRun | BusCopy | None = None
         self._language: Model | None = None
 
     def prepare(self, spec: Spec) -> dict[str, Any]:
@@ -182,13 +191,18 @@ class Ours:
         self._pair = run = FileRun(self._sched, spec["file"], arrays_of(spec))
         return {"result": run.result(), "note": _others(run.devices - {self._device})}
 
+    def _copy(self, spec: Spec) -> dict[str, Any]:
+        self._pair = run = BusCopy(self.device, arrays_of(spec)["x0"], spec["direction"])
+        return {"result": run.result(), "note": "the device's own copy, of mapped memory"}
+
     def _reading(self, spec: Spec) -> dict[str, Any]:
         from .language.reading import LanguageRun, Model
 
         precision = spec.get("precision", SINGLE)
 
         def opened() -> Model:
-            return Model(self._device, spec["file"], spec["context"], spec["kv"], precision)
+            where = self._device, spec["file"], spec["context"], spec["kv"]
+            return Model(*where, precision, self._tune)
 
         if self._language is None or self._language.what != (spec["file"], precision):
             self._forget_language()
@@ -206,7 +220,7 @@ class Ours:
             for n, a in arrays.items()
         }
         sched = self._for(spec)
-        run = sched.compile(build(spec, values))
+        run = sched.compile(build(spec, values), precision=spec.get("precision", SINGLE))
         got = np.array(run())
         split_names = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
         run.close()

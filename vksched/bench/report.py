@@ -15,9 +15,9 @@ from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
 from .language.starts import start_facts
 from .models import model_facts
-from .ours import Ours
+from .ours import Ours, Tune
 from .overhead import overhead_facts
-from .peers.specs import Spec, reported, work_of
+from .peers.specs import COPY, HALF, MIXED, Spec, reported, work_of
 from .planning import planning_facts
 from .prediction import prediction_facts
 from .process import PeerFailed, PeerProcess
@@ -26,6 +26,7 @@ from .suites import fitting
 from .together import together_facts
 
 FORMAT = 1
+TUNE_S = 60.0
 VULKAN_PEERS = ("ncnn", "iree", "wgpu", "kp", "torch")
 CPU_PEERS = ("numpy", "torch", "onnxruntime")
 LANGUAGE_PEERS = ("llama.cpp",)
@@ -134,10 +135,15 @@ def means(results: Sequence[Result]) -> dict[str, dict[str, float]]:
     }
 
 
-def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, float]:
-    """Returns GFLOP/s, GB/s and the share of the device's ceiling."""
+def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, float | None]:
+    """Returns GFLOP/s, GB/s and the share of the device's ceiling; None of what no ceiling bounds:
+    arithmetic in float16, which may have units of its own, and copies over the bus.
+    """
     flops, moved = work_of(spec)
-    return flops / seconds / 1e9, moved / seconds / 1e9, ceiling.share(flops, moved, seconds)
+    half = HALF in (spec.get("storage"), spec.get("precision")) or spec.get("precision") == MIXED
+    free = spec.kind == COPY or (half and ceiling.bound(flops, moved) == "arithmetic")
+    share = None if free else ceiling.share(flops, moved, seconds)
+    return flops / seconds / 1e9, moved / seconds / 1e9, share
 
 
 def find_devices(names: Sequence[str] | None) -> list[probe.DeviceInfo]:
@@ -161,9 +167,12 @@ def run_suite(
     *,
     policy: str = "auto",
     objective: str = "latency",
+    tune_s: float = TUNE_S,
 ) -> Report:
     """Measures all cases on all devices, one device after the other.
 
+    tune_s: seconds to measure kernels that no one has measured before, on each device that is
+    hardware, as getting ready does not count; 0 leaves it to the scheduler, which takes few.
     advance: called after each case with what there is so far. policy, objective: of the plans of
     the suite "devices", as `Scheduler` takes them; the other suites use one device at a time.
     """
@@ -188,7 +197,8 @@ def run_suite(
     with _readiness(suite, specs) as ready:
         for info in infos:
             found = [name for name in peers if name in _peers_of(suite, info)]
-            with _runners(info, found, pythons, tell) as (device, runners):
+            tune = tune_s if tune_s and info.type != "cpu" else "auto"
+            with _runners(info, found, pythons, tell, tune) as (device, runners):
                 report.devices.append(device)
                 there = fitting(specs, info.type)
                 for spec in there if suite != "prediction" else ():
@@ -251,10 +261,14 @@ def _facts_of(
 
 @contextmanager
 def _runners(
-    info: probe.DeviceInfo, peers: Sequence[str], pythons: Sequence[str], tell: Tell
+    info: probe.DeviceInfo,
+    peers: Sequence[str],
+    pythons: Sequence[str],
+    tell: Tell,
+    tune: Tune,
 ) -> Iterator[tuple[DeviceReport, list[Runner]]]:
     with ExitStack() as stack:
-        ours = Ours(info.name)
+        ours = Ours(info.name, tune)
         stack.callback(ours.close)
         tell(f"{info.name} ceilings")
         ceiling = measure_ceiling(ours.device)

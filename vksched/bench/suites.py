@@ -11,10 +11,13 @@ from ..errors import GraphError
 from ..importers import require_gguf
 from ..ops.core.precision import SINGLE
 from ..trace import warn_user
-from .peers.specs import Spec
+from .peers.specs import COPY, ROUNDED_NMSE, Spec, in_precision
 
 SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")
+PRECISE = ("ops", "models")
+"""Suites whose cases may have a precision, beside "llm", whose cases know of their own."""
 HALF = {"storage": "float16"}
+BUS_BYTES = 256 << 20
 LARGE_PRODUCTS: tuple[tuple[int, dict[str, str]], ...] = (
     *((size, {}) for size in (4096, 8192)),
     *((size, HALF) for size in (1024, 2048, 4096, 8192)),
@@ -91,6 +94,9 @@ def _overhead() -> Iterator[Spec]:
         yield Spec(f"{ops} tiny ops", "chain", "overhead", {"count": 64, "ops": ops})
     params = {"count": 64, "ops": 200, "fused": True}
     yield Spec("200 tiny ops fused", "chain", "overhead fused", params)
+    for direction, label in (("in", "to the device"), ("out", "from the device")):
+        how: dict[str, Any] = {"bytes": BUS_BYTES, "direction": direction, "hardware": True}
+        yield Spec(f"copy of {BUS_BYTES >> 20} MiB {label}", COPY, "bus", how)
 
 
 def _models() -> Iterator[Spec]:
@@ -116,10 +122,12 @@ def specs_of(
     """Returns the cases of a suite that `matches` chooses; planning has none.
 
     models: files of the suite "llm", instead of random models. kv: how it keeps keys and values.
-    precision: that of its products. packages: folders with packages, for the suite "clients".
+    precision: that of products, also of the suites of `PRECISE`, of which only such cases are left
+    that it changes something of. packages: folders with packages, for the suite "clients".
 
     Raises:
-        GraphError: there is no such suite or case. ModelFormatError: a file is no language model.
+        GraphError: there is no such suite, case or precision. ModelFormatError: a file is no
+            language model.
     """
     made: dict[str, Callable[[], Iterator[Spec]]] = {
         "ops": _ops,
@@ -133,7 +141,14 @@ def specs_of(
     }
     if suite not in made:
         raise GraphError(f"[bench] expected a suite of {', '.join(SUITES)}, got {suite!r}")
+    if suite in PRECISE and precision not in (SINGLE, *ROUNDED_NMSE):
+        words = ", ".join((SINGLE, *ROUNDED_NMSE))
+        raise GraphError(
+            f"[bench] expected a precision of {words} for suite {suite}, got {precision!r}"
+        )
     every = list(made[suite]())
+    if precision != SINGLE and suite in PRECISE:
+        every = [one for one in (in_precision(spec, precision) for spec in every) if one]
     names = {spec.name for spec in every}
     found = [spec for spec in every if matches(spec.name, pattern, names)]
     if suite not in ("overhead", "planning") and not found:

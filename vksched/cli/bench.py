@@ -60,8 +60,9 @@ if TYPE_CHECKING:
 @click.option(
     "--precision",
     type=click.Choice(tuple(WORDS)),
-    help=f"For --suite llm: that of vksched; int8 as llama.cpp has it on the CPU.  "
-    f"[default: {SINGLE}]",
+    help="For --suite ops and models: that of products, convolutions and attention, mixed or "
+    "float16; other ops are left out. For --suite llm: that of vksched; int8 as llama.cpp has it "
+    f"on the CPU.  [default: {SINGLE}]",
 )
 @click.option(
     "--packages",
@@ -80,6 +81,15 @@ if TYPE_CHECKING:
     help="Seconds of measuring per case and device, for all runtimes together; ceilings, checks "
     "and uploads come on top.",
 )
+@click.option(
+    "--tune",
+    "tune_s",
+    type=click.FloatRange(min=0.0),
+    default=60.0,
+    show_default=True,
+    help="On hardware: seconds to measure kernels that no one has measured before, which do not "
+    "count. 0: as a program does by itself.",
+)
 @click.option("--list", "list_only", is_flag=True, help="Print the names of the cases and end.")
 @click.option("--output", metavar="FILE.json", help="Write the results to a file, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
@@ -94,6 +104,7 @@ def bench(
     packages: tuple[Path, ...],
     pattern: str | None,
     budget_s: float,
+    tune_s: float,
     list_only: bool,
     output: str | None,
     as_json: bool,
@@ -116,8 +127,8 @@ def bench(
         raise click.UsageError("--model needs --suite llm.")
     if kv and suite != "llm":
         raise click.UsageError("--kv needs --suite llm.")
-    if precision and suite != "llm":
-        raise click.UsageError("--precision needs --suite llm.")
+    if precision and suite not in ("ops", "models", "llm"):
+        raise click.UsageError("--precision needs --suite ops, models or llm.")
     if packages and suite != "clients":
         raise click.UsageError("--packages needs --suite clients.")
     from ..bench.report import find_devices, run_suite
@@ -156,6 +167,7 @@ def bench(
                 *(suite, specs, infos, wanted, pythons, budget_s, tell, advance),
                 policy=aim.policy,
                 objective=aim.objective,
+                tune_s=tune_s,
             )
         except KeyboardInterrupt:
             if report is None:
@@ -285,7 +297,7 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
                 f"{100 * figure.spread:.0f} %",
                 f"{flops:.3g}",
                 f"{moved:.3g}",
-                f"{100 * share:.0f} % {_bound(result, device)}",
+                "" if share is None else f"{100 * share:.0f} % {_bound(result, device)}",
                 *(_reading(result, figure) if reads else ()),
                 figure.note,
             )

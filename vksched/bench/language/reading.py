@@ -56,14 +56,22 @@ class Noting:
 
 
 class Model:
-    """A language model on one device, with a reader. kv: how keys and values are kept."""
+    """A language model on one device, with a reader. kv: how keys and values are kept. tune: of its
+    scheduler.
+    """
 
     def __init__(
-        self, device: str, file: str, context: int, kv: str = "f32", precision: str = SINGLE
+        self,
+        device: str,
+        file: str,
+        context: int,
+        kv: str = "f32",
+        precision: str = SINGLE,
+        tune: str | float = "auto",
     ) -> None:
         self.what = file, precision
         self._device = device
-        self._scheduler = Scheduler([device], on_fault="raise", precision=precision)
+        self._scheduler = Scheduler([device], on_fault="raise", precision=precision, tune=tune)
         try:
             self._noting: Any = Noting(self._scheduler)
             self.reader = Reader(self._noting, load_gguf(file), context, kv=kv)

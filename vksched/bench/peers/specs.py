@@ -35,6 +35,21 @@ result; `phase` is "forward" or "step", which also takes a step of SGD with RATE
 RATE = 1e-6
 MODEL_NMSE = 1e-6
 """The same of a whole model, in which some take GELU by tanh."""
+SINGLE, MIXED, HALF = "float32", "mixed", "float16"
+"""Precisions of products, convolutions and attention: `precision` of a case. With "mixed" their
+operands may be rounded to float16, with "float16" sums and results, too.
+"""
+COPY = "copy"
+"""The kind of cases that copy bytes from the host to the device, or back: `direction` is "in" or
+"out". Their result is the bytes, as 32-bit words, back on the host.
+"""
+FACTORS = ("matmul", "conv", "attention", MODEL)
+"""Kinds of cases that have a precision."""
+ROUNDED_NMSE = {MIXED: 1e-5, HALF: 1e-4}
+ROUNDED_MODEL_NMSE = {MIXED: 1e-4, HALF: 2.5e-3}
+"""Of a case and of a whole model with a precision; the latter are the squares of what
+docs/precision.md allows.
+"""
 LANGUAGE = "language"
 """The kind of cases that read a text with a language model; language/cases.py tells of them."""
 GENERATED = 32
@@ -92,7 +107,16 @@ def most_error(spec: Spec, runner: str = "") -> float:
         return ROUGH_NMSE.get(runner, own)
     if spec.kind == FILE:
         return FILE_NMSE
-    return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", "float32")]
+    if (word := spec.get("precision", SINGLE)) != SINGLE:
+        return (ROUNDED_MODEL_NMSE if spec.kind in WHOLE else ROUNDED_NMSE)[word]
+    return MODEL_NMSE if spec.kind in WHOLE else NMSE[spec.get("storage", SINGLE)]
+
+
+def in_precision(spec: Spec, word: str) -> Spec | None:
+    """Returns a case with a precision; None of one that a precision changes nothing of."""
+    if spec.kind not in FACTORS or spec.get("storage", SINGLE) != SINGLE:
+        return None
+    return replace(spec, name=f"{spec.name} in {word}", params={**spec.params, "precision": word})
 
 
 # -- operands --------------------------------------------------------------------------------------
@@ -128,6 +152,8 @@ def shapes_of(spec: Spec) -> dict[str, tuple[int, ...]]:
         return {"x0": one, "x1": one, "x2": one}
     if kind == "chain":
         return {"x0": (spec["count"],), "x1": (spec["count"],)}
+    if kind == COPY:
+        return {"x0": (spec["bytes"] // 4,)}
     raise ValueError(f"[bench] expected a known kind, got {kind!r}")
 
 
@@ -175,7 +201,8 @@ def compared_rows(spec: Spec) -> Array | None:
     if not large or spec.get("transpose_a") or spec.get("batch"):
         return None
     blocks = np.arange(spec["m"] // EACH)
-    return EACH * blocks + 7 * blocks % EACH
+    rows: Array = EACH * blocks + 7 * blocks % EACH
+    return rows
 
 
 def error_of(spec: Spec, arrays: Arrays, got: Array) -> float:
@@ -226,6 +253,8 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
     if kind == "attention":
         scores = x @ np.swapaxes(arrays["x1"], -1, -2) * np.float32(spec["width"] ** -0.5)
         return np.asarray(functions.softmax(scores) @ arrays["x2"])
+    if kind == COPY:
+        return x
     if kind == "chain":
         value = x
         for _ in range(spec["ops"]):
@@ -309,6 +338,8 @@ def work_of(spec: Spec) -> tuple[float, float]:
     width = 2 if spec.get("storage") == "float16" else 4
     moved = width * (sum(sizes.values()) + result)
     kind = spec.kind
+    if kind == COPY:
+        return 0.0, float(spec["bytes"])
     if kind == "matmul":
         flops = 2.0 * result * spec["k"]
     elif kind == "conv":

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from .specs import EPSILON, MODEL, TRAINING, Array, Arrays, Spec
-from .torch_networks import SINGLE, network, training
-from .wire import Job, Timed, repeats
+from .specs import COPY, EPSILON, HALF, MIXED, MODEL, SINGLE, TRAINING, Array, Arrays, Spec
+from .torch_networks import network, training
+from .wire import Job, Skip, Timed, repeats
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": torch.sum, "max": torch.amax}
 UNARY: dict[str, Callable[..., Any]] = {
@@ -23,7 +23,11 @@ UNARY: dict[str, Callable[..., Any]] = {
 
 
 class TorchPeer:
-    """Eager functions, in inference mode."""
+    """Eager functions, in inference mode; with a precision under autocast to float16, of weights
+    that are held so beforehand.
+    """
+
+    precisions = (MIXED, HALF)
 
     def __init__(self, device: Mapping[str, Any]) -> None:
         self.version = str(torch.__version__)
@@ -41,16 +45,14 @@ class TorchPeer:
             self._device = torch.device("cpu")
 
     def prepare(self, spec: Spec, arrays: Arrays) -> Job:
-        if spec.kind == MODEL:
-            return self._model(spec)
+        if spec.kind in (MODEL, COPY):
+            return self._model(spec) if spec.kind == MODEL else self._copy(spec, arrays["x0"])
+        mode: Callable[[], Any] = nullcontext
         if spec.kind == TRAINING:
-            function, mode = training(spec, self._device), nullcontext
+            function = training(spec, self._device)
         else:
-            v = {
-                n: torch.from_numpy(np.ascontiguousarray(a)).to(self._device)
-                for n, a in arrays.items()
-            }
-            function, mode = _function(spec, v), torch.inference_mode
+            v = {n: self._held(spec, n, a) for n, a in arrays.items()}
+            function, mode = _function(spec, v), lambda: self._inference(spec)
         count = spec["ops"] if spec.kind == "chain" else 1
 
         def call(times: int = 1) -> Any:
@@ -70,14 +72,56 @@ class TorchPeer:
 
     def _model(self, spec: Spec) -> Timed:
         """Inputs from the host and results to it in each run; a cache stays on the device."""
-        run_steps = network(spec, self._device, SINGLE)
+        run_steps = network(spec, self._device, _factors(spec))
 
         def run() -> Array:
-            with torch.inference_mode():
+            with self._inference(spec):
                 return np.asarray(run_steps().float().cpu().numpy())
 
         run()
         return Timed(run, run, 1, "eager")
+
+    def _copy(self, spec: Spec, values: Array) -> Timed:
+        if not self._cuda:
+            raise Skip("a CPU has no bus to copy over")
+        given = torch.from_numpy(values).pin_memory()
+        if spec["direction"] == "in":
+            source, target = given, torch.zeros_like(given, device=self._device)
+        else:
+            source, target = given.to(self._device), torch.zeros_like(given).pin_memory()
+
+        def call() -> None:
+            target.copy_(source, non_blocking=True)
+            torch.cuda.synchronize()
+
+        def result() -> Array:
+            call()
+            return np.array(target.cpu().numpy())
+
+        return Timed(call, result, 1, "pinned memory")
+
+    def _held(self, spec: Spec, name: str, array: Array) -> torch.Tensor:
+        """Returns an operand on the device. A weight is held as products want it."""
+        made = torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        rounded = name.startswith("w") and _factors(spec) != torch.float32
+        return made.to(_factors(spec)) if rounded else made
+
+    @contextmanager
+    def _inference(self, spec: Spec) -> Iterator[None]:
+        word = spec.get("precision", SINGLE)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if word != SINGLE:
+                kind = self._device.type
+                stack.enter_context(torch.autocast(kind, torch.float16, cache_enabled=False))
+            if hasattr(torch.backends.cuda.matmul, "allow_fp16_accumulation"):
+                torch.backends.cuda.matmul.allow_fp16_accumulation = word == HALF
+            yield
+
+
+def _factors(spec: Spec) -> torch.dtype:
+    """Returns how weights of products are held."""
+    return torch.float32 if spec.get("precision", SINGLE) == SINGLE else torch.float16
 
 
 def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:
@@ -86,6 +130,8 @@ def _function(spec: Spec, v: Mapping[str, Any]) -> Callable[[], Any]:
         a = x.mT if spec.get("transpose_a") else x
         b = v["x1"] if spec.get("batch") else v["w0"]
         b = b.mT if spec.get("transpose_b") else b
+        if spec.get("precision", SINGLE) != SINGLE:
+            return lambda: torch.matmul(a, b)  # autocast leaves alone what is given a result
         out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device)
         return lambda: torch.matmul(a, b, out=out)
     if kind == "binary":

@@ -16,15 +16,13 @@ from torch.nn import functional
 from .networks import build
 from .specs import EPSILON, RATE, Array, Spec
 
-SINGLE, HALF = torch.float32, torch.float16
-
 
 class Steps:
     """The builder of a list of calls. A value is its position. Inputs come from the host in each
     run; weights and caches stay on the device. factors: how weights of products are held.
     """
 
-    def __init__(self, device: torch.device, factors: torch.dtype = SINGLE) -> None:
+    def __init__(self, device: torch.device, factors: torch.dtype = torch.float32) -> None:
         self._device, self._factors = device, factors
         self._calls: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
         self._held: dict[tuple[int, torch.dtype], tuple[Array, int]] = {}  # arrays keep their ids
@@ -40,7 +38,7 @@ class Steps:
         self._calls.append((function, operands))
         return len(self._calls) - 1
 
-    def _weight(self, array: Array, dtype: torch.dtype = SINGLE) -> int:
+    def _weight(self, array: Array, dtype: torch.dtype = torch.float32) -> int:
         if (id(array), dtype) not in self._held:
             made = self._parameter(array, dtype)
             self._held[id(array), dtype] = array, self._call(lambda: made)

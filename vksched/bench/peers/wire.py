@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .specs import LANGUAGE, Array, Arrays, Spec, arrays_of, error_of
+from .specs import LANGUAGE, SINGLE, Array, Arrays, Spec, arrays_of, error_of
 
 OWNED = "VKSCHED_BENCH_OWNED"
 """Set for a worker that is to end with the thread that starts it."""
@@ -83,6 +83,14 @@ def fastest(jobs: list[Timed]) -> Timed:
     return jobs[times.index(min(times))]
 
 
+def _check_precision(peer: Peer, spec: Spec) -> None:
+    """Raises Skip where a peer, by its `precisions`, has not that of a case."""
+    word = spec.get("precision", SINGLE)
+    has = (SINGLE, *getattr(peer, "precisions", ()))
+    if spec.kind != LANGUAGE and word not in has:
+        raise Skip(f"it is measured in {' or '.join(has)} here, not in {word}")
+
+
 def repeats(seconds: float, batch_s: float = 0.01, most: int = 64) -> int:
     """Returns how many calls go into one submission, so that its own cost does not count."""
     return max(1, min(most, round(batch_s / max(seconds, 1e-9))))
@@ -118,6 +126,7 @@ def serve(open_peer: Callable[[], Peer]) -> None:
         try:
             if request["do"] == "prepare":
                 spec = Spec.from_dict(request["spec"])
+                _check_precision(peer, spec)
                 arrays = arrays_of(spec)
                 job = None
                 job = peer.prepare(spec, arrays)
