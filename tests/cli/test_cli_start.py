@@ -60,6 +60,28 @@ def test_an_ignored_signal_stays_ignored() -> None:
     assert made.returncode == 0 and "Usage: vksched" in made.stdout and made.stderr == ""
 
 
+def test_a_command_is_imported_when_it_is_asked_for() -> None:
+    made = python(
+        """
+        import click, sys
+        from vksched.cli import MODULES, import_named, main
+
+        def imported():
+            return {name for name in MODULES if f"vksched.cli.{MODULES[name]}" in sys.modules}
+
+        import_named(["--help", "model.gguf"])
+        assert not imported()
+        import_named(["-x", "generate", "bench"])
+        assert imported() == {"chat", "generate"}
+        context = click.Context(main)
+        for name in main.list_commands(context):
+            assert main.get_command(context, name).name == name
+        assert imported() == set(MODULES) and main.get_command(context, "cli") is None
+        """
+    )
+    assert not made.stderr and made.returncode == 0
+
+
 def test_the_package_alone_imports_next_to_nothing() -> None:
     made = python(
         """
