@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from page import WIDTH  # beside this file
-from report import merge
+from results import merge
 
 from vksched.bench.peers.specs import tokens_of, work_of
 from vksched.bench.report import DeviceReport, Report
@@ -61,8 +61,7 @@ def lines_of_page(report: Report) -> Iterator[str]:
             picture = picture_of(device.name)
             if picture.exists():
                 yield f"![Times as fast as {PEER} on {device.name}]({picture.name})\n"
-            yield _table([_row(result, device) for result in results], ROWS)
-            yield from _reasons(results)
+            yield from tables_of(results, device)
     if report.facts:
         yield "## Starts\n"
         yield (
@@ -73,6 +72,12 @@ def lines_of_page(report: Report) -> Iterator[str]:
         )
         rows = [[f.device, f.name.partition(",")[0], *f.cells(), f.note] for f in report.facts]
         yield _table(rows, ("device", "what", "time", "plain read", "ratio", ""))
+
+
+def tables_of(results: Sequence[Result], device: DeviceReport) -> Iterator[str]:
+    """Yields the figures of a device, and why some are missing."""
+    yield _table([_row(result, device) for result in results], ROWS)
+    yield from _reasons(results)
 
 
 def picture_of(device: str) -> Path:

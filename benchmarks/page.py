@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from vksched.bench.facts import Fact
-from vksched.bench.peers.specs import COPY, work_of
+from vksched.bench.peers.specs import COPY, LANGUAGE, work_of
 from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
 from vksched.bench.rounds import OURS, Figure, Result
 from vksched.units import format_bytes
 
 COMMAND = "python benchmarks/report.py"
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
-MODEL_PEERS = ("ncnn", "iree", "onnxruntime")
+MODEL_PEERS = ("ncnn", "iree", "torch", "onnxruntime")
 MODEL_FACTS = ("a run", "compile and first run", "peak")
 DISPATCH_S = 100e-6
 """Calls that take less are bound by what a dispatch costs rather than by their work."""
@@ -23,6 +23,7 @@ DISPATCH = "dispatch"
 WIDTH = 100
 """Columns of prose; tables may be wider."""
 WRITTEN = {
+    "cards.md": "Cards that are not at hand",
     "tried.md": "What bounds kernels, and what was tried",
     "scheduler.md": "The scheduler",
     "prediction.md": "Predictions",
@@ -55,10 +56,10 @@ run takes its inputs from the host and gives its result back to the host. A deco
 with the runtime, if that can keep one. Getting ready does not count, compilers and tuners included.
 "Its kernels" is the sum of our own kernels' time, each submitted alone, in turns with whole runs.
 IREE reads the ONNX file that onnxruntime reads. ncnn's layers are written from the same
-description, and products use the faster of its two layers. PyTorch, wgpu, hand-written Kompute and
-numpy have no such models here. Memory is the most that our plan takes on the device, weights
-included. Beside it stands how much a fresh process of onnxruntime grows, which computes on the
-CPU.""".replace("\n", " ")
+description, and products use the faster of its two layers. PyTorch runs eager functions. wgpu,
+hand-written Kompute and numpy have no such models here. Memory is the most that our plan takes on
+the device, weights included. Beside it stands how much a fresh process of onnxruntime grows, which
+computes on the CPU.""".replace("\n", " ")
 
 PLANNING = (
     "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
@@ -84,14 +85,11 @@ def page(
         found = drawn.get(section, {}).items()
         return [x for c, f in found for x in (f"![{c}](performance/{f})", "", f"*{c}*", "")]
 
-    lines = [*INTRODUCTION, *_ceilings(report), *_models(report)]
+    lines = [*INTRODUCTION, *ceilings(report), *_models(report)]
     for device in report.devices:
-        results = [r for r in report.results_of(device.name) if r.spec.kind != "model"]
-        if not results:
-            continue
-        lines += [f"## {device.name}: {device.label}", "", *pictures(device.name)]
-        lines += _means(device, results) + _cases(device, results) + _no_figures(results)
-        lines += _facts([f for f in report.facts if f.device == device.name and not _of_model(f)])
+        calls = calls_of(report, device)
+        if calls:
+            lines += [f"## {device.name}: {device.label}", "", *pictures(device.name), *calls]
     lines += _gpu(report, parts.parent / "shaders.md") + _loading(extras)
     planner = [fact for fact in report.facts if fact.device == "planner"]
     if planner:
@@ -103,6 +101,15 @@ def page(
         lines += ["## More figures", ""]
         lines += [f"- [{title}]({parts.name}/{name})" for name, title in found.items()]
     return "\n".join(wrapped(lines)).rstrip() + "\n"
+
+
+def calls_of(report: Report, device: DeviceReport) -> list[str]:
+    """Returns the tables of a device's calls, and of what was measured beside them."""
+    whole = ("model", LANGUAGE)
+    results = [r for r in report.results_of(device.name) if r.spec.kind not in whole]
+    facts = [f for f in report.facts if f.device == device.name and not _of_model(f)]
+    tables = _means(device, results) + _cases(device, results) + _no_figures(results)
+    return tables + _facts(facts)
 
 
 def wrapped(lines: Iterable[str]) -> Iterator[str]:
@@ -117,7 +124,8 @@ def wrapped(lines: Iterable[str]) -> Iterator[str]:
         )
 
 
-def _ceilings(report: Report) -> list[str]:
+def ceilings(report: Report) -> list[str]:
+    """Returns the table of devices, with what they can do at most."""
     lines = [
         "| device | type | driver | arithmetic, GFLOP/s | by | copy, GB/s | by | peers |",
         "|---|---|---|---|---|---|---|---|",
@@ -138,9 +146,9 @@ def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
     if not peers:
         return []
     head = [*peers, "the fastest peer of each case"]
+    floor = "; `kp` is hand-written Kompute, a measure of the device and no peer"
     lines = [
-        "Times as fast as each peer, geometric means; `kp` is hand-written Kompute, a measure of "
-        "the device and no peer.",
+        f"Times as fast as each peer, geometric means{floor if 'kp' in peers else ''}.",
         "",
         f"| cases | {' | '.join(head)} | least ratio to the fastest |",
         "|---" * (len(head) + 2) + "|",
@@ -225,6 +233,12 @@ def _of_model(fact: Fact) -> bool:
 
 def _models(report: Report) -> list[str]:
     """Returns the section of whole models, on all devices."""
+    lines = models_table(report)
+    return ["## Whole models", "", MODELS, "", *lines] if lines else []
+
+
+def models_table(report: Report) -> list[str]:
+    """Returns the table of whole models, and why some have no figures."""
     results = [r for r in report.results if r.spec.kind == "model"]
     if not results:
         return []
@@ -233,7 +247,7 @@ def _models(report: Report) -> list[str]:
     head = ["model", "device", "time", "spread", "a run / its kernels", "ratio"]
     head += [f"{p}: time, ratio" for p in peers]
     head += ["memory", "onnxruntime's", "ratio", "compile, first run"]
-    lines = ["## Whole models", "", MODELS, "", _row(head), "|---" * len(head) + "|"]
+    lines = [_row(head), "|---" * len(head) + "|"]
     labels = {d.name: d.label.split(" (")[0] for d in report.devices}
     for result in sorted(results, key=lambda r: (r.spec.name, r.device)):
         name = result.spec.name
@@ -372,6 +386,8 @@ def _gpu(report: Report, shaders: Path) -> list[str]:
         "",
         *_loops(shaders),
     ]
+    if not gpus and (shaders.parent / "performance" / "cards.md").exists():
+        return [*lines, "No card was at hand; [cards](performance/cards.md) has others.", ""]
     if not gpus:
         return [*lines, "No card was at hand, so there are no figures of one.", ""]
     lines += [

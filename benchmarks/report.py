@@ -3,10 +3,12 @@
     python benchmarks/report.py                          # again, from docs/performance/results.json
     python benchmarks/report.py a.json b.json            # from these; they are kept beside the page
     python benchmarks/report.py --run --peer-python P    # measures first: every suite and device
+    python benchmarks/report.py --card h100 a.json b.json    # of a card elsewhere: its own page
     python benchmarks/report.py --run --under "nice -n -5" --case "matmul*" --devices vulkan:0
 
 Results of several runs are put together by device and case; later ones win, so a run with --case
-replaces only these. A run that was stopped goes on where it was when it is started again: what was
+replaces only these. Those of a card that is not at hand are kept in docs/performance/cards, a file
+for each. A run that was stopped goes on where it was when it is started again: what was
 measured lies in build/bench until all is there. What people wrote is in docs/performance/*.md and
 goes into the page as it is. Plots need matplotlib (extra `bench`).
 """
@@ -20,95 +22,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
-from page import Extras, page, ratio_text, to_fastest  # beside this file
+from cards import keep_card, write_cards  # beside this file
+from page import Extras, page, ratio_text, to_fastest
 from plots import plots
+from results import EXTRAS, SUITES, read, write_results
 
-from vksched.bench.report import DeviceReport, Report, find_devices
-from vksched.bench.rounds import Result, geometric_mean
+from vksched.bench.report import Report, find_devices
+from vksched.bench.rounds import geometric_mean
 from vksched.bench.suites import fitting, specs_of
 from vksched.runtime.vulkan.probe import list_devices
 
 ROOT = Path(__file__).resolve().parent.parent
 PORTION = 6
 """Cases measured by one process."""
-SUITES = ("ops", "overhead", "models")
-EXTRAS = {"overlap": "overlap.py", "scaling": "scaling.py", "loading": "loading.py"}
-"""What other scripts beside this one measure, with --json: where the page has it, and which."""
 LAST_FACT = {"overhead": "a trivial run", "models": "{}: a run, beside its kernels"}
 """What a suite measures behind its cases."""
-
-
-# -- results ---------------------------------------------------------------------------------------
-
-
-def merge(reports: Iterable[Report]) -> Report:
-    """Puts reports together: the last result of each case, the highest ceiling of each device."""
-    devices: dict[str, DeviceReport] = {}
-    results: dict[tuple[str, str], Result] = {}
-    facts: dict[tuple[str, str], Any] = {}
-    version = ""
-    for report in reports:
-        version = report.version or version
-        for device in report.devices:
-            known = devices.get(device.name, device)
-            flops = max(known.ceiling, device.ceiling, key=lambda c: c.flops_per_s)
-            moved = max(known.ceiling, device.ceiling, key=lambda c: c.bytes_per_s)
-            ceiling = replace(flops, bytes_per_s=moved.bytes_per_s, copy=moved.copy)
-            peers = {**known.peers, **device.peers}
-            missing = {
-                n: r for n, r in {**known.missing, **device.missing}.items() if n not in peers
-            }
-            devices[device.name] = replace(device, ceiling=ceiling, peers=peers, missing=missing)
-        for result in report.results:
-            results[result.device, result.spec.name] = result
-        for fact in report.facts:
-            facts[fact.device, fact.name] = fact
-    order = {spec.name: i for i, spec in enumerate(s for suite in SUITES for s in specs_of(suite))}
-    ordered = sorted(results.values(), key=lambda r: (r.device, order.get(r.spec.name, 1000)))
-    return Report("all", list(devices.values()), ordered, version, list(facts.values()))
-
-
-def read(paths: Sequence[Path]) -> tuple[Report, Extras]:
-    """Returns the results of files, put together."""
-    found, extras = [], {}
-    for path in paths:
-        try:
-            data = json.loads(path.read_text("utf-8"))
-            extras.update({key: rows for key, rows in data.items() if key in EXTRAS})
-            if data.keys() - EXTRAS.keys():
-                found.append(Report.from_dict(data))
-        except (OSError, ValueError, AttributeError) as error:
-            raise click.ClickException(f"[report] cannot read {path}: {error}") from error
-    return merge(found), extras
-
-
-def write_results(report: Report, extras: Extras, path: Path) -> None:
-    """Writes results as one line per case, with few digits: small, and good to compare."""
-    data = {
-        **_rounded(report.as_dict()),
-        **{k: [_rounded(r) for r in v] for k, v in extras.items()},
-    }
-    lines = []
-    for key, value in data.items():
-        if isinstance(value, list):
-            items = ",\n".join(json.dumps(item, separators=(",", ":")) for item in value)
-            lines.append(f'"{key}": [\n{items}\n]')
-        else:
-            lines.append(f'"{key}": {json.dumps(value)}')
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items() if k not in ("flops", "bytes", "seconds")}
-    return [_rounded(v) for v in value] if isinstance(value, list) else value
 
 
 # -- measuring -------------------------------------------------------------------------------------
@@ -200,6 +132,7 @@ def write(report: Report, extras: Extras, docs: Path) -> None:
     """Writes the page, its plots and the results they show."""
     folder = docs / "performance"
     folder.mkdir(parents=True, exist_ok=True)
+    write_cards(docs)
     text = page(report, extras, folder, plots(report, extras, folder))
     write_results(report, extras, folder / "results.json")
     (docs / "performance.md").write_text(text, "utf-8")
@@ -225,6 +158,7 @@ def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iter
 @click.option("--case", "pattern", help="With --run: only such cases, of ops or --suite, anew.")
 @click.option("--under", default="", help="With --run: a command to put before each portion.")
 @click.option("--budget", default=1.0, show_default=True, help="With --run: seconds per case.")
+@click.option("--card", help="FILES are of this card, not at hand: write the page of cards alone.")
 @click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="The page's.")
 @click.option(
     "--work",
@@ -241,9 +175,14 @@ def main(
     pattern: str | None,
     under: str,
     budget: float,
+    card: str | None,
     docs: Path,
     work: Path,
 ) -> None:
+    if card is not None:
+        keep_card(card, files, docs)
+        click.echo(f"wrote {write_cards(docs)}")
+        return
     options = ["--peers", "--budget", str(budget)]
     options += [word for p in pythons for word in ("--peer-python", p)]
     run = Run(work, options, shlex.split(under), pattern is not None)

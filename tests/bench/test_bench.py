@@ -302,7 +302,9 @@ def test_later_results_win_and_ceilings_only_rise(page: Any) -> None:
     early, late = sample(), sample()
     late.results = [Result("vulkan:0", SPEC, [figure("vksched", 0.001)])]
     late.devices[0].ceiling = Ceiling(2e9, 1e8, "better", "worse")
-    merged = page.merge([early, late])
+    from results import merge
+
+    merged = merge([early, late])
     assert merged.devices[0].ceiling == Ceiling(2e9, 1e9, "better", "a copy")
     by_name = {r.spec.name: r for r in merged.results}
     assert len(by_name) == 4 and by_name["product"].ours.seconds == 0.001
@@ -423,6 +425,9 @@ def test_cases_have_a_precision_where_it_changes_something() -> None:
     names = [spec.name for spec in specs_of("ops", precision="mixed")]
     assert "matmul 64 in mixed" in names and "attention 12 x 512 x 64 in mixed" in names
     assert not any(word in name for name in names for word in ("softmax", "16 in mixed", "add"))
+    for asked in ("matmul 64", "matmul 64 in mixed"):
+        (one,) = specs_of("ops", asked, precision="mixed")
+        assert one.name == "matmul 64 in mixed"
     found = {spec["precision"] for spec in specs_of("models", precision="float16")}
     assert found == {"float16"}
     assert "got 'int8'" in call("--list", "--precision", "int8").output

@@ -147,10 +147,16 @@ def specs_of(
             f"[bench] expected a precision of {words} for suite {suite}, got {precision!r}"
         )
     every = list(made[suite]())
+    pairs = [(spec, spec) for spec in every]
     if precision != SINGLE and suite in PRECISE:
-        every = [one for one in (in_precision(spec, precision) for spec in every) if one]
-    names = {spec.name for spec in every}
-    found = [spec for spec in every if matches(spec.name, pattern, names)]
+        precise = ((spec, in_precision(spec, precision)) for spec in every)
+        pairs = [(spec, made) for spec, made in precise if made is not None]
+    names = {spec.name for pair in pairs for spec in pair}
+    found = [
+        made
+        for spec, made in pairs
+        if matches(spec.name, pattern, names) or matches(made.name, pattern, names)
+    ]
     if suite not in ("overhead", "planning") and not found:
         raise GraphError(
             f"[bench] no case of suite {suite} matches {pattern!r}; try --list, which names them"
