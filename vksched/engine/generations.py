@@ -142,9 +142,15 @@ class Compiled:
         """
 
         def work() -> R:
+            me = threading.get_ident()
             with self._state:
-                self._workers.add(threading.get_ident())
-            return then(self._carry_out(feeds, observers)[0])
+                self._workers.add(me)
+            try:  # an interrupt may come between any two calls
+                self._inside.add(me)
+                outputs, _ = self._run_until_done(feeds, observers)
+            finally:
+                self._inside.discard(me)
+            return then(outputs)
 
         self._owner.require("the compiled graph")
         with self._state:
@@ -231,15 +237,6 @@ class Compiled:
 
     # -- generations -------------------------------------------------------------------------------
 
-    def _carry_out(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
-        """Runs on a thread of the pool."""
-        thread = threading.get_ident()
-        try:  # an interrupt may come between any two calls
-            self._inside.add(thread)
-            return self._run_until_done(feeds, observers)
-        finally:
-            self._inside.discard(thread)
-
     def _run_until_done(self, feeds: Mapping[int, NDArray], observers: Observers | None) -> Done:
         """Runs until no device fails: each failure leaves one device less, or less memory taken.
 
@@ -256,10 +253,7 @@ class Compiled:
                     if not self._quarantine.reasons.keys().isdisjoint(executor.device_names):
                         raise Retired  # while this run waited for its turn
                     try:
-                        given = feeds, observers or {}
-                        if graph is not self.graph:
-                            own_ids = self._request.version(graph).own_ids
-                            given = own_ids(feeds), own_ids(given[1])
+                        given = self._request.given(graph, feeds, observers or {})
                         results, failed = executor.run(*given), None
                     except CommitFailed as failure:
                         results, late = failure.results, failure.cause

@@ -114,6 +114,15 @@ class Request:
         """Returns what callers gave for inputs or observed values by the ids of this version."""
         return {self.moved[n]: value for n, value in given.items()} if self.moved else given
 
+    def given(
+        self, graph: Graph, feeds: Mapping[int, NDArray], observers: Observers
+    ) -> tuple[Mapping[int, NDArray], Observers]:
+        """Returns what callers gave by the ids of the version that has a graph."""
+        if graph is self.graph and not self.moved:
+            return feeds, observers
+        version = self.version(graph)
+        return version.own_ids(feeds), version.own_ids(observers)
+
     def of_graph(self, graph: Graph) -> Request:
         """Returns the same request for what a pass has made of its graph."""
         if graph is self.graph:
