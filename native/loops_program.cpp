@@ -84,19 +84,17 @@ void norms(const Step& step, char* const* at, size_t)
     step.norm(norm, step.slot<float>(at, 0), step.result(at));
 }
 
-template <size_t N>
-INLINED float total_of(float (&sums)[N])
+INLINED float total_of(float (&sums)[16])
 {
-    for (size_t half = N / 2; half > 0; half /= 2)
-        for (size_t lane = 0; lane < half; ++lane)
+    for (int64_t half = 8; half > 0; half /= 2)
+        for (int64_t lane = 0; lane < half; ++lane)
             sums[lane] += sums[lane + half];
     return sums[0];
 }
 
-// lanes: sums beside each other; the more, the less a long one waits for the sum before.
-template <int64_t lanes = 16>
 INLINED float dot(const float* a, const float* b, int64_t count)
 {
+    constexpr int64_t lanes = 16;
     float sums[lanes] = {};
     int64_t at = 0;
     for (; at + lanes <= count; at += lanes)
@@ -135,7 +133,39 @@ INLINED void softmax_body(const Step& step, char* const* at, size_t)
     }
 }
 
-constexpr int64_t LONG = 256; // of what a product sums up
+constexpr int64_t FOUR = 4;
+
+// The same sums of a with b and the lines behind it, each `apart` from the one before: a is read once
+// for all, and none waits for the sum before.
+INLINED void four_dots(const float* a, const float* b, int64_t apart, int64_t count, float* out)
+{
+#ifdef HAS_VECTORS
+    typedef float Eight __attribute__((vector_size(32)));
+    typedef float Loose __attribute__((vector_size(32), aligned(4), may_alias));
+    constexpr int64_t lanes = 8, parts = 2;
+    Eight sums[FOUR][parts] = {};
+    int64_t at = 0;
+    for (; at + parts * lanes <= count; at += parts * lanes)
+#pragma GCC unroll 4
+        for (int64_t line = 0; line < FOUR; ++line)
+#pragma GCC unroll 2
+            for (int64_t part = 0; part < parts; ++part) {
+                const float* own = b + line * apart + at + part * lanes;
+                sums[line][part] += *reinterpret_cast<const Loose*>(a + at + part * lanes)
+                    * *reinterpret_cast<const Loose*>(own);
+            }
+    for (int64_t line = 0; line < FOUR; ++line) {
+        float each[parts * lanes];
+        std::memcpy(each, sums[line], sizeof each);
+        for (int64_t rest = at; rest < count; ++rest)
+            each[0] += a[rest] * b[line * apart + rest];
+        out[line] = total_of(each);
+    }
+#else
+    for (int64_t line = 0; line < FOUR; ++line)
+        out[line] = dot(a, b + line * apart, count);
+#endif
+}
 
 // A small product. numbers: batches, m, n, k; of a how far batches, rows and columns are from one
 // another; the same of b, of whose rows or columns the neighbours are 1 apart; whether it has a bias.
@@ -158,9 +188,11 @@ INLINED void matmul_body(const Step& step, char* const* at, size_t)
                     out[column] += factor * row[column];
             }
         } else {
-            for (int64_t column = 0; column < n; ++column)
-                out[column] = k < LONG ? dot(a, b + column * told[9], k)
-                                       : dot<64>(a, b + column * told[9], k);
+            int64_t column = 0;
+            for (; column + FOUR <= n; column += FOUR)
+                four_dots(a, b + column * told[9], told[9], k, out + column);
+            for (; column < n; ++column)
+                out[column] = dot(a, b + column * told[9], k);
         }
         if (bias)
             for (int64_t column = 0; column < n; ++column)
