@@ -157,17 +157,18 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     from vksched.ops.windows.conv import conv
     from vksched.types import FLOAT16, FLOAT32, INT32, UINT32, TensorType
 
-    square = (256, 256)
-    for dtype in (FLOAT16, FLOAT32):
+    square, no_eights = (256, 256), (260, 260)
+    for shape, dtype in ((square, FLOAT16), (no_eights, FLOAT16), (square, FLOAT32)):
         for turned_a, turned_b in ((False, False), (False, True), (True, False), (True, True)):
             attrs = {"transpose_a": turned_a, "transpose_b": turned_b, "precision": "mixed"}
-            types = (TensorType(square, dtype),) * 2
-            yield "matmul", Call(types, TensorType(square, dtype), Attrs(attrs))
+            types = (TensorType(shape, dtype),) * 2
+            yield "matmul", Call(types, TensorType(shape, dtype), Attrs(attrs))
 
-    words = TensorType((256, format_of("f16").row_words(256)), UINT32)
-    types = (TensorType(square), words)
-    attrs = {"format": "f16", "precision": "mixed"}
-    yield "linear_packed", Call(types, TensorType(square), Attrs(attrs))
+    for shape in (square, no_eights):
+        words = TensorType((shape[0], format_of("f16").row_words(shape[1])), UINT32)
+        types = (TensorType(shape), words)
+        attrs = {"format": "f16", "precision": "mixed"}
+        yield "linear_packed", Call(types, TensorType(shape), Attrs(attrs))
 
     words = TensorType(words_shape(square), UINT32)
     types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))
