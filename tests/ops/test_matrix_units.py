@@ -26,7 +26,7 @@ from vksched.cases.integer import codes
 from vksched.cases.integer import convolution as integer_convolution
 from vksched.cases.integer import product as integer_product
 from vksched.cases.matmul import CASES, HALVES
-from vksched.cases.packed import OF_MANY_ROWS
+from vksched.cases.packed import OF_MANY_ROWS, linear
 from vksched.cases.precision import with_precision
 from vksched.cases.runner import Runner, check
 from vksched.cases.units import CUT, lost_by_units
@@ -150,6 +150,28 @@ def test_a_factor_that_lies_across_k_may_stay_so() -> None:
         (dispatch,) = lower(MATMUL, replace(call, variant=variant)).dispatches
         assert dispatch.shader == shader
         assert dict(dispatch.constants).get("KEPT", 0) == (variant in KEPT)
+
+
+@pytest.mark.parametrize("word", ["", "mixed"])
+def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word: str) -> None:
+    """The last part of the weight may be too small for it."""
+    case = linear("q4_K", (64, 2048), 8200, True)
+    case = with_precision(case, word) if word else case
+    call = case.call(replace(CARD, max_buffer_bytes=1 << 26))
+    op = get_op("linear_packed")
+    names = variants_of(op, call)
+    assert all(name.startswith("unpack ") for name in names) and len(names) > 2
+    units = [name for name in names if LARGE in name]
+    assert bool(units) == (word == "mixed")
+    for name in names:
+        steps = lower(op, replace(call, variant=name)).dispatches
+        unpack, product, unpack_rest, rest = steps
+        assert unpack.shader == unpack_rest.shader == "unpack_q4_k"
+        kind = name.split(" ")[1]
+        assert f"_{kind}_" in product.shader or f"_fours_{kind}_" in product.shader
+        assert "matrices" not in rest.shader
+    software = replace(call, limits=replace(CARD, software=True))
+    assert variants_of(op, software) == ("unpack",)
 
 
 def test_amd_has_units_for_subgroups_of_both_sizes() -> None:

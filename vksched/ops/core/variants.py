@@ -12,8 +12,8 @@ ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "stati
 SMALLER = "tuned at smaller sizes"
 """Why a variant was chosen."""
 UNITS = "matrices "
-"""How variants for matrix units begin: none is a guess. What is faster by them stays so when it is
-larger, and by far.
+"""In the names of variants for matrix units: none is a guess. What is faster by them stays so when
+it is larger, and by far.
 """
 
 
@@ -57,9 +57,9 @@ def choose(op: str, variants: Callable[[Call], tuple[str, ...]], call: Call) -> 
         for found, why in ((tuned.get(key), TUNED), (tuned.of_like(key), LIKE)):
             if found in names:
                 return Choice(found, names, why)
-        if any(name.startswith(UNITS) for name in names):
+        if any(UNITS in name for name in names):
             smaller = tuned.of_smaller(key)
-            if smaller in names and smaller.startswith(UNITS):
+            if smaller in names and UNITS in smaller:
                 return Choice(smaller, names, SMALLER)
     return Choice(names[0], names)
 

@@ -96,8 +96,8 @@ def variants(call: Call) -> tuple[str, ...]:
     return _variants(call, True)
 
 
-def _in_place(call: Call) -> tuple[str, ...]:
-    """The variants without scratch memory."""
+def in_place_variants(call: Call) -> tuple[str, ...]:
+    """Returns the variants without scratch memory, which `product` may be asked for."""
     return _variants(call, False)
 
 
@@ -318,7 +318,7 @@ def product(
         return ()
     if half_weights(call):
         return _product(call, bias_rows, result_row, packed, adds)
-    fitting = variants if any(packed) else _in_place
+    fitting = variants if any(packed) else in_place_variants
     return _product(chosen("matmul", fitting, call), bias_rows, result_row, packed, adds)
 
 

@@ -36,6 +36,7 @@ from .matmul_kernels import (
     BIAS_PER_COLUMN,
     MOST_FEW,
     SHADERS,
+    in_place_variants,
     of_half_weights,
     product,
 )
@@ -155,11 +156,15 @@ WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
 WHOLE = "unpack"
-"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many."""
+"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many. On
+GPUs the name of the product's variant follows, "unpack fours 64x64".
+"""
 HALVES = "f16", "bf16"
 """The formats that tiles read as they lie, where rows are many."""
-SCRATCH_BYTES = 16 << 20
-"""Of the values that are unpacked at a time."""
+SCRATCH_BYTES = {True: 16 << 20, False: 64 << 20}
+"""Of the values that are unpacked at a time, by whether the device is a CPU driver: those of most
+layers at once, as a GPU is busy with large products only.
+"""
 
 
 def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -309,7 +314,9 @@ def _direct_variants(call: Call) -> tuple[str, ...]:
 
 def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
-    if m > (MOST_ROWS if limits.software else MOST_FEW):
+    if m > MOST_FEW and not limits.software:
+        return tuple(f"{WHOLE} {name}" for name in in_place_variants(_part(call, _step(call))))
+    if m > MOST_ROWS:
         return (WHOLE,)
     if not limits.software:
         return "few 1" if m == 1 else "few 4", WHOLE
@@ -338,14 +345,15 @@ def has_rows(call: Call) -> bool:
 def _step(call: Call) -> int:
     """Returns how many rows of the weight are unpacked at a time: a multiple of four."""
     n, k = call.output.shape[-1], call.inputs[0].shape[-1]
-    most = min(SCRATCH_BYTES, call.limits.max_buffer_bytes) // (4 * k) // 4 * 4
+    limits = call.limits
+    most = min(SCRATCH_BYTES[limits.software], limits.max_buffer_bytes) // (4 * k) // 4 * 4
     return min(n, max(4, most))
 
 
 def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (_rows(call) * _codes_row(call),)
-    if call.variant != WHOLE:
+    if not call.variant.startswith(WHOLE):
         return ()
     return (_step(call) * call.inputs[0].shape[-1],)
 
@@ -353,7 +361,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
 def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
-    if call.variant == WHOLE:
+    if call.variant.startswith(WHOLE):
         return _unpack_first(call)
     if call.variant not in (*FEW, *ROWS, *DOT):
         return product(_product_call(call))
@@ -414,22 +422,28 @@ def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: 
     return Dispatch(shader, (), groups, push, (("LOCAL_X", lanes),))
 
 
+def _part(call: Call, count: int) -> Call:
+    """Returns the product by so many rows of the weight, which lie unpacked."""
+    m, k = _rows(call), call.inputs[0].shape[-1]
+    bias = (TensorType((count,)),) * (len(call.inputs) - 2)
+    attrs = product_attrs(call, False, True)
+    operands = TensorType((m, k)), TensorType((count, k)), *bias
+    return Call(operands, TensorType((m, count)), attrs, call.limits)
+
+
 def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
     """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
     x, words, *bias = call.inputs
-    m, n, k = _rows(call), call.output.shape[-1], x.shape[-1]
+    n, k, variant = call.output.shape[-1], x.shape[-1], call.variant.removeprefix(WHOLE).strip()
     row_words, step = words.shape[-1], _step(call)
     out: list[Dispatch] = []
     for start in range(0, n, step):
         count = min(step, n - start)
         made = unpack_rows(call, (1, SCRATCH), count, k)
         out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
-        part = Call(
-            (TensorType((m, k)), TensorType((count, k)), *(TensorType((count,)) for _ in bias)),
-            TensorType((m, count)),
-            product_attrs(call, False, True),
-            call.limits,
-        )
+        part = _part(call, count)
+        if variant in in_place_variants(part):  # the last part may be too small for it
+            part = replace(part, variant=variant)
         for at, one in enumerate(product(part, result_row=n)):
             a, b, c, result = one.shifts
             shifts = a, b, c + start * bool(bias), result + start
