@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Scheds
+from conftest import Scheds, vulkan_names
 from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
@@ -45,6 +45,39 @@ def test_parts_have_the_logits_of_the_whole(scheds: Scheds, tmp_path: Path) -> N
         np.testing.assert_allclose(got[0], wanted[begin + count - 1], rtol=1e-3, atol=1e-3)
     got = after(ids=text[:, 20:21], start=20, count=1)
     np.testing.assert_allclose(got[0], wanted[20], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("card", [False, True])
+def test_one_card_reads_long_texts_in_wide_steps(
+    card: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, weights = made(tmp_path)
+    steps: list[tuple[int, int]] = []
+    compiled = Reader._compiled
+
+    def note(self: Reader, size: int, parts: int) -> object:
+        steps.append((size, parts))
+        return compiled(self, size, parts)
+
+    monkeypatch.setattr(reader, "SIZES", (1, 8))
+    monkeypatch.setattr(reader, "WIDE", 32)
+    monkeypatch.setattr(Reader, "_compiled", note)
+    monkeypatch.setattr(Reader, "_has_a_card", lambda self: card)
+    text = [int(token) for token in np.random.default_rng(1).integers(0, 61, 60)]
+    with vs.Scheduler(["cpu"]) as sched:
+        got = Reader(sched, model, 64).read(text)
+    wanted = logits_of(TINY, weights, np.array(text, np.int32))
+    np.testing.assert_allclose(got, wanted[-1], rtol=1e-3, atol=1e-3)
+    assert ((32, 1) in steps) == card and all(parts == 1 for _, parts in steps)
+
+
+def test_what_is_a_card(tmp_path: Path) -> None:
+    """Drivers on the CPU are none; numpy is none."""
+    model, _ = made(tmp_path)
+    for name in ("cpu", *vulkan_names()):
+        with vs.Scheduler([name]) as sched:
+            hardware = name != "cpu" and not sched.machine.devices[0].limits.software
+            assert Reader(sched, model, 64)._has_a_card() == hardware
 
 
 def test_parts_share_the_angles_of_all_positions(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Reads texts with a language model: each token once, in steps of a few sizes.
 
 text, as tokens --common beginning with what was read--> rest --steps of 128, 32, 8, 1--> logits
+                                                                   (on a card of 512, too)
                                                                     |
 a device is lost, and keys and values with it --> layers are placed anew on what is left,
                                                   all of the text again
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 
 SIZES = (1, 8, 32, 128)
 """Of steps, in tokens. Each is a graph, compiled when it is first used."""
+WIDE = 512
+"""Of a step on one card, which takes all of the model: products of fewer rows do not fill a large
+card, and each step unpacks the weights anew.
+"""
 NODES = 40
 """Of a layer, or so."""
 LONGER = (4, 16)
@@ -110,6 +115,8 @@ class Reader:
         self._progress = progress
         self._sizes: list[int] = []
         """Of the steps, once it is decided where layers lie."""
+        self._parts: dict[int, int] = {}
+        """Of longer steps, by size."""
         self._without: set[str] = set()
         """Devices that had failed by then."""
         self._runs: dict[int, Run] = {}
@@ -200,11 +207,15 @@ class Reader:
             self.placement = layout.placement if layout else {}
             part = SIZES[-1]
             longer = (n for n in LONGER if n * part <= self.length)
-            self._sizes += [n * part for n in longer if layout and layout.flows(n, self.length)]
+            flowing = [n for n in longer if layout and layout.flows(n, self.length)]
+            self._parts = {n * part: n for n in flowing}
+            if not flowing and self.length >= WIDE and self._has_a_card():
+                self._parts = {WIDE: 1}
+            self._sizes += self._parts
 
     def _run(self, size: int) -> Run:
         if size not in self._runs:
-            self._runs[size] = self._compiled(size, max(1, size // SIZES[-1]))
+            self._runs[size] = self._compiled(size, self._parts.get(size, 1))
             self._make_no_more()  # the device has them
         return self._runs[size]
 
@@ -234,6 +245,11 @@ class Reader:
         cpu_alone = len(self._scheduler.devices) == 1
         return cpu_alone or takes_all(self._scheduler, self._model, self._cache)
 
+    def _has_a_card(self) -> bool:
+        """Whether one device takes all, and is no driver on the CPU."""
+        spec = self._scheduler.machine.devices[0]
+        return spec.kind == "vulkan" and not spec.limits.software and self._is_alone()
+
     def _make_no_more(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
@@ -249,6 +265,7 @@ class Reader:
         self.tokens.clear()
         self._runs.clear()
         self._sizes.clear()
+        self._parts.clear()
 
 
 def _shared(known: list[int], text: Sequence[int]) -> int:
