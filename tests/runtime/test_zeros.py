@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -83,3 +85,50 @@ def test_memory_of_others_is_looked_at(tmp_path: Path) -> None:
             made = mmap.mmap(file.fileno(), 0, flags=how, prot=mmap.PROT_READ)
             with closing(Zeros(np.frombuffer(made, np.uint32))) as seen:
                 assert not seen.lie_in(0, PAGES * WORDS)
+
+
+class Told(NamedTuple):
+    """What a system tells: the text of maps, and what reading entries of pages gives."""
+
+    maps: str | None
+    entries: Callable[[int], bytes]
+
+
+def refused(size: int) -> bytes:
+    raise PermissionError(1, "not permitted")
+
+
+@on_linux
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(Told(None, refused), id="entries are refused"),
+        pytest.param(Told(None, lambda size: b""), id="no entries"),
+        pytest.param(Told(None, bytes), id="those of another process"),
+        pytest.param(Told("", bytes), id="no maps"),
+        pytest.param(Told("0x1000 0x2000 rw- 3 1 0xff NCOW\n", bytes), id="maps of another system"),
+        pytest.param(Told("12 34\n", bytes), id="short maps"),
+    ],
+)
+def test_systems_that_tell_otherwise_are_not_believed(
+    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory: NDArray = np.frombuffer(made, np.uint32)
+    memory[9 * WORDS] = 1
+    if told.maps is not None:
+        (tmp_path / "maps").write_text(told.maps)
+        monkeypatch.setattr(zeros, "MAPS", str(tmp_path / "maps"))
+    monkeypatch.setattr(os, "pread", lambda pages, size, at: told.entries(size))
+    with closing(Zeros(memory)) as seen:
+        assert not seen.lie_in(0, memory.size) and seen.lie_in(0, 9 * WORDS)
+
+
+@on_linux
+def test_entries_that_are_refused_later_mean_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = mmap.mmap(-1, PAGES * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory: NDArray = np.frombuffer(made, np.uint32)
+    memory[9 * WORDS] = 1
+    with closing(Zeros(memory)) as seen:
+        monkeypatch.setattr(os, "pread", lambda pages, size, at: refused(size))
+        assert not seen.lie_in(0, memory.size) and seen.lie_in(0, 9 * WORDS)

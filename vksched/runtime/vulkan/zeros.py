@@ -31,9 +31,11 @@ class Zeros:
         self._begin: int = memory.ctypes.data
         self._pages: int | None = None
         """The descriptor of PAGEMAP; None where it does not tell."""
-        with suppress(OSError, AttributeError):
+        with suppress(OSError, ValueError):
             if _is_own(self._begin, self._begin + memory.nbytes):
                 self._pages = os.open(PAGEMAP, os.O_RDONLY)
+        if self._pages is not None and not _knows_this_process(self._pages):
+            self.close()
 
     def lie_in(self, start: int, end: int) -> bool:
         """Whether all words from `start` to `end` are 0."""
@@ -47,12 +49,10 @@ class Zeros:
             return
         first = (self._begin + WORD_BYTES * start) // mmap.PAGESIZE
         last = (self._begin + WORD_BYTES * end - 1) // mmap.PAGESIZE
-        size = ENTRY_BYTES * (last - first + 1)
-        told = os.pread(self._pages, size, ENTRY_BYTES * first)
-        if len(told) < size:
+        there = _are_there(self._pages, first, last)
+        if there is None:
             yield start, end
             return
-        there = np.frombuffer(told, np.uint64) >> np.uint64(THERE) != 0
         edges = np.flatnonzero(np.diff(there, prepend=False, append=False)).tolist()
         for begun, ended in zip(edges[::2], edges[1::2], strict=True):
             words = [
@@ -71,7 +71,7 @@ def _is_own(begin: int, end: int) -> bool:
     """Whether memory is of this process alone, and of no file.
 
     Raises:
-        OSError: the system does not tell.
+        OSError, ValueError: the system does not tell, or otherwise than Linux does.
     """
     with open(MAPS, "rb") as lines:
         for line in lines:
@@ -84,3 +84,27 @@ def _is_own(begin: int, end: int) -> bool:
                 if begin >= end:
                     return True
     return False
+
+
+def _are_there(pages: int, first: int, last: int) -> NDArray | None:
+    """Returns of each page, from the first to the last, whether it is there; None where the system
+    does not tell of all.
+    """
+    size = ENTRY_BYTES * (last - first + 1)
+    try:
+        told = os.pread(pages, size, ENTRY_BYTES * first)
+    except (OSError, OverflowError):
+        return None
+    if len(told) < size:
+        return None
+    return np.asarray(np.frombuffer(told, np.uint64) >> np.uint64(THERE) != 0)
+
+
+def _knows_this_process(pages: int) -> bool:
+    """Whether pages that were just written are told of. qemu's user mode shows this process its own
+    MAPS, but the PAGEMAP of qemu, where memory has other addresses.
+    """
+    written = np.ones(2 * mmap.PAGESIZE, np.uint8)
+    first, last = ((written.ctypes.data + at) // mmap.PAGESIZE for at in (0, written.nbytes - 1))
+    there = _are_there(pages, first, last)
+    return there is not None and bool(there.all())
