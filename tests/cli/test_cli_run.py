@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -386,6 +388,28 @@ def test_bars_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
         show("load", 1, 2)
         show("load", 2, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_threads_share_one_set_of_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where several hosts of a cluster are prepared at once."""
+    made: list[MagicMock] = []
+
+    def bars() -> MagicMock:
+        made.append(MagicMock())
+        made[-1].__enter__.return_value = made[-1]
+        if len(made) == 1:  # while they are made, another thread comes
+            other.start()
+            other.join(0.1)
+        return made[-1]
+
+    monkeypatch.setattr(feeds, "_bars", bars)
+    with feeds.progress_bars(quiet=False) as show:
+        other = threading.Thread(target=show, args=("upload", 1, 2))
+        show("load", 1, 2)
+        other.join()
+    show("load", 2, 2)
+    assert [len(each.add_task.mock_calls) for each in made] == [2]
+    assert len(made[0].update.mock_calls) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -207,26 +208,30 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done. What
-    draws them is imported with the first one. Nothing is shown once the context has ended.
+    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done; any
+    thread may call it. What draws them is imported with the first one. Nothing is shown once the
+    context has ended.
     """
     tasks: dict[str, Any] = {}
+    drawing = threading.Lock()
     with ExitStack() as shown:
         bars: Any = None
 
         def show(what: str, done: int, total: int) -> None:
             nonlocal bars
-            if quiet:
-                return
-            bars = bars or shown.enter_context(_bars())
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
-            bars.update(tasks[what], completed=done, total=total)
+            with drawing:
+                if quiet:
+                    return
+                bars = bars or shown.enter_context(_bars())
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=total)
+                bars.update(tasks[what], completed=done, total=total)
 
         try:
             yield show
         finally:
-            quiet = True
+            with drawing:
+                quiet = True
 
 
 def _bars() -> Any:
