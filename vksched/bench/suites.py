@@ -111,6 +111,11 @@ def _models() -> Iterator[Spec]:
         yield Spec(label, "model", "models", params)
 
 
+def _plain_models() -> Iterator[Spec]:
+    """Those that a CPU driver takes, too, which stands beside other devices there."""
+    return (spec for spec in _models() if not spec.get("hardware"))
+
+
 def specs_of(
     suite: str,
     pattern: str | None = None,
@@ -134,8 +139,8 @@ def specs_of(
         "overhead": _overhead,
         "models": _models,
         "planning": _none,
-        "prediction": _models,
-        "devices": _models,
+        "prediction": _plain_models,
+        "devices": _plain_models,
         "llm": lambda: _llm(models, kv, precision),
         "clients": lambda: _clients(packages),
     }
