@@ -1,8 +1,8 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch: products of float16, summed in float32.
 // One group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
-// Steps of TILE_K go through shared memory as float16, along k, or with KEPT as the factors lie. a and b lie in fours, or were
-// packed so; with WIDE what is float16 lies in eights. For devices with matrix units.
+// Steps of TILE_K go through shared memory as float16, along k, or with KEPT as factors of float16 lie. a and b lie in fours, or
+// were packed so; with WIDE what is float16 lies in eights. For devices with matrix units.
 // Source: NVIDIA, CUTLASS: efficient GEMM in CUDA, 2017 (tiles of groups, of subgroups and of matrix instructions).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -16,9 +16,14 @@ layout(constant_id = 10) const uint A_ALONG_K = 1;
 layout(constant_id = 11) const uint B_ALONG_N = 1;
 #define T float
 #define T4 vec4
+#ifdef HALF
 layout(constant_id = 12) const uint KEPT = 0;
 #define A_KEPT (KEPT * (1u - A_ALONG_K))
 #define B_KEPT (KEPT * B_ALONG_N)
+#else
+#define A_KEPT 0u
+#define B_KEPT 0u
+#endif
 #ifdef WIDE
 #define HALVES uvec4
 #define HALVES_PER 8u

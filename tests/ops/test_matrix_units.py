@@ -38,6 +38,7 @@ from vksched.ops.core.op import Call, Op, get_op
 from vksched.ops.products.attention_launch import TILED
 from vksched.ops.products.attention_units import most_columns
 from vksched.ops.products.codes import pack
+from vksched.ops.products.matmul_kernels import PART_K
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.tuner.calls import calls_of, shader_hash
@@ -102,9 +103,9 @@ def test_a_measured_unit_is_used_there_and_for_like_sizes() -> None:
 
 
 def test_only_what_may_be_rounded_meets_units() -> None:
-    every = [*KEPT, LARGE, SMALL]
-    assert units_of(call_of(64, 64, 64)) == every
-    for word, units in (("", []), ("mixed", every), ("float16", every)):
+    own = [LARGE, SMALL]
+    assert units_of(call_of(64, 64, 64)) == [*KEPT, *own]
+    for word, units in (("", []), ("mixed", own), ("float16", own)):
         assert units_of(call_of(64, 64, 64, dtype=FLOAT32, word=word)) == units
 
 
@@ -145,7 +146,6 @@ def test_a_factor_that_lies_across_k_may_stay_so() -> None:
         (along, LARGE, "matmul_matrices_wide_float16"),
         (call_of(256, 60, 256), KEPT[0], "matmul_matrices_float16"),
         (call_of(256, 64, 252), KEPT[0], "matmul_matrices_float16"),
-        (call_of(256, 64, 256, dtype=FLOAT32, word="mixed"), KEPT[0], "matmul_matrices_float32"),
     ):
         (dispatch,) = lower(MATMUL, replace(call, variant=variant)).dispatches
         assert dispatch.shader == shader
@@ -172,6 +172,16 @@ def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word
         assert "matrices" not in rest.shader
     software = replace(call, limits=replace(CARD, software=True))
     assert variants_of(op, software) == ("unpack",)
+
+
+def test_what_is_read_as_float32_is_turned() -> None:
+    """To keep it brings nothing there, and takes more registers than some cards have."""
+    sizes = (256, 64, 256), (256, 62, 256), (256, 64, 254), (256, 2 * PART_K, 256)
+    for (m, k, n), dtype in ((sizes[0], FLOAT32), *((each, FLOAT16) for each in sizes[1:])):
+        call = call_of(m, k, n, replace(CARD, max_buffer_bytes=1 << 30), dtype, "mixed")
+        assert units_of(call) == [LARGE, SMALL]
+        dispatches = lower(MATMUL, replace(call, variant=LARGE)).dispatches
+        assert "matmul_matrices_float32" in {dispatch.shader for dispatch in dispatches}
 
 
 def test_amd_has_units_for_subgroups_of_both_sizes() -> None:

@@ -160,7 +160,7 @@ def _variants(call: Call, packs: bool) -> tuple[str, ...]:
     a, b, _, m = operands_of(call)
     fours = a.in_fours and b.in_fours
     n = call.output.shape[-1]
-    across = not (a.along_k and b.along_k)
+    across = _reads_halves(call) and not (a.along_k and b.along_k)
     fits = a.along * a.lines and (packs or fours)
     units = matrix_variants(call, m, n, across=across) if fits else ()
     return (*_plain_variants(call, packs), *units)
@@ -212,12 +212,15 @@ def takes_halves(call: Call) -> tuple[int, ...]:
     """All float16, where the variant of a call reads and writes it packed: not where it adds up
     parts, which would be rounded, or infinite, on their own.
     """
-    whole = matrices(call.inputs, call.attrs)[1] <= PART_K
-    if call.variant in (TILED, *FEW) or fours_tile(call) or matrix_tile(call):
-        taken = whole and _in_fours(call)
-    else:
-        taken = whole and call.variant in _fitting(call, packs=False)
+    known = call.variant in (TILED, *FEW) or fours_tile(call) or matrix_tile(call)
+    taken = _reads_halves(call) and (known or call.variant in _fitting(call, packs=False))
     return halves_of(call) if taken else ()
+
+
+def _reads_halves(call: Call) -> bool:
+    """Whether kernels can read the operands of a call as float16, which they are."""
+    whole = matrices(call.inputs, call.attrs)[1] <= PART_K
+    return call.output.dtype == FLOAT16 and whole and _in_fours(call)
 
 
 def _in_fours(call: Call) -> bool:

@@ -3,7 +3,7 @@ Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
     one group:    2 x 2 subgroups, which share both factors in shared memory
-    kept:         a factor that lies across k stays so there
+    kept:         a factor of float16 that lies across k stays so there
 
 The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
 8 bits (integer_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate such
@@ -163,7 +163,7 @@ def matrix_variants(
     call: Call, rows: int, columns: int, of: str = PRODUCT, across: bool = False
 ) -> tuple[str, ...]:
     """Returns the variants that can compute a call as a product with such a result: of codes, or of
-    float16. across: whether a factor lies across k, in memory.
+    float16. across: whether the factors are float16 and one lies across k, in memory.
     """
     if min(rows, columns) < LEAST_SIDE or not (of == OF_CODES or rounds(call)):
         return ()
