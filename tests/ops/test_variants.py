@@ -11,6 +11,7 @@ from graphs import make_plan
 
 import vksched as vs
 from vksched.cases.attention import attributes
+from vksched.cases.table import CASES
 from vksched.machine.choices import Choices, like_key
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
@@ -23,6 +24,15 @@ from vksched.types import FLOAT16, FLOAT32, INT32, TensorType
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()
+CARD = Limits(
+    max_invocations=1024,
+    max_local_size=(1024, 1024, 64),
+    shared_bytes=49152,
+    max_buffer_bytes=1 << 32,
+    subgroup_size=32,
+    storage_buffers=16,
+    float16=True,
+)
 FIRST, SECOND, *OTHERS = "lanes 8x32", "lanes 16x32", "lanes 32x32", "lanes 32x64"
 NAMES = ", ".join((FIRST, SECOND, *OTHERS))
 MATMUL = get_op("matmul")
@@ -47,6 +57,16 @@ def test_the_best_guess_runs_where_nothing_else_is_said() -> None:
     choice = choice_of(MATMUL, call)
     assert (choice.variant, choice.why) == (choice.of[0], STATIC)
     assert lower(MATMUL, call) == lower(MATMUL, replace(call, variant=choice.of[0]))
+
+
+def test_a_card_can_run_all_that_it_may_choose() -> None:
+    ran = set()
+    for case in CASES:
+        call = case.call(CARD)
+        for name in filter(None, variants_of(case.declaration, call)):
+            lower(case.declaration, replace(call, variant=name))
+            ran.add((case.op, name))
+    assert {("grouped_linear", "fours 128x128"), ("matmul", "tiled 32x64")} < ran
 
 
 @pytest.mark.parametrize("limits", [SOFTWARE, GPU])

@@ -69,6 +69,10 @@ class Fours:
         most = min(limits.max_invocations, limits.max_local_size[0])
         return self.local <= most and self.shared_bytes <= limits.shared_bytes
 
+    def fills(self, m: int, n: int) -> bool:
+        """Whether less than half of it lies over an edge, down and across; so do small ones."""
+        return self.rows < 2 * max(m, _SMALL[0]) and self.columns < 2 * max(n, _SMALL[1])
+
     def time(self, m: int, n: int, batches: int) -> float:
         """Returns about how long a step along k takes, in products of the largest tile."""
         groups = -(-m // self.rows) * -(-n // self.columns) * batches
@@ -120,9 +124,7 @@ def fours_variants(call: Call, m: int, n: int, batches: int) -> tuple[str, ...]:
     found: list[str] = []
     for kind in tile_kinds(call):
         tiles = {
-            name: tile
-            for name, tile in tiles_of(call.limits, kind).items()
-            if tile.rows < 2 * max(m, _SMALL[0]) and tile.columns < 2 * max(n, _SMALL[1])
+            name: tile for name, tile in tiles_of(call.limits, kind).items() if tile.fills(m, n)
         }
         found += sorted(tiles, key=lambda name: tiles[name].time(m, n, batches))
     return tuple(found)

@@ -22,7 +22,15 @@ from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
 from ..core.strides import LOOP_STEPS, spread
 from ..moves.index import pick_lines
-from .matmul_kernels import DISPATCH_FLOPS, MOST_FEW, NUMBERS, Tiling, product, tilings
+from .matmul_kernels import (
+    DISPATCH_FLOPS,
+    MOST_FEW,
+    NUMBERS,
+    Tiling,
+    in_place_variants,
+    product,
+    tilings,
+)
 from .packed import FEW, ROWS, few_rows, has_rows, unpack_rows
 
 PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
@@ -288,8 +296,10 @@ def _by_floats(
         TensorType((*tiles, part.height, columns)),
         Attrs({"transpose_a": False, "transpose_b": True}),
         call.limits,
-        call.variant.removeprefix(UNPACKED),
     )
+    variant = call.variant.removeprefix(UNPACKED)
+    if variant in in_place_variants(ordinary):  # the last columns may be too few for it
+        ordinary = replace(ordinary, variant=variant)
     matrix = ("b_batch", (columns * sizes.k, 0, 0, 0))
     for made in product(ordinary, result_row=sizes.n):
         push = tuple(matrix if name == matrix[0] else (name, value) for name, value in made.push)

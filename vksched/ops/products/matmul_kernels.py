@@ -143,7 +143,7 @@ def tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
     whose rows come in tiles of a height that may be chosen.
     """
     if not limits.software:
-        return _gpu_tilings(k, limits)
+        return _gpu_tilings(n, k, limits)
     lanes = lanes_of(limits) if k and k % 4 == 0 else {}
     fitting = {
         name: Tiling(tile.rows, tile.columns, tile.step)
@@ -254,13 +254,14 @@ def product_scratch(call: Call) -> tuple[int, ...]:
     return tuple(math.prod((*o.batch, *o.padded)) for o, packed in pairs if packed)
 
 
-def _gpu_tilings(k: int, limits: Limits) -> dict[str, Tiling]:
+def _gpu_tilings(n: int, k: int, limits: Limits) -> dict[str, Tiling]:
     step = READ / READ_ROWS
     rows, _ = _TILED_TILE
-    tiles = tiles_of(limits).items() if k and k % 4 == 0 else ()
+    tiles = tiles_of(limits) if k and k % 4 == 0 else {}
+    fours = {name: tile for name, tile in tiles.items() if tile.fills(tile.rows, n)}
     return {
         **{name: Tiling(height, 1, READ) for name, height in FEW.items()},
-        **{name: Tiling(tile.rows, 1, step * tile.rows * tile.cost) for name, tile in tiles},
+        **{name: Tiling(t.rows, 1, step * t.rows * t.cost) for name, t in fours.items()},
         TILED: Tiling(rows, 1, step * rows * TILED_COST),
     }
 
