@@ -287,6 +287,10 @@ def before_the_beginning(content: bytes) -> bytes:
     return anew(content, (b'"constant",0]', b'"constant",-64]'))
 
 
+def of_attrs_that_are_not_there(content: bytes) -> bytes:
+    return anew(content, (b'"attrs":[', b'"attrs":[],"others":['))
+
+
 def without_constants(content: bytes) -> bytes:
     content = b"\n".join(content.split(b"\n", 2)[1:2]) + b"\n"
     return kept_steps._digest(content) + b"\n" + content
@@ -296,7 +300,7 @@ def without_constants(content: bytes) -> bytes:
     "damage",
     [
         *(cut, changed, of_another, of_other_shapes),
-        *(behind_the_end, before_the_beginning, without_constants),
+        *(behind_the_end, before_the_beginning, of_attrs_that_are_not_there, without_constants),
         *(lambda content: b"", lambda content: b"\n{}", lambda content: content[:-1]),
     ],
 )

@@ -31,7 +31,7 @@ MOST_FILES = 8
 """Of one device: then those of the drivers that were not used for longest are removed."""
 
 DAMAGE = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError
 )  # fmt: skip
 """What reading a file that is damaged raises."""
 
