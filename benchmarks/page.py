@@ -17,7 +17,9 @@ COMMAND = "python benchmarks/report.py"
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))
 MODEL_PEERS = ("ncnn", "iree", "torch", "onnxruntime")
 MODEL_FACTS = ("a run", "compile and first run", "peak")
-DISPATCH_S = 100e-6
+SOFTWARE = "cpu"
+"""The type of devices that are no cards."""
+DISPATCH_S, DISPATCH_ON_CARDS_S = 100e-6, 10e-6
 """Calls that take less are bound by what a dispatch costs rather than by their work."""
 DISPATCH = "dispatch"
 WIDTH = 100
@@ -61,6 +63,10 @@ hand-written Kompute and numpy have no such models here. Memory is the most that
 the device, weights included. Beside it stands how much a fresh process of onnxruntime grows, which
 computes on the CPU.""".replace("\n", " ")
 
+ELSEWHERE = (
+    "This machine has no card. [Cards](performance/cards.md) has the figures of those that were "
+    "measured on other machines."
+)
 PLANNING = (
     "CPU time from a graph to a verified plan. A value is the time per node. Beside it stands the "
     "time of the smallest graph of its kind. A ratio of 1 means that the time grows as the graph "
@@ -145,16 +151,17 @@ def _means(device: DeviceReport, results: Sequence[Result]) -> list[str]:
     found = means(results)
     if not peers:
         return []
-    head = [*peers, "the fastest peer of each case"]
+    several = len(peers) > 1
+    head = [*peers, *["the fastest peer of each case"] * several]
     floor = "; `kp` is hand-written Kompute, a measure of the device and no peer"
     lines = [
         f"Times as fast as each peer, geometric means{floor if 'kp' in peers else ''}.",
         "",
-        f"| cases | {' | '.join(head)} | least ratio to the fastest |",
+        f"| cases | {' | '.join(head)} | least ratio{' to the fastest' * several} |",
         "|---" * (len(head) + 2) + "|",
     ]
     for group, by_peer in found.items():
-        cells = [ratio_text(by_peer.get(peer)) for peer in (*peers, "fastest")]
+        cells = [ratio_text(by_peer.get(peer)) for peer in (*peers, *["fastest"] * several)]
         own = [r for r in results if r.spec.group == group]
         least = min((x for x in map(to_fastest, own) if x is not None), default=None)
         lines.append(f"| {group} | {' | '.join(cells)} | {ratio_text(least)} |")
@@ -187,7 +194,7 @@ def _cases(device: DeviceReport, results: Sequence[Result]) -> list[str]:
         of_ceiling = "" if share is None or bound == DISPATCH else f"{100 * share:.0f} %"
         lines.append(
             f"| {result.spec.name} | {_time(ours.seconds)} | {100 * ours.spread:.0f} % | "
-            f"{flops:.3g} | {moved:.3g} | {of_ceiling} | {bound} |{ratios}"
+            f"{_rate(flops)} | {_rate(moved)} | {of_ceiling} | {bound} |{ratios}"
         )
     return [*lines, ""]
 
@@ -196,10 +203,11 @@ def bound_of(device: DeviceReport, result: Result) -> str:
     """Returns what bounds our time of a case: arithmetic, bytes, or the cost of dispatches."""
     work = work_of(result.spec)
     seconds = result.ours.seconds if result.ours else None
+    least = DISPATCH_S if device.type == SOFTWARE else DISPATCH_ON_CARDS_S
     ideal = device.ceiling.share(*work, 1.0)
     if result.spec.kind == COPY:
         return "bus"
-    if result.spec.kind == "chain" or (seconds and seconds < DISPATCH_S and ideal < seconds / 4):
+    if result.spec.kind == "chain" or (seconds and seconds < least and ideal < seconds / 4):
         return DISPATCH
     return device.ceiling.bound(*work)
 
@@ -238,7 +246,9 @@ def _models(report: Report) -> list[str]:
 
 
 def models_table(report: Report) -> list[str]:
-    """Returns the table of whole models, and why some have no figures."""
+    """Returns the table of whole models, and why some have no figures. It names devices where there
+    are several.
+    """
     results = [r for r in report.results if r.spec.kind == "model"]
     if not results:
         return []
@@ -247,7 +257,7 @@ def models_table(report: Report) -> list[str]:
     head = ["model", "device", "time", "spread", "a run / its kernels", "ratio"]
     head += [f"{p}: time, ratio" for p in peers]
     head += ["memory", "onnxruntime's", "ratio", "compile, first run"]
-    lines = [_row(head), "|---" * len(head) + "|"]
+    rows: list[list[str]] = []
     labels = {d.name: d.label.split(" (")[0] for d in report.devices}
     for result in sorted(results, key=lambda r: (r.spec.name, r.device)):
         name = result.spec.name
@@ -260,7 +270,8 @@ def models_table(report: Report) -> list[str]:
             )
         )
         ours = result.ours
-        cells = [name, f"{result.device}: {labels.get(result.device, '')}"]
+        device = f"{result.device}: {labels.get(result.device, '')}"
+        cells = [name, device if len(labels) > 1 else ""]
         cells += [_seconds(ours), f"{100 * ours.spread:.0f} %" if ours and ours.rounds_s else ""]
         cells += ["{} / {}".format(*run.cells()), ratio_text(run.ratio)] if run else ["", ""]
         for peer in peers:
@@ -269,18 +280,25 @@ def models_table(report: Report) -> list[str]:
         memory = ours.memory_bytes if ours else None
         cells.append(format_bytes(int(memory)) if memory else "")
         cells += [peak.cells()[1], ratio_text(peak.ratio)] if peak else ["", ""]
-        lines.append(_row([*cells, first.cells()[0] if first else ""]))
+        rows.append([*cells, first.cells()[0] if first else ""])
     why = [
         f"- {f.runner} on {r.device}: {f.reason}: {r.spec.name}"
         for r in results
         for f in r.figures
         if f.reason and f.runner in (OURS, *MODEL_PEERS)
     ]
-    return [*lines, "", *(["No figures:", "", *why, ""] if why else [])]
+    return [*_table(head, rows), "", *(["No figures:", "", *why, ""] if why else [])]
 
 
 def _seconds(figure: Figure | None) -> str:
     return "" if figure is None or figure.seconds is None else _time(figure.seconds)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a table without the columns that are empty in all rows."""
+    kept = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    lines = [_row(row[i] for i in kept) for row in (head, *rows)]
+    return [lines[0], "|---" * len(kept) + "|", *lines[1:]]
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -377,7 +395,7 @@ def _loops(shaders: Path) -> list[str]:
 
 
 def _gpu(report: Report, shaders: Path) -> list[str]:
-    gpus = [d for d in report.devices if d.type not in ("cpu",)]
+    gpus = [d for d in report.devices if d.type != SOFTWARE]
     lines = [
         "## GPUs",
         "",
@@ -387,7 +405,7 @@ def _gpu(report: Report, shaders: Path) -> list[str]:
         *_loops(shaders),
     ]
     if not gpus and (shaders.parent / "performance" / "cards.md").exists():
-        return [*lines, "No card was at hand; [cards](performance/cards.md) has others.", ""]
+        return [*lines, ELSEWHERE, ""]
     if not gpus:
         return [*lines, "No card was at hand, so there are no figures of one.", ""]
     lines += [
@@ -410,6 +428,12 @@ def _gpu(report: Report, shaders: Path) -> list[str]:
             cells += [ratio_text(result.ratio("torch")), f"{device.ceiling.bytes_per_s / 1e9:.4g}"]
             lines.append(_row(cells))
     return [*lines, ""]
+
+
+def _rate(value: float) -> str:
+    """Returns a rate with three digits; nothing for 0."""
+    short = float(f"{value:.3g}")
+    return "" if not value else f"{short:,.0f}" if short >= 1000 else f"{value:.3g}"
 
 
 def ratio_text(value: float | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from page import Extras  # beside this file
 
+from vksched.bench.peers.specs import SINGLE
 from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of
@@ -45,7 +46,12 @@ def merge(reports: Iterable[Report]) -> Report:
         for fact in report.facts:
             facts[fact.device, fact.name] = fact
     order = {spec.name: i for i, spec in enumerate(s for suite in SUITES for s in specs_of(suite))}
-    ordered = sorted(results.values(), key=lambda r: (r.device, order.get(r.spec.name, 1000)))
+
+    def place(result: Result) -> tuple[str, int, str]:
+        name = result.spec.name.removesuffix(f" in {result.spec.get('precision', SINGLE)}")
+        return result.device, order.get(name, 1000), result.spec.name
+
+    ordered = sorted(results.values(), key=place)
     return Report("all", list(devices.values()), ordered, version, list(facts.values()))
 
 

@@ -54,8 +54,9 @@ def _ops() -> Iterator[Spec]:
     yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_a=True)
     yield _matmul(512, 512, 512, "matmul shapes", "512", transpose_b=True)
     for size, more in LARGE_PRODUCTS:
-        label = f"{size} float16" if more else str(size)
-        yield _matmul(size, size, size, "matmul on GPUs", label, hardware=True, **more)
+        of = " float16" if more else ""
+        group = f"matmul{of} on GPUs"
+        yield _matmul(size, size, size, group, f"{size}{of}", hardware=True, **more)
     for storage in ("float32", "float16"):
         params = {"m": 1, "k": 4096, "n": 4096, "storage": storage}
         yield Spec(f"matvec 4096 {storage}", "matmul", "matvec", params)

@@ -116,7 +116,8 @@ def in_precision(spec: Spec, word: str) -> Spec | None:
     """Returns a case with a precision; None of one that a precision changes nothing of."""
     if spec.kind not in FACTORS or spec.get("storage", SINGLE) != SINGLE:
         return None
-    return replace(spec, name=f"{spec.name} in {word}", params={**spec.params, "precision": word})
+    params = {**spec.params, "precision": word}
+    return Spec(f"{spec.name} in {word}", spec.kind, f"{spec.group} in {word}", params)
 
 
 # -- operands --------------------------------------------------------------------------------------
