@@ -49,7 +49,9 @@ def merge(reports: Iterable[Report]) -> Report:
 
     def place(result: Result) -> tuple[str, int, str]:
         name = result.spec.name.removesuffix(f" in {result.spec.get('precision', SINGLE)}")
-        return result.device, order.get(name, 1000), result.spec.name
+        if name not in order:  # as they were measured
+            return result.device, len(order), ""
+        return result.device, order[name], result.spec.name
 
     ordered = sorted(results.values(), key=place)
     return Report("all", list(devices.values()), ordered, version, list(facts.values()))

@@ -132,7 +132,11 @@ def test_cases_with_a_precision_have_a_row_of_their_own_beside_the_others(run: A
     report.results.append(
         Result("vulkan:0", mixed, [figure("vksched", 1e-3), figure("torch", 1e-2)])
     )
-    text = page.calls_of(merge([report]), report.devices[0])
+    others = [Spec(f"{x} token", LANGUAGE, "token", TOKEN) for x in ("F32", "F16")]
+    report.results += [Result("vulkan:0", spec, []) for spec in others]
+    merged = merge([report])
+    assert [r.spec for r in merged.results[-2:]] == others  # of no suite here: as measured
+    text = page.calls_of(merged, report.devices[0])
     assert "| matmul square | 1.00 | 1.00 |" in text
     assert "| matmul square in mixed | 10.00 | 10.00 |" in text
     cases = [line.split(" | ")[0] for line in text if line.startswith("| matmul ")]
