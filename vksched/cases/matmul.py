@@ -162,6 +162,21 @@ HALVES = [
         )
         for ta, tb in ((False, False), (True, True))
     ),
+    # several tiles with edges, of which eight neighbours are read at once
+    *(
+        Case(
+            "matmul",
+            (
+                swapped(halves(2, 136, 40), ta),
+                swapped(halves(2, 40, 200, seed=1), tb),
+                halves(200, seed=2),
+            ),
+            attrs(ta, tb),
+            f"float16 in eights t{int(ta)}{int(tb)}",
+        )
+        for ta in (False, True)
+        for tb in (False, True)
+    ),
     # the first part alone is infinite in float16
     Case(
         "matmul",
