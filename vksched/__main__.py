@@ -9,7 +9,7 @@ import sys
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells have it."""
-THRESHOLDS = 20_000, 20, 20
+THRESHOLDS = (20_000, 10, 10)
 """Of the garbage collector: what is imported stays, and to look through it again and again takes
 50 ms of a start.
 """
