@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..ops.core.variants import UNITS
+from ..ops.products.blocks import unpacked
 from ..types import NDArray
 from .case import Case
 
@@ -23,10 +25,11 @@ def lost_by_units(case: Case, variant: str) -> NDArray | float:
     Of a product: the digits that each step along k cuts off. Of attention: the share of weights,
     times the sum of weights times the magnitudes of values.
     """
-    if not variant.startswith("matrices"):
+    if UNITS not in variant:
         return 0.0
-    if case.op == "matmul":
-        return CUT * _sums_along_k(case, step=int(variant.split()[1].split("x")[2]))
+    if case.op in ("matmul", "linear_packed"):
+        shape = variant.partition(UNITS)[2].split()[0]
+        return CUT * _sums_along_k(*_factors(case), int(shape.split("x")[2]))
     if case.op == "attention":
         q, k, v, *rest = case.inputs
         around = replace(case, inputs=(q, k, np.abs(v), *rest)).expected()
@@ -34,14 +37,24 @@ def lost_by_units(case: Case, variant: str) -> NDArray | float:
     return 0.0
 
 
-def _sums_along_k(case: Case, step: int) -> NDArray:
-    """Returns the magnitudes of the sum before each step and of the products in it, added up."""
+def _factors(case: Case) -> tuple[NDArray, NDArray]:
+    """Returns both factors of a product as they are multiplied, in float64."""
+    left, right = case.inputs[:2]
+    if case.op == "linear_packed":
+        weight = unpacked(str(case.attrs["format"]), right, left.shape[-1])
+        return left.astype(np.float64), weight.astype(np.float64).T
     left, right = (
         np.swapaxes(x, -1, -2) if case.attrs[f"transpose_{name}"] else x
-        for name, x in zip("ab", (x.astype(np.float64) for x in case.inputs[:2]), strict=True)
+        for name, x in zip("ab", (left, right), strict=True)
     )
-    shape = case.result_type().shape
-    total, out = np.zeros(shape), np.zeros(shape)
+    return left.astype(np.float64), right.astype(np.float64)
+
+
+def _sums_along_k(left: NDArray, right: NDArray, step: int) -> NDArray:
+    """Returns the magnitudes of the sum before each step and of the products in it, added up."""
+    shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    total = np.zeros((*shape, left.shape[-2], right.shape[-1]))
+    out = np.zeros_like(total)
     with np.errstate(all="ignore"):
         for at in range(0, left.shape[-1], step):
             a, b = left[..., at : at + step], right[..., at : at + step, :]

@@ -27,6 +27,7 @@ from ..core.quads import both_readings, has_lanes, launch_run, reading
 from ..core.recipe import Loop, Recipe
 from ..core.strides import LOOP_STEPS
 from ..core.tensor import Tensor, apply, as_tensor, weight
+from ..core.variants import UNITS
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
 from .block_layout import RUN, Format, check_columns
@@ -156,8 +157,8 @@ WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
 WHOLE = "unpack"
-"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many. On
-GPUs the name of the product's variant follows, "unpack fours 64x64".
+"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
+name of the product's variant follows, "unpack fours 64x64"; without one it is the best guess.
 """
 HALVES = "f16", "bf16"
 """The formats that tiles read as they lie, where rows are many."""
@@ -314,10 +315,11 @@ def _direct_variants(call: Call) -> tuple[str, ...]:
 
 def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
-    if m > MOST_FEW and not limits.software:
-        return tuple(f"{WHOLE} {name}" for name in in_place_variants(_part(call, _step(call))))
-    if m > MOST_ROWS:
-        return (WHOLE,)
+    if m > (MOST_ROWS if limits.software else MOST_FEW):
+        names = in_place_variants(_part(call, _step(call)))
+        if not limits.software:
+            return tuple(f"{WHOLE} {name}" for name in names)
+        return WHOLE, *(f"{WHOLE} {name}" for name in names if UNITS in name)
     if not limits.software:
         return "few 1" if m == 1 else "few 4", WHOLE
     if not has_rows(call) or m > limits.max_groups[0]:
