@@ -164,11 +164,9 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
             types = (TensorType(shape, dtype),) * 2
             yield "matmul", Call(types, TensorType(shape, dtype), Attrs(attrs))
 
-    for shape in (square, no_eights):
-        words = TensorType((shape[0], format_of("f16").row_words(shape[1])), UINT32)
-        types = (TensorType(shape), words)
-        attrs = {"format": "f16", "precision": "mixed"}
-        yield "linear_packed", Call(types, TensorType(shape), Attrs(attrs))
+    words = TensorType((square[0], format_of("f16").row_words(square[1])), UINT32)
+    attrs = {"format": "f16", "precision": "mixed"}
+    yield "linear_packed", Call((TensorType(square), words), TensorType(square), Attrs(attrs))
 
     words = TensorType(words_shape(square), UINT32)
     types = (TensorType(square, INT32), words, TensorType((), INT32), TensorType((), INT32))

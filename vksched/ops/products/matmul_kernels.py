@@ -231,11 +231,11 @@ def _in_fours(call: Call) -> bool:
 
 
 def _in_eights(call: Call, units: MatrixTile) -> bool:
-    """Whether what is float16 of both operands can be read in eights, and need not be turned."""
+    """Whether both operands are float16, can be read in eights, and need not be turned."""
     factors = operands_of(call)[:2]
-    halves = [each for each in factors if call.inputs[each.number].dtype == FLOAT16]
-    kept = all(each.along_k or units.kept for each in halves)
-    return bool(halves) and kept and all(each.along % 8 == 0 for each in halves)
+    kept = all(each.along_k or units.kept for each in factors)
+    whole = all(each.along % 8 == 0 for each in factors)
+    return call.output.dtype == FLOAT16 and kept and whole
 
 
 def _packed(call: Call) -> tuple[bool, bool]:
@@ -473,10 +473,7 @@ def _layout(a_along_k: bool, b_along_n: bool) -> str:
 
 
 HALF_WEIGHT_SHADERS = (
-    *(
-        f"matmul_{kind}_{HALF_B}{FLOAT32}"
-        for kind in ("fours_mixed", "fours_packed", "matrices", "matrices_wide")
-    ),
+    *(f"matmul_{kind}_{HALF_B}{FLOAT32}" for kind in ("fours_mixed", "fours_packed", "matrices")),
     *(f"matmul_fours_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
 )
 """Of `of_half_weights`."""
