@@ -16,7 +16,8 @@ uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0
 
 // How lines (rows of a, columns of b) come to shared memory: `start` at a tile, then for each TILE_K steps `fetch`, which begins to
 // load them, and `put`. `fetch_edge` is for the first steps, where these are fewer; the others are 0. Lines over the edge repeat
-// the last ones, and are not stored. One load is four values, or a whole eight of halves (`per`). along_k and kept are 0 or 1. In turn an invocation reads
+// the last ones, and are not stored. One load is four values, or a whole eight of halves (`per`). along_k and kept are 0 or 1.
+// In turn an invocation reads
 // - along k: an eight of a line;
 // - across k, kept: a step of eight lines, which stay neighbours in shared memory;
 // - across k, else: eight steps of four lines, which are turned, so that a line's steps are neighbours there.
@@ -72,7 +73,7 @@ uvec2 upper(uint s, uint t, uint u, uint v) { return uvec2(s >> 16 | t & 0xffff0
         [[unroll]] for (uint i = 0u; i < name##_TURNS; ++i) { \
             const uvec2 own = name##_own(i); \
             const uint to = kept != 0u ? own.y * (name##_ACROSS + GAP) + own.x / 8u : own.x * LINE + own.y; \
-            if ((along_k + kept != 0u)) { \
+            if (along_k + kept != 0u) { \
                 tile[to] = eight(name##_read[i * name##_READS], name##_read[i * name##_READS + name##_READS - 1u]); \
             } else { \
                 uvec2 r[8]; \

@@ -103,16 +103,8 @@ def test_like_sizes_share_a_choice_where_they_agree() -> None:
 
 def test_units_of_smaller_calls_serve_larger_ones() -> None:
     """Those of the largest of them; nothing else is taken over."""
-    card = replace(
-        GPU,
-        float16=True,
-        subgroup_size=32,
-        subgroup_sizes=(32,),
-        max_invocations=1024,
-        max_local_size=(1024, 1024, 64),
-        shared_bytes=49152,
-        matrices=("float16*float16+float32 16x16x16",),
-    )
+    units = ("float16*float16+float32 16x16x16",)
+    card = replace(CARD, subgroup_sizes=(32,), matrices=units)
     sides = {64: "matrices 16x16x16 64x64", 512: "matrices 16x16x16 128x128", 1024: "fours 128x128"}
 
     def square(side: int, limits: Limits = card) -> Call:

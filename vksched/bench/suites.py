@@ -114,7 +114,7 @@ def _models() -> Iterator[Spec]:
 
 def _plain_models() -> Iterator[Spec]:
     """Those that a CPU driver takes, too, which stands beside other devices there."""
-    return (spec for spec in _models() if not spec.get("hardware"))
+    return iter(fitting(list(_models()), "cpu"))
 
 
 def specs_of(

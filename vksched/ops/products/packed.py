@@ -316,6 +316,8 @@ def _direct_variants(call: Call) -> tuple[str, ...]:
 def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
     if m > (MOST_ROWS if limits.software else MOST_FEW):
+        if limits.software and not limits.matrices:
+            return (WHOLE,)  # without asking, as each start of a model asks for each product
         names = in_place_variants(_part(call, _step(call)))
         if not limits.software:
             return tuple(f"{WHOLE} {name}" for name in names)
@@ -444,7 +446,7 @@ def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
         made = unpack_rows(call, (1, SCRATCH), count, k)
         out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
         part = _part(call, count)
-        if variant in in_place_variants(part):  # the last part may be too small for it
+        if variant and variant in in_place_variants(part):  # the last part may be too small for it
             part = replace(part, variant=variant)
         for at, one in enumerate(product(part, result_row=n)):
             a, b, c, result = one.shifts
