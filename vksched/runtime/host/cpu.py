@@ -29,8 +29,8 @@ from ...plan.value import CopyIn, PlanValue
 from ...types import NDArray, Progress
 from ..device import Aside, Gauge, Times
 from ..states import HostStates
-from ..vulkan.probe import host_memory_bytes, resident_bytes
 from .evaluate import HostWeights, Values
+from .memory import host_memory_bytes, resident_bytes
 from .program import make_programs
 from .task import Gate, Task, Turn
 from .threads import products_on

@@ -9,10 +9,8 @@ tests/runtime/test_devices.py.
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +20,7 @@ from ...machine.spec import GIB, DeviceSpec
 from ...ops.core import loops
 from ...switches import is_on
 from ...trace import warn_user
+from ..host.memory import host_memory_bytes
 from . import drivers
 from .drivers import RawDevice
 
@@ -211,40 +210,6 @@ def cpu_device() -> DeviceInfo:
         default=True,
         why_not="",
     )
-
-
-def host_memory_bytes() -> tuple[int, int]:
-    """Returns the machine's memory and what is available of it, within the container's limit."""
-    total, free = _machine_memory_bytes()
-    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
-    if limit.isdigit() and used.isdigit():
-        total, free = min(total, int(limit)), min(free, max(0, int(limit) - int(used)))
-    return total, free
-
-
-def _machine_memory_bytes() -> tuple[int, int]:
-    """Linux tells in a file, other systems tell psutil; 4 GiB where nobody tells."""
-    fields = dict(re.findall(r"(\w+):\s+(\d+) kB", _read("/proc/meminfo")))
-    if "MemTotal" in fields and "MemAvailable" in fields:
-        return int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
-    with suppress(ImportError, OSError):
-        import psutil
-
-        told = psutil.virtual_memory()
-        return int(told.total), int(told.available)
-    return 4 * GIB, 4 * GIB
-
-
-def resident_bytes() -> int | None:
-    """Returns the memory of this process, where Linux or psutil tells."""
-    fields = _read("/proc/self/statm").split()
-    if len(fields) > 1:
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-    with suppress(ImportError, OSError):
-        import psutil
-
-        return int(psutil.Process().memory_info().rss)
-    return None
 
 
 def _why_cpu_only(found: Sequence[DeviceInfo], answer: drivers.Answer) -> str | None:
@@ -461,11 +426,3 @@ def _numpy_version() -> str:
     import numpy
 
     return str(numpy.__version__)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
