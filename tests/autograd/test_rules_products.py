@@ -12,8 +12,10 @@ from vksched.cases.attention import attention, by_length, rotary
 from vksched.cases.case import Case, bools, floats
 from vksched.cases.gradient import compare, function_of
 from vksched.cases.matmul import attrs, swapped
+from vksched.cases.recurrent import layer
 from vksched.graph import build_graph
 from vksched.ops.core.attrs import AttrValue
+from vksched.ops.products.recurrent_cell import GATES
 from vksched.types import NDArray
 
 
@@ -225,3 +227,11 @@ def test_a_rotation_is_turned_back() -> None:
     with vs.Scheduler(["cpu"]) as sched:
         got = sched.compile(back)(x=case.inputs[0])
     np.testing.assert_allclose(got, case.inputs[0], rtol=1e-5, atol=1e-6)
+
+
+# -- recurrent networks ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_a_recurrent_layer_of_no_turns_with_lengths_hands_its_states_back(kind: str) -> None:
+    assert compare(layer(kind, (0, 2, 3), "fb", lengths=(0, 0))).wrong == ""

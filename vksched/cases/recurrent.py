@@ -138,6 +138,7 @@ CASES = [
     ),
     *(layer(kind, (5, 6, 17), "fb") for kind in GATES),
     *(layer(kind, (5, 4, 9), "b", lengths=(0, 5, 2, 9)) for kind in GATES),
+    *(layer(kind, (0, 2, 3), "fb", lengths=(0, 0)) for kind in GATES),  # no turn at all
     *(layer(kind, (4, 3, 8), "fb", (DEFAULTS[kind], _ODD[kind]), clip=0.5) for kind in GATES),
     layer("gru", (4, 5, 11), "fb", linear=True),
     layer("gru", (4, 5, 11), "fb", linear=True, own=True, lengths=(4, 1, 0, 3, 2)),

@@ -78,7 +78,7 @@ def _by_turn(cell: Cell, given: Operands[Tensor]) -> _Parts:
 
 def _alive(lengths: Tensor, backwards: tuple[bool, ...], time: int, batch: int) -> Tensor:
     times = np.stack([np.arange(time)[:: -1 if back else 1] for back in backwards], 1)
-    now = constant(times.reshape(time, -1, 1, 1).astype(numpy_dtype(lengths.dtype)))
+    now = constant(times[:, :, None, None].astype(numpy_dtype(lengths.dtype)))
     return less(now, reshape(lengths, (batch, 1)))
 
 
