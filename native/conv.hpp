@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@ constexpr size_t AXES = 3, MOST_VECTORS = 8;
 constexpr size_t BAND = 1 << 16; // floats of x that are read again and again: they stay in a cache
 constexpr size_t FEW = 1 << 12;   // floats of x that the first cache holds
 constexpr size_t PAGE = 1024;    // floats: channels that lie so far apart push each other out
+constexpr size_t CROWD = 256;    // floats: many channels that lie so far apart do
 
 using Sizes = std::array<size_t, AXES>;
 using Places = std::array<ptrdiff_t, AXES>;
@@ -29,6 +31,12 @@ struct Window {
     size_t planes() const { return sizes[0] * sizes[1] * sizes[2]; }
     size_t results() const { return out[0] * out[1] * out[2]; }
     size_t taps() const { return kernel[0] * kernel[1] * kernel[2]; }
+
+    // Whether each result is of one place of x, the same one.
+    bool is_pointwise() const
+    {
+        return taps() == 1 && sizes == out && begin == Places{} && stride == Places{1, 1, 1};
+    }
 };
 
 // The taps of an axis: those with one phase (place modulo stride) lie side by side once phases are
@@ -65,7 +73,41 @@ struct Area {
     std::vector<size_t> shifts;
 };
 
-// A convolution of one image. residual: null, or laid out as the result.
+// What follows a sum where that is a residual, bounds, or both: kernels take it in registers.
+struct Bounds {
+    bool adds = false, bounded = false;
+    float low = 0, high = std::numeric_limits<float>::infinity();
+};
+
+// Steps as bounds; none where they are something else.
+inline std::optional<Bounds> bounds_of(const Steps& told)
+{
+    Bounds made;
+    size_t number = 0, sum = 0; // the step, and the register that it reads
+    if (told.operands > 1) {
+        const ChainStep& step = told.steps[number++];
+        if (step.function != ADD || step.a + step.b != 1)
+            return {};
+        made.adds = true;
+        sum = told.operands + told.constants.size();
+    }
+    if (number < told.steps.size()) {
+        const ChainStep& step = told.steps[number++];
+        if ((step.function != RELU && step.function != CLIP) || step.a != sum)
+            return {};
+        made.bounded = true;
+        if (step.function == CLIP) {
+            made.low = step.p;
+            made.high = step.q;
+        }
+    }
+    if (number < told.steps.size())
+        return {};
+    return made;
+}
+
+// A convolution of one image. residual: null, or laid out as the result. start, count: of 1 x 1
+// windows the places that are wanted, else all.
 struct Conv {
     Window window;
     size_t channels, results, groups; // channels and results of one group
@@ -73,6 +115,7 @@ struct Conv {
     const Anywhere* w;
     float* out;
     const Steps* steps;
+    size_t start, count;
 };
 
 enum Pooling { LARGEST, MEAN };

@@ -252,22 +252,36 @@ INLINED void each_tile(size_t count, size_t most, Call call)
 
 // -- sums -----------------------------------------------------------------------------------------
 
-// Where the rows of a tile go: results of one channel after the other.
+INLINED Vector of_both(Mask which, Vector a, Vector b) { return which ? a : b; }
+
+INLINED Vector within(Vector x, float low, float high) // as that of one value
+{
+    x = of_both(x < low, Vector{} + low, x);
+    return of_both(x > high, Vector{} + high, x);
+}
+
+// Where the rows of a tile go: results of one channel after the other, the last vector of each
+// `last` behind the first. residual: null, or rows that lie alike; bounds: null where steps follow.
 struct Rows {
     float* first;
-    size_t apart;
+    size_t apart, last;
+    const Bounds* bounds;
+    const float* residual;
 };
 
 // The sums of R output channels and V vectors of results, from the bias on.
 template <size_t R, size_t V>
 void products(const Area& area, size_t channels, const void* weights, const float* bias,
-              const float* x, Rows made)
+              const float* x, const Rows& made)
 {
+    const size_t taps = area.shifts.size(), row = channels * taps, last = made.last;
+    const auto place = [=](size_t v) { return v + 1 < V ? v * LANES : last; };
     Vector sums[R][V];
+#pragma GCC unroll 8
     for (size_t r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (size_t v = 0; v < V; ++v)
             sums[r][v] = Vector{} + bias[r];
-    const size_t taps = area.shifts.size(), row = channels * taps;
     const size_t* shifts = area.shifts.data();
     const Anywhere* w = static_cast<const Anywhere*>(weights);
     for (size_t channel = 0; channel < channels; ++channel, x += area.channel)
@@ -276,19 +290,34 @@ void products(const Area& area, size_t channels, const void* weights, const floa
             Vector from[V];
 #pragma GCC unroll 8
             for (size_t v = 0; v < V; ++v)
-                from[v] = load(at + v * LANES);
+                from[v] = load(at + place(v));
 #pragma GCC unroll 8
             for (size_t r = 0; r < R; ++r)
 #pragma GCC unroll 8
                 for (size_t v = 0; v < V; ++v)
                     sums[r][v] += from[v] * w[r * row];
         }
+    if (made.residual)
+#pragma GCC unroll 8
+        for (size_t r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (size_t v = 0; v < V; ++v)
+                sums[r][v] += load(made.residual + r * made.apart + place(v));
+    if (made.bounds && made.bounds->bounded)
+#pragma GCC unroll 8
+        for (size_t r = 0; r < R; ++r)
+#pragma GCC unroll 8
+            for (size_t v = 0; v < V; ++v)
+                sums[r][v] = within(sums[r][v], made.bounds->low, made.bounds->high);
+#pragma GCC unroll 8
     for (size_t r = 0; r < R; ++r)
+#pragma GCC unroll 8
         for (size_t v = 0; v < V; ++v)
-            store(made.first + r * made.apart + v * LANES, sums[r][v]);
+            store(made.first + r * made.apart + place(v), sums[r][v]);
 }
 
-using Products = void (*)(const Area&, size_t, const void*, const float*, const float*, Rows);
+using Products = void (*)(const Area&, size_t, const void*, const float*, const float*,
+                          const Rows&);
 
 template <size_t R, size_t... V>
 constexpr std::array<Products, sizeof...(V)> of_rows(std::index_sequence<V...>)
@@ -296,17 +325,25 @@ constexpr std::array<Products, sizeof...(V)> of_rows(std::index_sequence<V...>)
     return {products<R, V + 1>...};
 }
 
-// For R output channels: ROWS times COLUMNS sums in registers, or one row of MOST_VECTORS.
+template <size_t... R>
+constexpr std::array<Products, sizeof...(R)> of_wider(std::index_sequence<R...>)
+{
+    return {products<R + 1, COLUMNS + 1>...};
+}
+
+// For R output channels: ROWS times COLUMNS sums in registers, FEWER rows of a vector more, or one row
+// of MOST_VECTORS.
 template <size_t... R>
 Products products_of(size_t rows, size_t vectors, std::index_sequence<R...>)
 {
     static constexpr std::array<Products, COLUMNS> all[] = {
         of_rows<R + 1>(std::make_index_sequence<COLUMNS>())...};
+    static constexpr auto wider = of_wider(std::make_index_sequence<FEWER>());
     static constexpr auto one = of_rows<1>(std::make_index_sequence<MOST_VECTORS>());
-    return rows == 1 ? one[vectors - 1] : all[rows - 1][vectors - 1];
+    if (rows == 1)
+        return one[vectors - 1];
+    return vectors > COLUMNS ? wider[rows - 1] : all[rows - 1][vectors - 1];
 }
-
-INLINED Vector of_both(Mask which, Vector a, Vector b) { return which ? a : b; }
 
 template <Pooling KIND, size_t V>
 void pooled(const Area& area, const float* x, float* made)
@@ -342,11 +379,12 @@ Pooled pooled_of(size_t vectors, std::index_sequence<V...>)
 // The registers of a convolution's steps: WIDEST values each, the first ones a residual's.
 struct Ending {
     const Conv& conv;
+    std::optional<Bounds> bounds; // where that is all
     std::vector<float> values;
     std::vector<const float*> at;
     std::vector<float*> to; // of each step
 
-    explicit Ending(const Conv& given) : conv(given)
+    explicit Ending(const Conv& given) : conv(given), bounds(bounds_of(*given.steps))
     {
         const Steps& told = *conv.steps;
         values.resize((1 + told.constants.size() + told.steps.size()) * WIDEST);
@@ -499,20 +537,87 @@ INLINED void convolve_group(Ending& ending, const Part& part, const Area& area, 
             const size_t left = conv.results - row - own;
             ask_ahead(conv.w + (channel + own) * steps, std::min(left, rows) * steps,
                       {channel, first, count}, area.count);
+            const float* beside = conv.residual ? conv.residual + (out - conv.out) : nullptr;
+            const Bounds* bounds = direct && ending.bounds ? &*ending.bounds : nullptr;
+            const size_t last = (vectors - 1) * LANES;
             products_of(own, vectors, std::make_index_sequence<ROWS>())(
                 area, conv.channels, conv.w + channel * steps, bias, area.x + first,
-                direct ? Rows{out, plane} : Rows{made, WIDEST});
-            for (size_t r = 0; r < own; ++r)
+                direct ? Rows{out, plane, last, bounds, bounds ? beside : nullptr}
+                       : Rows{made, WIDEST, last, nullptr, nullptr});
+            for (size_t r = 0; r < own && !bounds; ++r)
                 if (!direct)
                     end_apart(ending, part, area, {channel + r, first, count}, made + r * WIDEST);
-                else {
-                    float* to = out + r * plane;
-                    const float* beside = conv.residual ? conv.residual + (to - conv.out) : nullptr;
-                    take_all(ending, beside, to, count);
-                }
+                else
+                    take_all(ending, beside ? beside + r * plane : nullptr, out + r * plane, count);
         });
     }
 }
+
+// -- windows of one place -------------------------------------------------------------------------
+
+// Calls with (first place, vectors, where the last one lies) of tiles; the last vector of all ends
+// where the places do.
+template <class Call>
+INLINED void each_span(size_t start, size_t count, Call call)
+{
+    size_t vectors = (count + LANES - 1) / LANES;
+    const size_t end = start + count;
+    const size_t most = FEWER && vectors % COLUMNS == 1 ? COLUMNS + 1 : COLUMNS;
+    for (size_t at = start; vectors;) {
+        const size_t tiles = (vectors + most - 1) / most, own = (vectors + tiles - 1) / tiles;
+        const size_t first = std::min(at, end - LANES);
+        call(first, own, std::min((own - 1) * LANES, end - LANES - first));
+        at += own * LANES;
+        vectors -= own;
+    }
+}
+
+// One group. A tile of x meets all weights while the caches hold it: they are read once for each.
+INLINED void convolve_places(Ending& ending, size_t group)
+{
+    const Conv& conv = ending.conv;
+    const size_t plane = conv.window.planes(), channels = conv.channels;
+    const bool crowded = plane % CROWD == 0;
+    Area area{conv.x + group * channels * plane, plane, plane, conv.count, {0}};
+    constexpr float none[ROWS] = {};
+    each_span(conv.start, conv.count, [&](size_t first, size_t vectors, size_t last) {
+        const float* x = area.x + first;
+        if (crowded) {
+            area.channel = vectors * LANES;
+            float* to = scratch(channels * area.channel);
+            for (size_t channel = 0; channel < channels; ++channel)
+                copy(to + channel * area.channel, x + channel * plane, last + LANES);
+            x = to;
+        }
+        const size_t most = vectors > COLUMNS ? FEWER : ROWS;
+        for (size_t row = 0, own; row < conv.results; row += own) {
+            const size_t left = conv.results - row, turns = (left + most - 1) / most;
+            own = (left + turns - 1) / turns;
+            const size_t channel = group * conv.results + row;
+            const Anywhere* w = conv.w + channel * channels;
+            if (first == conv.start)
+                ask_ahead(w + own * channels, std::min(left - own, own) * channels, {0, 0, 1}, 1);
+            float* out = conv.out + channel * plane + first;
+            const float* beside = conv.residual ? conv.residual + (out - conv.out) : nullptr;
+            const Bounds* bounds = ending.bounds ? &*ending.bounds : nullptr;
+            products_of(own, vectors, std::make_index_sequence<ROWS>())(
+                area, channels, w, conv.bias ? conv.bias + channel : none, x,
+                {out, plane, last, bounds, bounds ? beside : nullptr});
+            for (size_t r = 0; r < own && !bounds; ++r)
+                take_all(ending, beside ? beside + r * plane : nullptr, out + r * plane,
+                         last + LANES);
+        }
+    });
+}
+
+void convolve_points(const Conv& conv)
+{
+    Ending ending(conv);
+    for (size_t group = 0; group < conv.groups; ++group)
+        convolve_places(ending, group);
+}
+
+// -- channels with weights of their own -----------------------------------------------------------
 
 // Taps below each other, of one column and one phase of rows: shifts 0, 1, ... rows from `first`.
 struct Column {
@@ -621,6 +726,8 @@ INLINED void convolve_alone(Ending& ending, const std::vector<Column>& columns, 
 
 void convolve(const Conv& conv)
 {
+    if (conv.window.is_pointwise() && conv.results > 1 && conv.count >= LANES)
+        return convolve_points(conv);
     const Layout layout(conv.window);
     const size_t most = conv.results == 1 ? MOST_VECTORS : COLUMNS;
     each_part(conv.window, layout.first(conv.channels), [&](const Part& part) {

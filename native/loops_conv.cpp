@@ -18,7 +18,7 @@
 namespace {
 
 namespace plain {
-constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2;
+constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2, FEWER = 0;
 #include "conv_ways.hpp"
 } // namespace plain
 
@@ -26,14 +26,14 @@ constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2;
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 namespace wider {
-constexpr size_t LANES = 8, ROWS = 4, COLUMNS = 3;
+constexpr size_t LANES = 8, ROWS = 4, COLUMNS = 3, FEWER = 0;
 #include "conv_ways.hpp"
 } // namespace wider
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma")
 namespace widest {
-constexpr size_t LANES = 16, ROWS = 8, COLUMNS = 3;
+constexpr size_t LANES = 16, ROWS = 8, COLUMNS = 3, FEWER = 6;
 #include "conv_ways.hpp"
 } // namespace widest
 #pragma GCC pop_options
@@ -169,6 +169,7 @@ void conv(const py::buffer& x, const py::buffer& w, const py::object& bias,
     }
     told.w = static_cast<const Anywhere*>(weights.ptr);
     told.steps = &steps;
+    told.count = told.window.planes();
     const size_t x_image = from.shape[1] * told.window.planes();
     const size_t image = to.shape[1] * told.window.results();
     py::gil_scoped_release unlocked;
@@ -230,16 +231,19 @@ Window told_window(const Told& told, size_t at)
     return made;
 }
 
-// A piece: of one image some channels of results, whole groups where there are several.
+// A piece: of one image some channels of results, whole groups where there are several; or of 1 x 1
+// windows a span of the places, at least SPAN.
 struct ConvLoop : Loop {
     Conv conv{};
     Steps steps;
-    size_t images, each; // channels of a piece
+    size_t images, each, spans; // channels of a piece, spans of a plane
     bool has_bias, wide;
+    static constexpr size_t SPAN = 64;
 
-    void run(const Operands& given, size_t piece) const override
+    void run(const Operands& given, size_t number) const override
     {
         const size_t all = conv.groups * conv.results, parts = (all + each - 1) / each;
+        const size_t piece = number / spans, span = number % spans, places = conv.window.planes();
         const size_t image = piece / parts, first = piece % parts * each;
         const size_t many = std::min(each, all - first), plane = conv.window.results();
         const size_t x_image = conv.groups * conv.channels * conv.window.planes();
@@ -257,6 +261,9 @@ struct ConvLoop : Loop {
         own.bias = has_bias ? given.get<float>(2) + first : nullptr;
         own.residual = steps.operands > 1 ? given.get<float>(2 + has_bias) + start : nullptr;
         own.out = given.get<float>(1 + has_bias + steps.operands) + start;
+        own.start = places / SPAN * span / spans * SPAN;
+        own.count = (span + 1 < spans ? places / SPAN * (span + 1) / spans * SPAN : places)
+            - own.start;
         convolve(own, wide ? 2 : 0);
     }
 };
@@ -316,6 +323,7 @@ struct TransposeLoop : Loop {
         told.w = reinterpret_cast<const Anywhere*>(turned.data());
         told.out = parts.data();
         told.steps = &none;
+        told.count = planes;
         convolve(told, wide ? 2 : 0);
     }
 
@@ -368,11 +376,11 @@ struct PoolLoop : Loop {
 
 } // namespace
 
-// numbers: images, channels and results of a group, groups, channels of results of a piece, has a
-// bias, window, steps.
+// numbers: images, channels and results of a group, groups, channels of results of a piece, spans
+// of a plane, has a bias, window, steps.
 std::unique_ptr<Loop> conv_loop(const Told& told)
 {
-    constexpr size_t own = 6;
+    constexpr size_t own = 7;
     auto made = std::make_unique<ConvLoop>();
     made->conv.window = told_window(told, own);
     made->steps = told_steps(told, own + WINDOW, 0);
@@ -381,13 +389,18 @@ std::unique_ptr<Loop> conv_loop(const Told& told)
     made->conv.results = told.numbers[2];
     made->conv.groups = told.numbers[3];
     made->each = told.numbers[4];
-    made->has_bias = told.numbers[5] != 0;
+    made->spans = told.numbers[5];
+    made->has_bias = told.numbers[6] != 0;
     made->wide = told.wide;
     const size_t all = made->conv.groups * made->conv.results;
     require(made->each > 0 && all > 0 && (made->conv.groups == 1 || made->each % made->conv.results == 0)
-                && told.pieces == made->images * ((all + made->each - 1) / made->each)
+                && told.pieces == made->images * ((all + made->each - 1) / made->each) * made->spans
                 && told.slots == 2 + made->has_bias + made->steps.operands,
             "expected pieces of whole groups, and a slot for each operand and the result");
+    const Window& window = made->conv.window;
+    require(made->spans == 1
+                || (window.is_pointwise() && window.planes() >= made->spans * ConvLoop::SPAN),
+            "expected spans of 64 places at least, of 1 x 1 windows alone");
     return made;
 }
 

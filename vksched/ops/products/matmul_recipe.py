@@ -69,7 +69,7 @@ def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int
     each = math.ceil(columns / max(1, min(columns * rows * k // PIECE, SHARES)) / UNIT) * UNIT
     ones, window = (1, 1, 1), (1, 1, rows)
     steps, reals = tell_steps(1, (), ())
-    numbers = (1, k, columns, 1, each, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
+    numbers = (1, k, columns, 1, each, 1, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
     turned, product = TensorType((k, rows)), TensorType((columns, rows))
     first = copy_recipe(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
     shape = (of_b, rows, n)

@@ -21,6 +21,8 @@ from .window import Window, three
 
 PIECE = 1 << 19
 """Products of a piece at least, some 20 us."""
+SPAN = 192
+"""Places of a span at least."""
 PLANES = 1 << 15
 """Values of x that a piece of a pool reads at least."""
 
@@ -37,12 +39,16 @@ def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
     groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
     operands = 1 if found is None else found[0]
     work = output.size * math.prod(w.shape[1:])
-    each = _channels(channels, groups, work // images)
+    each, spans = _channels(channels, groups, work // images), 1
+    window = conv_window(inputs[:2], attrs)
+    if window.pointwise and groups == 1:
+        spans = _spans(math.prod(output.shape[2:]), work // images)
+        each = channels if spans > 1 else each
     has_bias = len(inputs) - operands - 1
-    window = _told(conv_window(inputs[:2], attrs), output)
     steps, reals = tell_steps(operands, *told)
-    numbers = (images, w.shape[1], channels // groups, groups, each, has_bias, *window, *steps)
-    pieces = images * -(-channels // each)
+    sizes = (images, w.shape[1], channels // groups, groups, each, spans, has_bias)
+    numbers = (*sizes, *_told(window, output), *steps)
+    pieces = images * math.ceil(channels / each) * spans
     loop = Loop("conv", tuple(range(len(inputs))), output.size, numbers, reals, pieces, work)
     return Recipe((loop,))
 
@@ -73,6 +79,14 @@ def _channels(channels: int, groups: int, work: int) -> int:
     pieces = max(1, min(work // PIECE, SHARES))
     units = math.ceil(channels / unit)
     return math.ceil(units / pieces) * unit
+
+
+def _spans(places: int, work: int) -> int:
+    """Returns into how many spans the places of 1 x 1 windows are cut, so that each reads x of its
+    own; 1 where channels are to be cut, as spans would be short.
+    """
+    pieces = max(1, min(work // PIECE, SHARES))
+    return pieces if places >= pieces * SPAN else 1
 
 
 def _told(window: Window, output: TensorType) -> tuple[int, ...]:
