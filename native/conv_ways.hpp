@@ -13,6 +13,8 @@ constexpr size_t WIDEST = MOST_VECTORS * LANES;
 
 INLINED Vector load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
 
+INLINED Vector all(float value) { return value - Vector{}; } // plus zeros would change -0
+
 INLINED void store(float* to, Vector value) { *reinterpret_cast<Loose*>(to) = value; }
 
 typedef float Few __attribute__((vector_size(16), aligned(4), may_alias));
@@ -254,10 +256,15 @@ INLINED void each_tile(size_t count, size_t most, Call call)
 
 INLINED Vector of_both(Mask which, Vector a, Vector b) { return which ? a : b; }
 
-INLINED Vector within(Vector x, float low, float high) // as that of one value
+// As that of one value: of NaN neither holds, and of equal zeros the second one is taken.
+INLINED Vector within(Vector x, float low, float high)
 {
-    x = of_both(x < low, Vector{} + low, x);
-    return of_both(x > high, Vector{} + high, x);
+#ifdef LARGER
+    return SMALLER(all(high), LARGER(all(low), x));
+#else
+    x = of_both(x < low, all(low), x);
+    return of_both(x > high, all(high), x);
+#endif
 }
 
 // Where the rows of a tile go: results of one channel after the other, the last vector of each
@@ -281,7 +288,7 @@ void products(const Area& area, size_t channels, const void* weights, const floa
     for (size_t r = 0; r < R; ++r)
 #pragma GCC unroll 8
         for (size_t v = 0; v < V; ++v)
-            sums[r][v] = Vector{} + bias[r];
+            sums[r][v] = all(bias[r]);
     const size_t* shifts = area.shifts.data();
     const Anywhere* w = static_cast<const Anywhere*>(weights);
     for (size_t channel = 0; channel < channels; ++channel, x += area.channel)
@@ -558,191 +565,85 @@ INLINED void convolve_group(Ending& ending, const Part& part, const Area& area, 
 // Calls with (first place, vectors, where the last one lies) of tiles; the last vector of all ends
 // where the places do.
 template <class Call>
-INLINED void each_span(size_t start, size_t count, Call call)
+INLINED void each_span(size_t count, Call call)
 {
     size_t vectors = (count + LANES - 1) / LANES;
-    const size_t end = start + count;
-    const size_t most = FEWER && vectors % COLUMNS == 1 ? COLUMNS + 1 : COLUMNS;
-    for (size_t at = start; vectors;) {
+    const size_t most = FEWER && vectors == COLUMNS + 1 ? vectors : COLUMNS;
+    for (size_t at = 0; vectors;) {
         const size_t tiles = (vectors + most - 1) / most, own = (vectors + tiles - 1) / tiles;
-        const size_t first = std::min(at, end - LANES);
-        call(first, own, std::min((own - 1) * LANES, end - LANES - first));
+        const size_t first = std::min(at, count - LANES);
+        call(first, own, std::min((own - 1) * LANES, count - LANES - first));
         at += own * LANES;
         vectors -= own;
     }
 }
 
-// One group. A tile of x meets all weights while the caches hold it: they are read once for each.
-INLINED void convolve_places(Ending& ending, size_t group)
+// The places of one group from `start` on. They meet all weights while the first cache holds them.
+INLINED void convolve_places(Ending& ending, size_t group, size_t start, size_t count)
 {
     const Conv& conv = ending.conv;
     const size_t plane = conv.window.planes(), channels = conv.channels;
-    const bool crowded = plane % CROWD == 0;
-    Area area{conv.x + group * channels * plane, plane, plane, conv.count, {0}};
+    const Bounds* bounds = ending.bounds ? &*ending.bounds : nullptr;
     constexpr float none[ROWS] = {};
-    each_span(conv.start, conv.count, [&](size_t first, size_t vectors, size_t last) {
-        const float* x = area.x + first;
-        if (crowded) {
-            area.channel = vectors * LANES;
-            float* to = scratch(channels * area.channel);
-            for (size_t channel = 0; channel < channels; ++channel)
-                copy(to + channel * area.channel, x + channel * plane, last + LANES);
-            x = to;
-        }
-        const size_t most = vectors > COLUMNS ? FEWER : ROWS;
-        for (size_t row = 0, own; row < conv.results; row += own) {
-            const size_t left = conv.results - row, turns = (left + most - 1) / most;
-            own = (left + turns - 1) / turns;
-            const size_t channel = group * conv.results + row;
-            const Anywhere* w = conv.w + channel * channels;
-            if (first == conv.start)
-                ask_ahead(w + own * channels, std::min(left - own, own) * channels, {0, 0, 1}, 1);
-            float* out = conv.out + channel * plane + first;
+    Area area{conv.x + group * channels * plane + start, plane, plane, count, {0}};
+    if (plane % CROWD == 0) {
+        float* to = scratch(channels * count);
+        for (size_t channel = 0; channel < channels; ++channel)
+            copy(to + channel * count, area.x + channel * plane, count);
+        area.x = to;
+        area.channel = count;
+    }
+    const size_t most = (count + LANES - 1) / LANES == COLUMNS + 1 && FEWER ? FEWER : ROWS;
+    for (size_t row = 0, own; row < conv.results; row += own) {
+        const size_t left = conv.results - row, turns = (left + most - 1) / most;
+        own = (left + turns - 1) / turns;
+        const size_t channel = group * conv.results + row;
+        const Anywhere* w = conv.w + channel * channels;
+        if (start == conv.start)
+            ask_ahead(w + own * channels, std::min(left - own, own) * channels, {0, 0, 1}, 1);
+        each_span(count, [&](size_t first, size_t vectors, size_t last) {
+            float* out = conv.out + channel * plane + start + first;
             const float* beside = conv.residual ? conv.residual + (out - conv.out) : nullptr;
-            const Bounds* bounds = ending.bounds ? &*ending.bounds : nullptr;
             products_of(own, vectors, std::make_index_sequence<ROWS>())(
-                area, channels, w, conv.bias ? conv.bias + channel : none, x,
+                area, channels, w, conv.bias ? conv.bias + channel : none, area.x + first,
                 {out, plane, last, bounds, bounds ? beside : nullptr});
             for (size_t r = 0; r < own && !bounds; ++r)
                 take_all(ending, beside ? beside + r * plane : nullptr, out + r * plane,
                          last + LANES);
-        }
-    });
+        });
+    }
 }
 
 void convolve_points(const Conv& conv)
 {
     Ending ending(conv);
+    constexpr size_t tile = COLUMNS * LANES;
+    const size_t block = std::max<size_t>(1, FEW / conv.channels / tile) * tile;
     for (size_t group = 0; group < conv.groups; ++group)
-        convolve_places(ending, group);
-}
-
-// -- channels with weights of their own -----------------------------------------------------------
-
-// Taps below each other, of one column and one phase of rows: shifts 0, 1, ... rows from `first`.
-struct Column {
-    size_t first, tap, taps, apart; // of the weights the first one, how many, and how far apart
-};
-
-constexpr size_t STRIP = 4, MOST_TAPS = 5;
-
-// The columns of a window of one channel; none where rows of a phase do not follow each other.
-INLINED std::vector<Column> columns_of(const Layout& layout, const Area& area)
-{
-    const Window& window = layout.window;
-    const size_t wide = window.kernel[2], phases = layout.rows.phases.size();
-    std::vector<Column> made;
-    for (size_t row = 0; row < window.kernel[1]; ++row) {
-        const size_t number = layout.rows.number[row], shift = layout.rows.shift[row];
-        for (size_t column = 0; column < wide; ++column) {
-            if (shift == 0)
-                made.push_back({area.shifts[row * wide + column], row * wide + column, 0, 0});
-            Column& own = made[number * wide + column];
-            if (number >= phases || shift != own.taps++ || own.taps > MOST_TAPS)
-                return {};
-            if (shift == 1)
-                own.apart = row * wide + column - own.tap;
+        for (size_t done = 0, own; done < conv.count; done += own) {
+            own = conv.count - done <= block + LANES ? conv.count - done : block;
+            convolve_places(ending, group, conv.start + done, own);
         }
-    }
-    return made;
 }
 
-// Adds what a column gives to STRIP rows of results: each vector of x is read once.
-template <size_t TAPS>
-INLINED void add_column(Vector (&sums)[STRIP], const float* x, size_t pitch, const Anywhere* w,
-                        size_t apart)
-{
-    Vector from[STRIP + TAPS - 1];
-#pragma GCC unroll 8
-    for (size_t row = 0; row < STRIP + TAPS - 1; ++row)
-        from[row] = load(x + row * pitch);
-#pragma GCC unroll 8
-    for (size_t tap = 0; tap < TAPS; ++tap)
-#pragma GCC unroll 8
-        for (size_t row = 0; row < STRIP; ++row)
-            sums[row] += from[row + tap] * w[tap * apart];
-}
+// -- all windows ----------------------------------------------------------------------------------
 
-// STRIP rows of results, one channel in and out; the last vector ends where the row does.
-INLINED void convolve_strip(const std::vector<Column>& columns, const Area& area, const float* x,
-                            const Anywhere* w, float bias, float* out, size_t count)
-{
-    const auto tile = [&](size_t at, size_t width) {
-        Vector sums[STRIP];
-        for (Vector& sum : sums)
-            sum = Vector{} + bias;
-        for (const Column& column : columns) {
-            const float* from = x + column.first + at;
-            const Anywhere* own = w + column.tap;
-            switch (column.taps) {
-            case 1: add_column<1>(sums, from, area.pitch, own, column.apart); break;
-            case 2: add_column<2>(sums, from, area.pitch, own, column.apart); break;
-            case 3: add_column<3>(sums, from, area.pitch, own, column.apart); break;
-            case 4: add_column<4>(sums, from, area.pitch, own, column.apart); break;
-            default: add_column<5>(sums, from, area.pitch, own, column.apart);
-            }
-        }
-        for (size_t row = 0; row < STRIP; ++row)
-            if (width == LANES)
-                store(out + row * count + at, sums[row]);
-            else {
-                float made[LANES];
-                store(made, sums[row]);
-                copy(out + row * count + at, made, width);
-            }
-    };
-    if (count < LANES)
-        return tile(0, count);
-    each_of(LANES, count, [&](size_t at) { tile(at, LANES); });
-}
-
-// A part of one channel with weights of its own, strip after strip; the last one ends where the part
-// does.
-INLINED void convolve_alone(Ending& ending, const std::vector<Column>& columns, const Part& part,
-                            const Area& area, size_t channel)
-{
-    const Conv& conv = ending.conv;
-    const size_t row = conv.window.out[2];
-    const float bias = conv.bias ? conv.bias[channel] : 0.0f;
-    const size_t start = channel * conv.window.results()
-        + (part.depth * conv.window.out[1] + part.row) * row;
-    size_t done = 0;
-    const auto take_until = [&](size_t line) {
-        float* out = conv.out + start;
-        for (size_t at = done * row; at < line * row; at += WIDEST) {
-            const float* beside = conv.residual ? conv.residual + start + at : nullptr;
-            take_all(ending, beside, out + at, std::min(WIDEST, line * row - at));
-        }
-        done = line;
-    };
-    each_of(STRIP, part.rows, [&](size_t line) {
-        convolve_strip(columns, area, area.x + line * area.pitch,
-                       conv.w + channel * conv.window.taps(), bias, conv.out + start + line * row,
-                       row);
-        take_until(line); // a strip later, as what was stored just now is not to be had at once
-    });
-    take_until(part.rows);
-}
+bool is_abreast(const Conv& conv);
+void convolve_abreast(const Conv& conv);
 
 void convolve(const Conv& conv)
 {
     if (conv.window.is_pointwise() && conv.results > 1 && conv.count >= LANES)
         return convolve_points(conv);
+    if (is_abreast(conv))
+        return convolve_abreast(conv);
     const Layout layout(conv.window);
     const size_t most = conv.results == 1 ? MOST_VECTORS : COLUMNS;
     each_part(conv.window, layout.first(conv.channels), [&](const Part& part) {
         Ending ending(conv);
         Reader reader(layout, part, conv.channels, most, 0.0f);
-        std::vector<Column> columns;
-        if (conv.channels == 1 && conv.results == 1 && conv.window.kernel[0] == 1
-            && part.rows >= STRIP && part.columns == conv.window.out[2]
-            && (reader.to || part.columns >= LANES)) // a vector reads no further than x
-            columns = columns_of(layout, reader.area);
         each_group(reader, conv.x, conv.groups, [&](size_t group) {
-            if (columns.empty())
-                convolve_group(ending, part, reader.area, group);
-            else
-                convolve_alone(ending, columns, part, reader.area, group);
+            convolve_group(ending, part, reader.area, group);
         });
     });
 }

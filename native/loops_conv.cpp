@@ -20,22 +20,33 @@ namespace {
 namespace plain {
 constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2, FEWER = 0;
 #include "conv_ways.hpp"
+#include "conv_abreast_ways.hpp"
 } // namespace plain
 
 #ifdef COMPILED_TWICE
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+#define LARGER _mm256_max_ps
+#define SMALLER _mm256_min_ps
 namespace wider {
 constexpr size_t LANES = 8, ROWS = 4, COLUMNS = 3, FEWER = 0;
 #include "conv_ways.hpp"
+#include "conv_abreast_ways.hpp"
 } // namespace wider
+#undef LARGER
+#undef SMALLER
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma")
+#define LARGER(a, b) _mm512_mask_max_ps(a, 0xffff, a, b) // GCC warns of what the plain one leaves open
+#define SMALLER(a, b) _mm512_mask_min_ps(a, 0xffff, a, b)
 namespace widest {
 constexpr size_t LANES = 16, ROWS = 8, COLUMNS = 3, FEWER = 6;
 #include "conv_ways.hpp"
+#include "conv_abreast_ways.hpp"
 } // namespace widest
+#undef LARGER
+#undef SMALLER
 #pragma GCC pop_options
 
 bool has_widest()
@@ -54,10 +65,7 @@ bool has_widest() { return false; }
 // wide: 0 for vectors that all processors have, 1 for those of AVX2, 2 for those of AVX-512.
 void convolve(const Conv& told, int wide)
 {
-    // of a channel alone the vectors are rows: short ones leave a part of the widest empty
-    const bool short_rows =
-        told.channels == 1 && told.results == 1 && told.window.out[2] < widest::LANES;
-    if (wide > 1 && has_widest() && !short_rows)
+    if (wide > 1 && has_widest())
         widest::convolve(told);
     else
         wide > 0 && has_wider() ? wider::convolve(told) : plain::convolve(told);

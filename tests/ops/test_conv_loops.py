@@ -125,6 +125,110 @@ def test_drawn_convolutions(seed: int, wide: int) -> None:
     assert np.abs(out - wanted).max() <= bound
 
 
+def checked(
+    drawn: Drawn, x: NDArray, w: NDArray, bias: NDArray, wide: int, bounds: tuple[float, float]
+) -> None:
+    """Holds a convolution within bounds, which it takes in registers, to the sums in float64."""
+    wanted = np.clip(convolved(drawn, x, w, bias), *bounds)
+    out = np.full(wanted.shape, 77, np.float32)
+    steps = native.Steps(1, [], [("clip", 0, 0, *bounds)])
+    native.conv(x, w, bias, None, out, drawn.sliding(), steps, wide)
+    bound = 1e-6 * np.abs(w).reshape(len(w), -1).sum(1).max() * np.abs(x).max()
+    assert np.abs(out - wanted).max() <= bound
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_channels_with_weights_of_their_own(seed: int, wide: int) -> None:
+    """Some at a time, as many as a vector holds; the last ones end where all do. Of seeds that are
+    multiples of 10 there are several parts.
+    """
+    drawn = Drawn(seed)
+    channels = int(drawn.rng.integers(4, 40))
+    x, w = drawn.values(2, channels, *drawn.sizes), drawn.values(channels, 1, *drawn.kernel)
+    checked(drawn, x, w, drawn.values(channels), wide, (-0.5, 1.5))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 15, 16, 17, 28, 57, 130])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_planes_of_depthwise_windows(size: int, stride: int, wide: int) -> None:
+    """3 x 3 with padding, as mobile networks have it: few places, and parts of large planes."""
+    drawn = Drawn(1)
+    drawn.kernel, drawn.stride, drawn.dilation = (3, 3), (stride, stride), (1, 1)
+    drawn.begin = drawn.end = (1, 1)
+    drawn.sizes = (size, size + 2)
+    drawn.out = tuple((n - 1) // stride + 1 for n in drawn.sizes)
+    x, w = drawn.values(1, 35, *drawn.sizes), drawn.values(35, 1, 3, 3)
+    checked(drawn, x, w, drawn.values(35), wide, (0, 6))
+
+
+def test_alone_and_abreast_channels_have_the_same_bits(wide: int) -> None:
+    drawn = Drawn(4)
+    x, w = drawn.values(1, 21, *drawn.sizes), drawn.values(21, 1, *drawn.kernel)
+    bias, out = drawn.values(21), np.full((1, 21, *drawn.out), 77, np.float32)
+    sliding, steps = drawn.sliding(), native.Steps(1, [], [("relu", 0, 0, 0, 0)])
+    native.conv(x, w, bias, None, out, sliding, steps, wide)
+    for channel in range(21):
+        at, one = slice(channel, channel + 1), np.full((1, 1, *drawn.out), 77, np.float32)
+        native.conv(x[:, at].copy(), w[at], bias[at], None, one, sliding, steps, wide)
+        assert one.tobytes() == out[:, at].tobytes()
+
+
+PLACES = [1, 3, 4, 15, 16, 17, 49, 63, 64, 65, 196, 255, 256, 512, 1030]
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize(("channels", "results"), [(1, 2), (3, 5), (19, 16), (16, 49), (130, 8)])
+def test_windows_of_one_place(places: int, channels: int, results: int, wide: int) -> None:
+    """Tiles whose last vector ends where the places do, and channels that push each other out."""
+    drawn = Drawn(0)
+    drawn.sizes = drawn.out = (places,)
+    drawn.kernel = (1,)
+    x, w = drawn.values(2, 2 * channels, places), drawn.values(2 * results, channels, 1)
+    checked(drawn, x, w, drawn.values(2 * results), wide, (-0.5, 1.5))
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(5, 1), (5, 3), (1, 3)])
+@pytest.mark.parametrize("then", [None, "relu", "clip", "silu"])
+def test_a_residual_and_what_follows_it(
+    channels: int, kernel: int, then: str | None, wide: int
+) -> None:
+    """In registers and from memory, the same bits as a pass over the sums."""
+    drawn = Drawn(1)
+    groups = 20 if channels == 1 else 1
+    x, w = drawn.values(1, groups * channels, 9, 15), drawn.values(20, channels, kernel, kernel)
+    x[0, 0, 3, 4:7] = np.nan, np.inf, -np.inf
+    beside, bias = drawn.values(1, 20, 9, 15), drawn.values(20)
+    beside[0, :, 0, :3] = np.nan, np.inf, -np.inf
+    sliding = native.Sliding([1, 1], [1, 1], [kernel // 2] * 2)
+    sums, out = (np.full(beside.shape, 77, np.float32) for _ in range(2))
+    native.conv(x, w, bias, None, sums, sliding, native.Steps(1, [], []), wide)
+    steps = [("add", 1, 0, 0, 0)] + ([(then, 3, 3, -0.25, 0.5)] if then else [])
+    native.conv(x, w, bias, beside, out, sliding, native.Steps(2, [9.0], steps), wide)
+    with np.errstate(all="ignore"):
+        wanted = sums + beside
+        if then == "silu":
+            wanted = referred("silu", wanted).astype(np.float32)
+        elif then:
+            wanted = np.clip(wanted, *((0, np.inf) if then == "relu" else (-0.25, 0.5)))
+    if then == "silu":
+        assert np.allclose(out, wanted, rtol=2e-6, atol=1e-6, equal_nan=True)
+    else:
+        np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_zeros_keep_their_signs(kernel: int, wide: int) -> None:
+    """Of sums that bounds let pass: -0 is not below 0."""
+    x, w = np.zeros((1, 16, 5, 5), np.float32), np.zeros((16, 1, kernel, kernel), np.float32)
+    x[:], w[:] = -0.0, 1
+    sliding = native.Sliding([1, 1], [1, 1], [0, 0])
+    out = np.full((1, 16, 6 - kernel, 6 - kernel), 77, np.float32)
+    bias = np.full(16, -0.0, np.float32)
+    for steps in ([], [("relu", 0, 0, 0, 0)], [("clip", 0, 0, 0, 6)]):
+        native.conv(x, w, bias, None, out, sliding, native.Steps(1, [], steps), wide)
+        assert (out == 0).all() and np.signbit(out).all()
+
+
 @pytest.mark.parametrize(
     ("most", "kind"), [(127, np.float32), (40_000, np.float64), (2**31 - 1, None)]
 )

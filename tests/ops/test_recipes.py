@@ -101,6 +101,35 @@ def test_pieces_that_several_threads_take_make_the_same(op: str) -> None:
 
 
 @pytest.mark.skipif(SHARES == 1, reason="there is one core")
+@pytest.mark.parametrize(
+    ("x", "w", "groups", "pieces"),
+    [
+        ((2, 24, 40, 49), (91, 24, 1, 1), 1, (91, SHARES)),  # spans of places
+        ((1, 96, 7, 7), (640, 96, 1, 1), 1, (-(-640 // 8 // SHARES) * 8, 1)),
+        ((1, 72, 31, 33), (72, 1, 3, 3), 72, (16 * -(-5 // min(4, SHARES)), 1)),
+    ],
+)
+def test_pieces_of_convolutions(
+    x: tuple[int, ...], w: tuple[int, ...], groups: int, pieces: tuple[int, int]
+) -> None:
+    """By spans of places, or by channels; all make the bits of one piece."""
+    plain = next(c for c in CASES if c.op == "conv")
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(shape).astype(np.float32) for shape in (x, w, w[:1])]
+    padding = (w[2] // 2,) * 2
+    attrs = {"stride": (1, 1), "dilation": (1, 1), "begin": padding, "end": padding}
+    case = replace(plain, inputs=tuple(given), attrs={**attrs, "groups": groups})
+    recipe = recipe_of(case)
+    assert recipe is not None
+    (loop,) = recipe.loops
+    assert loop.numbers[4:6] == pieces and loop.pieces > 1
+    whole = (*loop.numbers[:4], w[0], 1, *loop.numbers[6:])
+    alone = run(case, Recipe((replace(loop, numbers=whole, pieces=x[0]),)))
+    assert run(case, recipe).tobytes() == alone.tobytes()
+    check(case, alone, case.expected(), "native loops")
+
+
+@pytest.mark.skipif(SHARES == 1, reason="there is one core")
 def test_pieces_of_attention_are_heads() -> None:
     """Also those of which a value that is not finite has no weight."""
     plain = next(c for c in CASES if c.op == "attention" and c.name == "causal")
@@ -170,7 +199,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("reduce", [0, 1], (0, 1, 4), (), 1),
         ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 1, 0), (0.0, 0.0), 1),
         ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
-        ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 0), (), 1),
+        ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 1, 0), (), 1),
         ("pool", [0, 1], (1, 0), (), 1),
         *(("recurrent", *told) for told in WRONG_LAYERS if loops.recurrent_functions()),
     ):

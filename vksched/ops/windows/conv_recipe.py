@@ -21,6 +21,10 @@ from .window import Window, three
 
 PIECE = 1 << 19
 """Products of a piece at least, some 20 us."""
+ABREAST = 16
+"""Channels with weights of their own that the loops compute together at most."""
+ALONE = 4
+"""A product takes as long as so many where a channel of x is read for one of results alone."""
 SPAN = 192
 """Places of a span at least."""
 PLANES = 1 << 15
@@ -39,6 +43,8 @@ def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
     groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
     operands = 1 if found is None else found[0]
     work = output.size * math.prod(w.shape[1:])
+    if w.shape[1] == 1:
+        work *= ALONE
     each, spans = _channels(channels, groups, work // images), 1
     window = conv_window(inputs[:2], attrs)
     if window.pointwise and groups == 1:
@@ -76,6 +82,8 @@ def _channels(channels: int, groups: int, work: int) -> int:
     group few pieces, as each reads all of x.
     """
     unit = channels // groups if groups > 1 else CHANNELS
+    if unit == 1:
+        unit = ABREAST
     pieces = max(1, min(work // PIECE, SHARES))
     units = math.ceil(channels / unit)
     return math.ceil(units / pieces) * unit
