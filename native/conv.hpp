@@ -14,6 +14,7 @@
 #ifdef HAS_VECTORS
 constexpr size_t AXES = 3, MOST_VECTORS = 8;
 constexpr size_t BAND = 1 << 16; // floats of x that are read again and again: they stay in a cache
+constexpr size_t BLOCK = 1 << 14; // floats of x that meet all weights of 1 x 1 windows in turn
 constexpr size_t FEW = 1 << 12;   // floats of x that the first cache holds
 constexpr size_t PAGE = 1024;    // floats: channels that lie so far apart push each other out
 constexpr size_t CROWD = 256;    // floats: many channels that lie so far apart do
@@ -130,12 +131,14 @@ struct Pool {
     float* out;
 };
 
-// Memory of a thread, kept from call to call.
+// Memory of a thread, kept from call to call; from a line of a cache on.
 inline float* scratch(size_t floats)
 {
+    constexpr size_t line = 16;
     thread_local std::vector<float> kept;
-    if (kept.size() < floats)
-        kept.resize(floats);
-    return kept.data();
+    if (kept.size() < floats + line)
+        kept.resize(floats + line);
+    const size_t past = reinterpret_cast<uintptr_t>(kept.data()) / sizeof(float) % line;
+    return kept.data() + (line - past) % line;
 }
 #endif

@@ -1,6 +1,6 @@
 // Convolutions of channels with weights of their own (depthwise), LANES channels abreast: a vector
 // holds one place of them all, so no stride, dilation or short row leaves a part of it empty.
-// Included by loops_conv.cpp behind conv_ways.hpp, in a namespace for each width.
+// Included by loops_conv.cpp behind conv_ways.hpp, in a namespace for each width of vectors.
 //
 //   x  (channels, places)  --turned-->  (places and padding, LANES)     some rows at a time
 //   result                 <--turned--  (places, LANES)
@@ -189,13 +189,24 @@ constexpr Table sums_of(std::index_sequence<C...>)
     return {sum_places<C + 1, STEP, ACROSS>...};
 }
 
-INLINED const Table& sums_for(const Window& window)
+// Those of windows that are ACROSS taps wide, next to each other.
+template <size_t ACROSS>
+INLINED const Table& sums_across(size_t stride)
 {
     constexpr auto counts = std::make_index_sequence<TOGETHER>();
-    static constexpr Table any = sums_of<0, 0>(counts), one = sums_of<1, 3>(counts),
-                           two = sums_of<2, 3>(counts);
-    const bool is_three = window.kernel[2] == 3 && window.dilation[2] == 1;
-    return is_three && window.stride[2] == 1 ? one : is_three && window.stride[2] == 2 ? two : any;
+    static constexpr Table one = sums_of<1, ACROSS>(counts), two = sums_of<2, ACROSS>(counts);
+    return stride == 1 ? one : two;
+}
+
+INLINED const Table& sums_for(const Window& window)
+{
+    static constexpr Table any = sums_of<0, 0>(std::make_index_sequence<TOGETHER>());
+    const bool shares = window.dilation[2] == 1 && window.stride[2] <= 2;
+    switch (shares ? window.kernel[2] : 0) {
+    case 3: return sums_across<3>(window.stride[2]);
+    case 5: return sums_across<5>(window.stride[2]);
+    default: return any;
+    }
 }
 
 INLINED void sum_row(const Table& sums, const Abreast& told, const float* x, float* out,

@@ -578,7 +578,7 @@ INLINED void each_span(size_t count, Call call)
     }
 }
 
-// The places of one group from `start` on. They meet all weights while the first cache holds them.
+// The places of one group from `start` on. They meet all weights while a cache holds them.
 INLINED void convolve_places(Ending& ending, size_t group, size_t start, size_t count)
 {
     const Conv& conv = ending.conv;
@@ -618,7 +618,7 @@ void convolve_points(const Conv& conv)
 {
     Ending ending(conv);
     constexpr size_t tile = COLUMNS * LANES;
-    const size_t block = std::max<size_t>(1, FEW / conv.channels / tile) * tile;
+    const size_t block = std::max<size_t>(1, BLOCK / conv.channels / tile) * tile;
     for (size_t group = 0; group < conv.groups; ++group)
         for (size_t done = 0, own; done < conv.count; done += own) {
             own = conv.count - done <= block + LANES ? conv.count - done : block;

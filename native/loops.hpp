@@ -4,7 +4,7 @@
 //   loops_attention.cpp attention of few queries to few keys
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
 //   loops_chain.cpp     elementwise steps in one pass, by steps.hpp
-//   loops_conv.cpp      convolutions and pools, by conv_ways.hpp
+//   loops_conv.cpp      convolutions and pools, by conv_ways.hpp and conv_abreast_ways.hpp
 //   loops_moves.cpp     copies, and sums along an axis
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
 //   loops_program.cpp   many of them in one call

@@ -745,6 +745,7 @@ void add_program(py::module_& m)
     for (const std::string& name : step_names())
         steps.append(name);
     m.attr("program_steps") = steps; // of chains, by number
+    m.attr("program_version") = 2;   // of what loops are told, as vksched/ops/core/recipe.py has it
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)

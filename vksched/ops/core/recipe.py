@@ -20,6 +20,9 @@ from .host import BLOCK
 if TYPE_CHECKING:
     from .attrs import Attrs
 
+VERSION = 2
+"""Of what loops are told, with that of native/loops_program.cpp."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loop:
@@ -49,8 +52,10 @@ Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
 
 
 def has_programs() -> bool:
-    """Whether there are native programs; older modules have some that do not know all loops."""
-    return "where" in getattr(loops.native, "program_steps", ())
+    """Whether there are native programs that are told what recipes tell; those of other modules
+    than set-up builds from these sources may not be.
+    """
+    return getattr(loops.native, "program_version", 0) == VERSION
 
 
 def one_loop(
