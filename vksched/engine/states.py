@@ -124,8 +124,9 @@ class StateTable:
             if self._running:
                 raise PlanError("[run] an observer of a run with states starts another such run")
             with self._lock:
-                for node_id in dict.fromkeys(graph.states.values()):
-                    self._value(_key(graph, node_id))
+                if self._lost:
+                    for node_id in dict.fromkeys(graph.states.values()):
+                        self._value(_key(graph, node_id))
             self._running = True
             try:
                 yield
@@ -172,11 +173,8 @@ class StateTable:
         copies = dict(zip(graph.kept, kept, strict=True))
         broken: list[DeviceError] = []
         with self._lock:
-            for node in graph.nodes:
-                if node.op != "assign":
-                    continue
-                held, value = node.inputs
-                state, home = _key(graph, held), plan.placements[held].device
+            for held, value, home in plan.written:
+                state = _key(graph, held)
                 self._copies.pop(state, None)
                 # a device that came back meanwhile has not what this run wrote before
                 gone = devices[home].name in self._failed or not devices[home].states.holds(state)

@@ -172,7 +172,8 @@ class Reader:
             part = list(text[start : start + size])
             ids = np.zeros((1, size), np.int32)
             ids[0, : len(part)] = part
-            logits = self._run(size)(ids=ids, start=start, count=len(part))
+            numbers = np.array((start, len(part)), np.int32)
+            logits = self._run(size)(ids=ids, start=numbers[0], count=numbers[1])
             self.tokens += part
         return np.asarray(logits[0])
 

@@ -223,6 +223,12 @@ class PlanValue:
         """For each value that is written into a state's memory as its next value, the state."""
         return {value: state for split in self.splits for value, state in split.in_place}
 
+    @cached_property
+    def written(self) -> tuple[tuple[int, int, int], ...]:
+        """The states that a run writes: each with its next value and the device where it lives."""
+        assigned = (node.inputs for node in self.graph.nodes if node.op == "assign")
+        return tuple((held, value, self.placements[held].device) for held, value in assigned)
+
     def state_at(self, device: int, span: Span) -> int | None:
         """Returns the state in whose memory a span lies; None where it is activation memory."""
         number = span.page - len(self.memory[device].activation_pages)
