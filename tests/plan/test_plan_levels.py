@@ -235,6 +235,17 @@ def test_nodes_of_one_level_have_scratch_memory_apart() -> None:
     assert make_plan({"y": vs.exp(source())}, {"*": A}).inner_barriers == 0
 
 
+def test_rows_that_are_written_in_place_wait_for_no_copy() -> None:
+    kept = vs.state(np.zeros((64, 32), np.float32), "kept", backup=False)
+    rows = [vs.input(f"rows{i}", (1, 32)) for i in range(2)]
+    graph, _ = vs.build_graph(source(), {kept: vs.write_rows(kept, rows[0], 3, axis=0)})
+    plan = vs.plan_graph(graph, make_machine(1), overrides=[("*", A)])
+    assert len(plan.in_place) == 1 and plan.inner_barriers == 0
+    changed = vs.write_rows(kept, rows[1], 5, axis=0)  # elsewhere, as the state stays as it is
+    graph, _ = vs.build_graph(changed, {kept: vs.write_rows(kept, rows[0], 3, axis=0)})
+    assert vs.plan_graph(graph, make_machine(1), overrides=[("*", A)]).inner_barriers == 1
+
+
 def test_the_collector_rests_for_large_plans_only_and_comes_back() -> None:
     import gc
 

@@ -49,7 +49,7 @@ class Support:
         self.alike = machine.alike()
         """For each device the first one with the same figures; they share all answers."""
         self._same: list[dict[int, tuple[str | None, bool]]] = _shared(self.alike)
-        self._needs: list[dict[int, tuple[int, int]]] = _shared(self.alike)
+        self._needs: list[dict[int, tuple[int, int, int]]] = _shared(self.alike)
         self._seconds: list[dict[int, float]] = _shared(self.alike)
         self._longest: list[dict[int, float]] = _shared(self.alike)
 
@@ -68,19 +68,24 @@ class Support:
         """Returns the words that a node needs beside its result while it runs on a device."""
         return self._need(node, device)[0]
 
-    def inner_barriers(self, node: Node, device: int) -> int:
-        """Returns the barriers between the dispatches of a node."""
-        return self._need(node, device)[1]
+    def inner_barriers(self, node: Node, device: int, in_place: bool = False) -> int:
+        """Returns the barriers between the dispatches of a node. in_place: its result lies where
+        the operand lies that it keeps.
+        """
+        return self._need(node, device)[1 + in_place]
 
-    def _need(self, node: Node, device: int) -> tuple[int, int]:
+    def _need(self, node: Node, device: int) -> tuple[int, int, int]:
         known, call = self._needs[device], self.graph.signatures[node.id]
         if call not in known:
             spec = self.machine.devices[device]
-            known[call] = 0, 0
+            known[call] = 0, 0, 0
             if spec.kind != "cpu":
                 lowering = cost.lower_node(spec, self.graph, node)
-                inner = sum(dispatch.barrier for dispatch in lowering.dispatches)
-                known[call] = lowering.scratch_words, inner
+                apart, there = (
+                    sum(dispatch.barrier for dispatch in lowering.run(in_place))
+                    for in_place in (False, True)
+                )
+                known[call] = lowering.scratch_words, apart, there
         return known[call]
 
     def node_seconds(self, node_id: int, device: int) -> float:

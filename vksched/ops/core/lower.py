@@ -40,6 +40,15 @@ class Lowering:
     dispatches: tuple[Dispatch, ...]
     scratch: tuple[int, ...] = ()
 
+    def run(self, in_place: bool) -> tuple[Dispatch, ...]:
+        """Returns the dispatches that run. in_place: the result lies where the operand lies that
+        the op keeps, so nothing copies that.
+        """
+        left = [each for each in self.dispatches if not (in_place and each.apart)]
+        if left and left[0].barrier:  # what it would wait for is left out
+            left[0] = replace(left[0], barrier=False)
+        return tuple(left)
+
     @property
     def scratch_words(self) -> int:
         """Words of all scratch buffers, one behind the other."""

@@ -197,6 +197,7 @@ def _make_split(draft: Draft, number: int, outline: Outline, orders: Orders) -> 
     here, graph = outline.device, draft.support.graph
     spans, inbox, outbox = draft.spans[here], draft.inbox[here], draft.outbox[here]
     whole = draft.support.machine.devices[here].own_buffers
+    kept = {value for value, _ in outline.in_place}
     begins = stage_begins(outline.aside, len(outline.entering), len(outline.nodes))
     return Split(
         id=number,
@@ -211,7 +212,7 @@ def _make_split(draft: Draft, number: int, outline: Outline, orders: Orders) -> 
         barriers=find_barriers(split_items(graph, outline, spans, whole), begins),
         levels=count_levels(graph, outline),
         inner_barriers=sum(
-            [draft.support.inner_barriers(graph.nodes[n], here) for n in outline.nodes]
+            [draft.support.inner_barriers(graph.nodes[n], here, n in kept) for n in outline.nodes]
         ),
         observed=outline.observed,
         in_place=outline.in_place,

@@ -271,9 +271,7 @@ class Recorder:
     ) -> None:
         lowering, seconds = self._lower(node_id)
         each_s = seconds / max(1, len(lowering.dispatches))
-        for position, dispatch in enumerate(lowering.dispatches):
-            if dispatch.apart and node_id in self._plan.in_place:
-                continue
+        for position, dispatch in enumerate(lowering.run(node_id in self._plan.in_place)):
             commands.make_room(each_s)
             # Dispatches of a node write different words, and status words only collect bits: no
             # hazard, but validation with own buffers would see one.
