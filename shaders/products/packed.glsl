@@ -1,12 +1,16 @@
 // How weights of few bits are read (packed_formats.glsl): heads, scales, codes.
 // The shader has such a weight as b, of WORDS or, without WHOLE_FOURS, PAIRs of words, and SINGLES of it. What one access of b reads
-// is a unit.
+// is a unit. A shader that reads several weights defines UNIT_OF_B and WORD_OF_B, which read a unit and a single word.
+#ifndef UNIT_OF_B
+#define UNIT_OF_B(unit) b[unit]
+#define WORD_OF_B(at) b_words[at]
+#endif
 #ifdef WHOLE_FOURS
 #define UNIT 4
-uvec4 four_words(uint unit) { return words(b[unit]); }
+uvec4 four_words(uint unit) { return words(UNIT_OF_B(unit)); }
 #else
 #define UNIT 2
-uvec2 two_words(uint unit) { return words(b[unit]); }
+uvec2 two_words(uint unit) { return words(UNIT_OF_B(unit)); }
 uvec4 four_words(uint unit) { return uvec4(two_words(unit), two_words(unit + 1u)); }
 #endif
 const uint TILE_UNITS = (HEAD + 8u * (LOW + HIGH)) / UNIT;
@@ -159,7 +163,7 @@ Run run_of(Head head, uint at, uint number) {
 #ifdef WHOLE_TILES
     const uint high = word_of(head.highs[0], head.highs[1], number);
 #else
-    const uint high = b_words[at * UNIT + HEAD + number];
+    const uint high = WORD_OF_B(at * UNIT + HEAD + number);
 #endif
     // a product puts every second bit of eight, 6 bits apart again, in a byte of its own
     const uvec4 columns = uvec4(high, high >> 8, high >> 16, high >> 24);

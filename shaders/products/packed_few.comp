@@ -16,40 +16,8 @@ layout(constant_id = 3) const uint ROWS = 1;
 SINGLES(1, readonly, b)
 #include "packed.glsl"
 
-const uint FOURS_OF_GROUP = gl_WorkGroupSize.y;
-const uint SLICES = gl_WorkGroupSize.x;
-shared vec4 slices[FOURS_OF_GROUP * SLICES];
-
-// Four multiply-adds, where `+ dot()` is another addition.
-float plus_dot(float sum, vec4 x, vec4 y) { return fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, sum)))); }
-
-#ifdef SUMS
-#define ADD_TO_ALL(i, left) all[i] += left.x + left.y + (left.z + left.w);
-#else
-#define ADD_TO_ALL(i, left)
-#endif
-// Written out, as Mesa leaves a loop over so much a loop, and takes codes apart by numbers that it does not know then.
-#define ADD_FOUR(q) { \
-    vec4 codes[4]; \
-    for (uint j = 0u; j < 4u; ++j) codes[j] = codes_of(runs[j], q); \
-    for (uint i = 0u; i < ROWS; ++i) { \
-        const vec4 left = a[a_at[i] + number * 8u + q]; \
-        for (uint j = 0u; j < 4u; ++j) parts[i][j] = plus_dot(parts[i][j], left, codes[j]); \
-        ADD_TO_ALL(i, left) \
-    } }
-#define FINISH_PART(part) \
-    for (uint i = 0u; i < ROWS; ++i) { \
-        for (uint j = 0u; j < 4u; ++j) { \
-            sums[i][j] += parts[i][j] * scales[j].scale.part + all[i] * shift_of_codes(scales[j]).part; \
-        } \
-        parts[i] = vec4(0.0); \
-        all[i] = 0.0; \
-    }
-#if PARTS == 2
-#define LAST_PART y
-#else
-#define LAST_PART x
-#endif
+#define LEFT(i, q) a[a_at[i] + number * 8u + (q)]
+#include "packed_few.glsl"
 
 // from: where the first row of a starts.
 void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
@@ -62,27 +30,7 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
         a_at[i] = (a_offset + from + min(i, m - 1u - row) * a_row) / 4u;
     }
     for (uint number = slice; number < matrix.y / 32u; number += SLICES) {
-        const Spot spot = spot_of(number % 8u);
-        Run runs[4];
-        Scales scales[4];
-        for (uint j = 0u; j < 4u; ++j) {
-            const uint at = (matrix.x + min(column + j, n - 1u) * b_column) / UNIT + number / 8u * TILE_UNITS;
-            const Head head = head_of(at);
-            scales[j] = scales_of(head, spot);
-            runs[j] = run_of(head, at, spot.number);
-        }
-        vec4 parts[ROWS];
-        float all[ROWS];
-        for (uint i = 0u; i < ROWS; ++i) {
-            parts[i] = vec4(0.0);
-            all[i] = 0.0;
-        }
-        ADD_FOUR(0) ADD_FOUR(1) ADD_FOUR(2) ADD_FOUR(3)
-#if PARTS == 2
-        FINISH_PART(x)
-#endif
-        ADD_FOUR(4) ADD_FOUR(5) ADD_FOUR(6) ADD_FOUR(7)
-        FINISH_PART(LAST_PART)
+        ADD_RUN(matrix.x, column, n - 1u)
     }
     for (uint i = 0u; i < ROWS; ++i) {
         barrier(); // the slices of the row before have been read

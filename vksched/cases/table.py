@@ -22,9 +22,9 @@ from .packed import OF_MANY_ROWS
 from .precision import precise
 
 NAMES = """
-arg attention binary cached_attention chain channel_norm conv create einsum elementwise epilogue
-grouped identity index integer layout linear matmul norm packed pad pool q8_rows random rearrange
-recurrent reduce resize sample scan scatter softmax sort unary widen winograd write_rows
+arg attention beside binary cached_attention chain channel_norm conv create einsum elementwise
+epilogue grouped identity index integer layout linear matmul norm packed pad pool q8_rows random
+rearrange recurrent reduce resize sample scan scatter softmax sort unary widen winograd write_rows
 """.split()
 FAMILIES: tuple[ModuleType, ...] = tuple(
     importlib.import_module(f".{name}", __package__) for name in NAMES

@@ -5,6 +5,7 @@
         scale and shift of their channels into weights and bias
     hold_halves: holds weights as float16 for products of few rows whose precision allows it
     read_packed: lets products and look-ups read weights of few bits as they are
+    put_beside: makes one of products of one row that read the same, with what comes before them
     convolve: gives convolutions with known weights the form that takes fewest products
     fuse_chains: makes one node of elementwise ops behind each other
     fuse_epilogues: makes elementwise ops behind a product or convolution a part of it
@@ -30,6 +31,7 @@ from ..graph import Graph
 from ..ops.core.op import THEN, all_ops
 from .activations import to_gelu, to_hard_swish, to_silu
 from .attend import read_by_length, to_attention, write_by_length
+from .beside import put_beside
 from .chains import fuse_chains
 from .convolve import convolve
 from .epilogues import fuse_epilogues
@@ -88,6 +90,7 @@ PASSES: tuple[Pass, ...] = (
     recognise,
     hold_halves,
     read_packed,
+    put_beside,
     convolve,
     fuse_chains,
     fuse_epilogues,

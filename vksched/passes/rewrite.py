@@ -54,6 +54,7 @@ class Rewriter:
         self._made_of: str = ""
         self._made_home: str | None = None
         self._changed = False
+        self._ahead: dict[int, int] = {}  # leaves that a rule wanted before the walk got there
         self._pending = count_readers(graph, wishes)
 
     # -- what rules ask ------------------------------------------------------------------------
@@ -105,8 +106,17 @@ class Rewriter:
         return self._limits is None or self._limits.storage_buffers >= storage_buffers
 
     def of(self, old_id: int) -> int:
-        """Returns what stands for a node of the old graph that was walked over."""
-        return self._new[old_id]
+        """Returns what stands for a node of the old graph that was walked over, or for a leaf that
+        was not yet.
+        """
+        if old_id < len(self._new):
+            return self._new[old_id]
+        if old_id not in self._ahead:
+            node, home = self._old.nodes[old_id], self._made_home
+            self._made_home = self._homes.get(node.name)
+            self._ahead[old_id] = self._visit(node, ())
+            self._made_home = home
+        return self._ahead[old_id]
 
     # -- what rules do -------------------------------------------------------------------------
 
@@ -136,7 +146,8 @@ class Rewriter:
             self._made_of = node.name
             self._made_home = homes.get(node.name)
             before = len(self._nodes)
-            made = self._visit(node, rules.get(node.op, ()))
+            made = self._ahead.get(node.id, -1)
+            made = self._visit(node, rules.get(node.op, ())) if made < 0 else made
             fresh = before <= made
             if fresh and self._nodes[made].name != node.name:
                 self._rename(made, node.name)

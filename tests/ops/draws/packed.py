@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.packed import words
+from vksched.ops.products.beside import GATES
 from vksched.ops.products.block_layout import RUN
 from vksched.ops.products.blocks import FORMATS
 from vksched.types import NDArray
@@ -34,4 +35,22 @@ def _linear(pick: Pick) -> Case:
     return Case("linear_packed", tuple(inputs), {"format": name})
 
 
-DRAWS: dict[str, Draw] = {"unpack": _unpack, "linear_packed": _linear}
+def _beside(pick: Pick) -> Case:
+    name, gate = pick(st.sampled_from(list(FORMATS))), pick(st.sampled_from(list(GATES)))
+    kind, normed = FORMATS[name], pick(st.booleans())
+    columns = kind.step * pick(st.integers(1, 3 if kind.step > RUN else 17))
+    lead = pick(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    scale = [array(pick, "float32", (columns,))] if normed else []
+    counts = pick(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    sizes = [16 * counts[0]] * 2 if gate else [16 * n for n in counts]
+    weights = [words(name, n, columns, seed) for seed, n in enumerate(sizes)]
+    attrs = {"format": name, "normed": normed, "gate": gate, "eps": 1e-5}
+    inputs = (array(pick, "float32", (*lead, columns)), *scale, *weights)
+    return Case("linear_beside", inputs, attrs)
+
+
+DRAWS: dict[str, Draw] = {
+    "unpack": _unpack,
+    "linear_packed": _linear,
+    "linear_beside": _beside,
+}

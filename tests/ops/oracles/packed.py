@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,8 @@ from vksched.types import NDArray
 
 from .common import FunctionOracle, Oracle
 from .epilogue import with_epilogue
+
+special = pytest.importorskip("scipy.special")
 
 
 def values(name: str, words: NDArray) -> NDArray:
@@ -38,7 +42,31 @@ def linear_packed(case: Case) -> NDArray:
     return np.asarray(made + (bias[0] if bias else 0)).astype(np.float32)
 
 
-ORACLES: dict[str, Oracle] = {"unpack": unpack, "linear_packed": with_epilogue(linear_packed)}
+RATES: dict[str, Callable[[NDArray], NDArray]] = {
+    "silu": special.expit,
+    "gelu": special.ndtr,
+    "gelu_tanh": lambda x: special.expit(np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)),
+}
+"""What an activation multiplies its operand by."""
+
+
+def linear_beside(case: Case) -> NDArray:
+    x, *rest = case.inputs
+    made, gate = x.astype(np.float64), case.attrs["gate"]
+    if case.attrs["normed"]:
+        spread = np.sqrt(np.mean(made * made, -1, keepdims=True) + case.attrs["eps"])
+        made = np.divide(made, spread, where=spread > 0, out=made * np.nan) * rest.pop(0)
+    parts = [made @ values(case.attrs["format"], words).astype(np.float64).T for words in rest]
+    if gate:
+        parts = [parts[0] * RATES[gate](parts[0]) * parts[1]]
+    return np.concatenate(parts, -1).astype(np.float32)
+
+
+ORACLES: dict[str, Oracle] = {
+    "unpack": unpack,
+    "linear_packed": with_epilogue(linear_packed),
+    "linear_beside": with_epilogue(linear_beside),
+}
 
 
 def tied(case: FunctionCase) -> NDArray:

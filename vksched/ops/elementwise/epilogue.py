@@ -53,7 +53,7 @@ FUNCTIONS = frozenset(
     )
 )
 """Those of shaders/include/epilogue.glsl."""
-OF_MATRICES = ("matmul", "linear_packed")
+OF_MATRICES = ("matmul", "linear_packed", "linear_beside")
 """Ops whose results are rows of matrices; others make images."""
 BUFFERS = 6
 """What a kernel binds at most with a residual."""

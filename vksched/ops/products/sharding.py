@@ -20,6 +20,7 @@ from ..core.sharding import (
 )
 from . import attention as attention
 from . import attention_rules as attention_rules
+from . import beside as beside
 from . import cached_attention as cached_attention
 from . import grouped as grouped
 from . import matmul as matmul
@@ -134,6 +135,13 @@ def _linear_packed(call: Sharded) -> Iterable[Factor]:
         if x.shape[-1] % TILE == 0:
             yield Factor((last, 1), TERMS, x.shape[-1] // TILE)
         yield from linear_factors(call, 0)
+
+
+@sharding("linear_beside")
+def _linear_beside(call: Sharded) -> Iterable[Factor]:
+    for axis in range(call.inputs[0].rank - 1):
+        whole = (WHOLE,) * (len(call.inputs) - 1)
+        yield Factor((axis, *whole), axis, call.inputs[0].shape[axis])
 
 
 @sharding("grouped_linear")

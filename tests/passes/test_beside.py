@@ -1,0 +1,172 @@
+"""Products of one row that read the same: what becomes one on GPUs and what does not, results as
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf_models import Tiny, logits_of, write
+
+import vksched as vs
+from vksched.cases.packed import blocks
+from vksched.graph import Graph
+from vksched.importers.gguf.model import LanguageModel
+from vksched.machine.limits import Limits
+from vksched.ops.core.precision import BYTES, with_word
+from vksched.passes import Wishes, beside, optimize
+from vksched.runtime.vulkan import probe
+from vksched.types import NDArray
+
+GPU = Limits(storage_buffers=8)
+K = 256
+
+
+def values(*shape: int, seed: int = 0) -> NDArray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def weight(n: int, seed: int = 0, kind: str = "q4_K") -> vs.Tensor:
+    return vs.packed(blocks(kind, n, K, seed), kind, (n, K))
+
+
+def graph_of(*made: vs.Tensor, limits: Limits = GPU, **wishes: frozenset[str]) -> Graph:
+    return optimize(vs.build_graph(list(made))[0], Wishes(limits=limits, **wishes))
+
+
+def ops_of(*made: vs.Tensor, limits: Limits = GPU, **wishes: frozenset[str]) -> list[str]:
+    graph = graph_of(*made, limits=limits, **wishes)
+    return [node.op for node in graph.ops if node.id not in graph.views]
+
+
+X = vs.input("x", (1, 1, K))
+NORMED = vs.rms_norm(X, values(K), name="normed")
+
+
+def both(x: vs.Tensor = NORMED) -> list[vs.Tensor]:
+    """Two products that are no outputs themselves."""
+    return [vs.exp(vs.linear(x, weight(n, n))) for n in (32, 16)]
+
+
+def test_products_of_one_row_are_one_with_their_norm() -> None:
+    assert ops_of(*both()) == ["linear_beside", "exp", "exp"]
+    graph = graph_of(*both())
+    (made,) = (node for node in graph.nodes if node.op == "linear_beside")
+    assert made.type.shape == (1, 1, 48) and made.attrs["normed"]
+
+
+def test_a_product_alone_is_one_with_its_norm() -> None:
+    assert ops_of(vs.exp(vs.linear(NORMED, weight(16)))) == ["linear_beside", "exp"]
+    assert ops_of(vs.linear(NORMED, weight(16))) == ["linear_beside"]
+    assert "linear_beside" not in ops_of(vs.exp(vs.linear(X, weight(16))))
+
+
+@pytest.mark.parametrize("activation", [vs.silu, vs.gelu])
+def test_a_gate_is_one_with_both_products(activation: Callable[[vs.Tensor], vs.Tensor]) -> None:
+    for x in (NORMED, X):
+        gate, up = (vs.linear(x, weight(32, seed)) for seed in range(2))
+        for product in (activation(gate) * up, up * activation(gate)):
+            assert ops_of(vs.exp(product)) == ["linear_beside", "exp"]
+    # where something else reads one of them both are values, beside each other
+    graph = graph_of(vs.exp(activation(gate) * up), vs.tanh(up))
+    (made,) = (node for node in graph.nodes if node.op == "linear_beside")
+    assert made.type.shape == (1, 1, 64) and not made.attrs["gate"]
+
+
+def test_four_products_are_three_and_one() -> None:
+    made = [vs.exp(vs.linear(NORMED, weight(16, seed))) for seed in range(4)]
+    assert ops_of(*made).count("linear_beside") == 2
+
+
+def test_what_stays_apart() -> None:
+    rows = vs.rms_norm(vs.input("rows", (2, K)), values(K))
+    assert "linear_beside" not in ops_of(*both(rows))  # of two rows
+    assert "linear_beside" not in ops_of(*both(), limits=replace(GPU, storage_buffers=6))
+    assert "linear_beside" not in ops_of(*both(), limits=replace(GPU, software=True))
+    assert "linear_beside" not in ops_of(vs.exp(vs.linear(NORMED, weight(24))))
+    assert "linear_beside" not in ops_of(
+        vs.exp(vs.linear(NORMED, weight(16), values(16)))  # a bias
+    )
+    others = vs.exp(vs.linear(NORMED, weight(16))), vs.exp(vs.linear(NORMED, weight(16, 1, "q8_0")))
+    graph = graph_of(*others)  # of two formats, each with the norm
+    assert [node.op for node in graph.nodes].count("linear_beside") == 2
+
+
+def test_nodes_of_several_homes_stay_apart() -> None:
+    made = [vs.linear(X, weight(16, seed), name=f"y{seed}") for seed in range(3)]
+    for homes, count in (
+        ({"y0": "gpu:0", "y1": "gpu:1", "y2": "gpu:1"}, 1),
+        ({"y0": "cpu", "y1": "cpu", "y2": "box/cpu"}, 0),
+        ({"y0": "gpu:0 0", "y1": "gpu:0 1", "y2": "gpu:0 0"}, 1),
+    ):
+        graph = optimize(vs.build_graph(made)[0], Wishes(limits=GPU, homes=homes))
+        assert [node.op for node in graph.nodes].count("linear_beside") == count
+
+
+def test_a_norm_that_others_read_stays_a_value() -> None:
+    for made in ([*both(), vs.exp(NORMED)], [*both(), NORMED]):
+        ops = ops_of(*made)
+        assert "rms_norm" in ops and ops.count("linear_beside") == 1
+    seen = ops_of(*both(), observed=frozenset(("normed",)))
+    assert "rms_norm" in seen and "linear_beside" in seen
+
+
+def test_products_that_round_to_bytes_have_kernels_of_their_own() -> None:
+    graph = vs.build_graph(both())[0]
+    nodes = tuple(
+        replace(node, attrs=with_word(node.attrs, BYTES)) if node.op == "matmul" else node
+        for node in graph.nodes
+    )
+    made = optimize(replace(graph, nodes=nodes), Wishes(limits=GPU))
+    assert "linear_beside" not in [node.op for node in made.nodes]
+
+
+# -- on devices ------------------------------------------------------------------------------------
+
+LLAMA = Tiny(kind="Q4_K", layers=2)
+MODELS = {
+    "llama Q4_K": LLAMA,
+    "llama Q8_0": replace(LLAMA, kind="Q8_0"),
+    "qwen3 Q4_0": Tiny("qwen3", kind="Q4_0", head_norms=True, head_size=64, turned=64),
+    "qwen2 Q5_0": Tiny("qwen2", kind="Q5_0", biases=True),
+}
+
+
+@pytest.fixture(scope="module")
+def sched() -> Iterator[vs.Scheduler]:
+    """A device that takes seconds over no barrier, as SwiftShader does, if there is one."""
+    found = [each for each in probe.list_devices() if each.name != "cpu" and each.usable]
+    if not found:
+        pytest.skip("no Vulkan device here")
+    names = sorted(each.name for each in found if "SwiftShader" not in str(each))
+    with vs.Scheduler([names[0] if names else found[0].name]) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_tokens_have_the_logits_of_numpy(
+    name: str, sched: vs.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: software devices have the kernel, too."""
+    monkeypatch.setattr(beside, "takes", lambda limits: limits is not None)
+    tiny, path = MODELS[name], tmp_path / "tiny.gguf"
+    weights = write(tiny, path, np.random.default_rng(5))
+    model = vs.load(path)
+    assert isinstance(model, LanguageModel)
+    ids = np.arange(3, 9, dtype=np.int32)
+    wanted = logits_of(tiny, weights, ids)
+    step = model.step(model.cache(16), 1)
+    run = sched.compile(step.logits, updates=step.updates)
+    ops = [node.op for node in run.plan.graph.nodes]
+    biased = name.startswith("qwen2")
+    assert ops.count("linear_beside") == tiny.layers * (1 if biased else 2)
+    turned = 1 if name.startswith("llama") else 2
+    assert ops.count("rotary_embedding") == turned * tiny.layers
+    for at, token in enumerate(ids):
+        got = run(ids=np.array([[token]], np.int32), start=np.int32(at), count=np.int32(1))
+        np.testing.assert_allclose(got[0], wanted[at], rtol=1e-4, atol=1e-4)
+    run.close()
