@@ -1,11 +1,12 @@
 // What the files of the CPU backend's loops share: operands as numpy hands them over.
 //
-//   loops.cpp           the module; functions of one value and norms
+//   loops_module.cpp    the module
 //   loops_attention.cpp attention of few queries to few keys
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
 //   loops_chain.cpp     elementwise steps in one pass, by steps.hpp
 //   loops_conv.cpp      convolutions and pools, by conv_ways.hpp and conv_abreast_ways.hpp
 //   loops_moves.cpp     copies, and sums along an axis
+//   loops_norms.cpp     norms of rows
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
 //   loops_program.cpp   many of them in one call
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
@@ -13,6 +14,7 @@
 //   loops_rounded.cpp   the same with x rounded to 8 bits, by rounded_ways.hpp
 //   loops_resample.cpp  weighted sums of a few elements along an axis
 //   loops_texts.cpp     strings of files
+//   loops_values.cpp    functions of one value
 #pragma once
 
 #include "platform.hpp"
@@ -147,6 +149,7 @@ std::unique_ptr<Loop> transpose_loop(const Told& told);
 
 void add_conv(py::module_& m);
 void add_integer(py::module_& m);
+void add_norms(py::module_& m);
 void add_packed(py::module_& m);
 void add_program(py::module_& m);
 void add_recurrent(py::module_& m);
@@ -154,4 +157,5 @@ void add_repack(py::module_& m);
 void add_resample(py::module_& m);
 void add_rounded(py::module_& m);
 void add_texts(py::module_& m);
+void add_values(py::module_& m);
 

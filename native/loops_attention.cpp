@@ -4,16 +4,13 @@
 //
 // Keys are turned once for a head, so both products go along rows that stay in registers. Where a
 // value of v is not finite, what has weight 0 is left out. Examples: tests/ops/test_recipes.py.
-#include "packed.hpp" // which vectors there are
+#include "loops.hpp"
+#include "vectors.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx2,fma")))
-#endif
 
 #ifdef HAS_VECTORS
 namespace {
@@ -207,10 +204,8 @@ WIDE void attend_wide(const Attention& way, const Operands& given, int64_t first
 {
     attend_all(way, given, first, end);
 }
-const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
 constexpr auto attend_wide = attend_some;
-const bool has_wide = false;
 #endif
 
 // A piece: some heads, of all batches.
@@ -244,7 +239,7 @@ std::unique_ptr<Loop> attention_loop(const Told& told)
             "expected heads that share keys evenly, and a slot for each operand and the result");
     made->way.scale = told.reals[0];
     made->way.exponentials = value_loop("exp", told.wide);
-    made->wide = told.wide && has_wide;
+    made->wide = told.wide && has_wide();
     made->pieces = told.pieces;
     return made;
 }

@@ -1,12 +1,9 @@
 // Elementwise ops one after the other, in one pass over their operands: some values at a time, which
 // stay in the first cache from step to step. Examples: tests/ops/test_recipes.py.
 #include "steps.hpp"
+#include "vectors.hpp"
 
 #include <algorithm>
-
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx2,fma")))
-#endif
 
 namespace {
 
@@ -115,14 +112,12 @@ WIDE void chain_wide(const Chain& told, const Operands& given, size_t piece)
 {
     chain_body(told, given, piece);
 }
-const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
 constexpr auto chain_wide = chain;
-const bool has_wide = false;
 #endif
 
 struct ChainLoop : Loop {
-    ChainLoop(Chain told, bool wide) : told(std::move(told)), wide(wide && has_wide) {}
+    ChainLoop(Chain told, bool wide) : told(std::move(told)), wide(wide && has_wide()) {}
     void run(const Operands& given, size_t piece) const override
     {
         wide ? chain_wide(told, given, piece) : chain(told, given, piece);

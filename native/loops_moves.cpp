@@ -7,15 +7,12 @@
 //
 // Examples: tests/ops/test_recipes.py.
 #include "loops.hpp"
+#include "vectors.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <vector>
-
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx2")))
-#endif
 
 namespace {
 
@@ -163,17 +160,15 @@ WIDE void extreme_wide(const float* x, int64_t count, int64_t inner, float* out)
 {
     extreme_body<which>(x, count, inner, out);
 }
-const bool has_wide = __builtin_cpu_supports("avx2");
 #else
 template <Kind which>
 constexpr Extreme extreme_wide = extreme<which>;
-const bool has_wide = false;
 #endif
 
 template <Kind which>
 Extreme extreme_of(bool wide)
 {
-    return wide && has_wide ? extreme_wide<which> : extreme<which>;
+    return wide && has_wide() ? extreme_wide<which> : extreme<which>;
 }
 
 // x: (outer, count, inner) -> (outer, inner). Sums are of float64, as numpy's.

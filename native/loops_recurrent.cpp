@@ -7,7 +7,7 @@
 // by side: a weight is read once for them. Without vectors of GCC or Clang numpy does it.
 // Examples: tests/ops/test_recurrent_loops.py.
 #include "exponential.hpp"
-#include "packed.hpp" // which vectors there are
+#include "vectors.hpp"
 
 #include <pybind11/stl.h>
 

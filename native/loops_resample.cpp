@@ -6,13 +6,10 @@
 // Sums are of float64, as numpy has them; elements of weight 0 are not read. Examples:
 // tests/ops/test_resample_loops.py.
 #include "loops.hpp"
+#include "vectors.hpp"
 
 #include <algorithm>
 #include <vector>
-
-#if defined(__x86_64__)
-#define WIDE __attribute__((target("avx2,fma")))
-#endif
 
 namespace {
 
@@ -80,10 +77,8 @@ void resample_plain(const Resampled& told) { each_lead(told); }
 
 #ifdef WIDE
 WIDE void resample_wide(const Resampled& told) { each_lead(told); }
-const bool has_wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
 constexpr auto resample_wide = resample_plain;
-const bool has_wide = false;
 #endif
 
 void resample(const py::buffer& x, const py::buffer& indices, const py::buffer& weights,
@@ -111,7 +106,7 @@ void resample(const py::buffer& x, const py::buffer& indices, const py::buffer& 
     told.indices = static_cast<const int32_t*>(at.ptr);
     told.out = static_cast<float*>(to.ptr);
     py::gil_scoped_release unlocked;
-    wide && has_wide ? resample_wide(told) : resample_plain(told);
+    wide && has_wide() ? resample_wide(told) : resample_plain(told);
 }
 
 } // namespace

@@ -1,19 +1,9 @@
 // What loops over weights of few bits share: their layout, as
-// vksched/ops/products/block_layout.py has it, and how they are compiled.
+// vksched/ops/products/block_layout.py has it.
 #pragma once
 
 #include "loops.hpp"
-
-#if defined(__GNUC__) && defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector) && __has_builtin(__builtin_convertvector)
-#define HAS_VECTORS
-#endif
-#endif
-
-#if defined(__x86_64__) && !defined(__clang__)
-#define COMPILED_TWICE
-#include <immintrin.h>
-#endif
+#include "vectors.hpp"
 
 #ifdef HAS_VECTORS
 typedef uint32_t Four __attribute__((vector_size(16)));
@@ -25,17 +15,6 @@ inline size_t row_words(size_t columns, uint32_t tile_words, uint32_t low)
 {
     const size_t tiles = (columns + TILE - 1) / TILE;
     return tiles * tile_words - (tiles * TILE - columns) / RUN * low;
-}
-
-inline bool has_wider()
-{
-#ifdef COMPILED_TWICE
-    static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
-        && __builtin_cpu_supports("f16c");
-    return has;
-#else
-    return false;
-#endif
 }
 
 // Rows of a weight, and where their products go. bias: null without.

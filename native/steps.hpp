@@ -12,7 +12,7 @@
 #include <map>
 #include <vector>
 
-// By number; CALLED: a loop of one value at a time, of loops.cpp. A register may hold int32 instead of
+// By number; CALLED: a loop of one value at a time, of loops_values.cpp. A register may hold int32 instead of
 // float32; comparisons make 1 or 0, of which WHERE takes b or c.
 enum Function {
     ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, NEG, ABS, SQUARE, SQRT, RSQRT, RECIPROCAL,
