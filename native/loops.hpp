@@ -3,16 +3,21 @@
 //   loops_module.cpp    the module
 //   loops_attention.cpp attention of few queries to few keys
 //   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
+//   loops_cached.cpp    attention of few queries to the rows of a cache
 //   loops_chain.cpp     elementwise steps in one pass, by steps.hpp
 //   loops_conv.cpp      convolutions and pools, by conv_ways.hpp and conv_abreast_ways.hpp
+//   loops_matmul.cpp    small products
 //   loops_moves.cpp     copies, and sums along an axis
 //   loops_norms.cpp     norms of rows
 //   loops_packed.cpp    products of weights of few bits, by packed_ways.hpp
+//   loops_packed_steps.cpp   those as steps of programs
 //   loops_program.cpp   many of them in one call
 //   loops_recurrent.cpp recurrent layers, by recurrent_ways.hpp
 //   loops_repack.cpp    such weights from the blocks of files, by repack_ways.hpp
 //   loops_rounded.cpp   the same with x rounded to 8 bits, by rounded_ways.hpp
 //   loops_resample.cpp  weighted sums of a few elements along an axis
+//   loops_rows.cpp      softmax, rotary embedding, rows written
+//   loops_table.cpp     which loops programs may have
 //   loops_texts.cpp     strings of files
 //   loops_values.cpp    functions of one value
 #pragma once
@@ -95,20 +100,9 @@ struct Matrix {
     py::buffer_info info;
 };
 
-// Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
-// length and for means far from 0. scale, shift: a value for each column, or null.
-struct Norm {
-    size_t rows, columns;
-    const float *scale, *shift;
-    double eps;
-    bool centered;
-};
-
-// Loops by name, for the processor at hand or, not wide, for all.
+// A loop of one value at a time by its name, for the processor at hand or, not wide, for all.
 using ValueLoop = void (*)(const float*, float*, size_t);
-using NormLoop = void (*)(const Norm&, const float*, float*);
 ValueLoop value_loop(const std::string& name, bool wide);
-NormLoop norm_loop(bool wide);
 
 // Where the operands of a loop of a program lie, and behind them its result.
 struct Operands {
@@ -122,12 +116,13 @@ struct Operands {
     }
 };
 
-// A loop as it is told: how many slots it has, its result's too.
+// A loop as it is told: how many slots it has, its result's too, and which loop of others it calls.
 struct Told {
     const std::vector<int64_t>& numbers;
     const std::vector<float>& reals;
     size_t slots, pieces;
     bool wide;
+    const std::string& calls;
 };
 
 // A loop of a program that was made ready; run is called by several threads.
@@ -136,16 +131,28 @@ struct Loop {
     virtual void run(const Operands& given, size_t piece) const = 0;
 };
 
+// A loop by its name; throws KeyError where there is no such loop.
+std::unique_ptr<Loop> loop_named(const std::string& name, const Told& told);
+
 std::unique_ptr<Loop> attention_loop(const Told& told);
+std::unique_ptr<Loop> cached_attention_loop(const Told& told);
 std::unique_ptr<Loop> chain_loop(const Told& told);
 std::unique_ptr<Loop> concat_loop(const Told& told);
 std::unique_ptr<Loop> conv_loop(const Told& told);
 std::unique_ptr<Loop> copy_loop(const Told& told);
 std::unique_ptr<Loop> gather_loop(const Told& told);
+std::unique_ptr<Loop> linear_packed_loop(const Told& told);
+std::unique_ptr<Loop> linear_rounded_loop(const Told& told);
+std::unique_ptr<Loop> matmul_loop(const Told& told);
+std::unique_ptr<Loop> norm_loop(const Told& told);
 std::unique_ptr<Loop> pool_loop(const Told& told);
 std::unique_ptr<Loop> recurrent_loop(const Told& told);
 std::unique_ptr<Loop> reduce_loop(const Told& told);
+std::unique_ptr<Loop> rotary_loop(const Told& told);
+std::unique_ptr<Loop> round_rows_loop(const Told& told);
+std::unique_ptr<Loop> softmax_loop(const Told& told);
 std::unique_ptr<Loop> transpose_loop(const Told& told);
+std::unique_ptr<Loop> write_rows_loop(const Told& told);
 
 void add_conv(py::module_& m);
 void add_integer(py::module_& m);

@@ -4,12 +4,23 @@
 //   norm_gradient(g, x, scale, out, columns, eps, centered)    the gradient by its rows
 //
 // Examples: tests/ops/test_loops.py.
-#include "loops.hpp"
-#include "vectors.hpp"
+#include "told_loop.hpp"
 
 #include <cmath>
 
 namespace {
+
+// Layer norm (centered) and RMS norm of rows. Sums are of float64, exact enough for rows of any
+// length and for means far from 0. scale, shift: a value for each column, or null.
+struct Norm {
+    size_t rows, columns;
+    const float *scale, *shift;
+    double eps;
+    bool centered;
+};
+
+using NormLoop = void (*)(const Norm&, const float*, float*);
+using GradientLoop = void (*)(const Norm&, const float*, const float*, float*);
 
 template <bool SQUARED>
 INLINED double mean(const float* x, size_t count)
@@ -84,8 +95,6 @@ INLINED void norm_gradient_row(const Norm& norm, const float* g, const float* x,
         out[at] = static_cast<float>((h(at) - middle - out[at] * part) / spread);
 }
 
-using GradientLoop = void (*)(const Norm&, const float*, const float*, float*);
-
 INLINED void each_row(const Norm& norm, const float* x, float* out)
 {
     for (size_t row = 0; row < norm.rows; ++row)
@@ -143,7 +152,7 @@ void norm(const py::buffer& x, const py::object& scale, const py::object& shift,
     told.shift = of_columns(shift, shifts, columns);
     told.eps = eps;
     told.centered = centered;
-    const NormLoop loop = norm_loop(wide);
+    const NormLoop loop = wide && has_wide() ? norm_rows_wide : norm_rows;
     py::gil_scoped_release unlocked;
     loop(told, static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr));
 }
@@ -168,9 +177,25 @@ void norm_gradient(const py::buffer& g, const py::buffer& x, const py::object& s
          static_cast<float*>(to.ptr));
 }
 
+// numbers: rows, columns, centered, scaled, shifted. reals: eps.
+void norms(const ToldLoop<NormLoop>& step, const Operands& given, size_t)
+{
+    const int64_t* told = step.numbers.data();
+    Norm norm{};
+    norm.rows = told[0];
+    norm.columns = told[1];
+    norm.centered = told[2] != 0;
+    norm.scale = told[3] ? given.get<float>(1) : nullptr;
+    norm.shift = told[4] ? given.get<float>(told[3] ? 2 : 1) : nullptr;
+    norm.eps = step.reals[0];
+    step.called(norm, given.get<float>(0), step.result(given));
+}
 } // namespace
 
-NormLoop norm_loop(bool wide) { return wide && has_wide() ? norm_rows_wide : norm_rows; }
+std::unique_ptr<Loop> norm_loop(const Told& told)
+{
+    return told_loop(told, {1, 5, 1}, norms, told.wide && has_wide() ? norm_rows_wide : norm_rows);
+}
 
 void add_norms(py::module_& m)
 {

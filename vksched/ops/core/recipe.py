@@ -1,4 +1,4 @@
-"""Recipes: calls as loops of native/loops_program.cpp, many of which run in one call from Python.
+"""Recipes: calls as loops of native/loops_table.cpp, many of which run in one call from Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
 
@@ -27,7 +27,7 @@ VERSION = 2
 @dataclass(frozen=True, slots=True)
 class Loop:
     """One loop. operands: registers. elements: of its result. numbers, reals: what it is told, as
-    native/loops_program.cpp says. pieces: parts that several threads may take. work: of all pieces,
+    native/loops_*.cpp say. pieces: parts that several threads may take. work: of all pieces,
     in values that are read or multiplied.
     """
 
