@@ -1,5 +1,5 @@
 // Tiles of integer products, included once for each way to compile them, in a namespace and with a
-// target of its own (loops_integer.cpp).
+// target of its own (loops_integer_ways.cpp).
 //
 //   tile[r][c] = sum over words and their 4 bytes of rows[r] * columns[c]
 //

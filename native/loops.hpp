@@ -2,7 +2,7 @@
 //
 //   loops_module.cpp    the module
 //   loops_attention.cpp attention of few queries to few keys
-//   loops_integer.cpp   products of codes of 8 bits, by integer_ways.hpp
+//   loops_integer_*.cpp products of codes of 8 bits, and such codes, by integer_ways.hpp
 //   loops_cached.cpp    attention of few queries to the rows of a cache
 //   loops_chain.cpp     elementwise steps in one pass, by steps.hpp
 //   loops_conv.cpp      convolutions and pools, by conv_ways.hpp and conv_abreast_ways.hpp
@@ -155,7 +155,10 @@ std::unique_ptr<Loop> transpose_loop(const Told& told);
 std::unique_ptr<Loop> write_rows_loop(const Told& told);
 
 void add_conv(py::module_& m);
-void add_integer(py::module_& m);
+void add_integer_codes(py::module_& m);
+void add_integer_conv(py::module_& m);
+void add_integer_matmul(py::module_& m);
+void add_integer_ways(py::module_& m);
 void add_norms(py::module_& m);
 void add_packed(py::module_& m);
 void add_program(py::module_& m);

@@ -8,7 +8,10 @@ PYBIND11_MODULE(loops, m)
               "result may lie where the first one does. Not wide: as processors without wider "
               "vectors do it.";
     add_conv(m);
-    add_integer(m);
+    add_integer_codes(m);
+    add_integer_conv(m);
+    add_integer_matmul(m);
+    add_integer_ways(m);
     add_norms(m);
     add_packed(m);
     add_program(m);
