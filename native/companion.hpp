@@ -1,8 +1,11 @@
 // What the files of the companion share: errors, kp's private members, kp's own functions of ours.
 //
-//   companion.cpp            the module      companion_errors.cpp      VkResults as exceptions
-//   companion_devices.cpp    descriptions    companion_memory.cpp      mapped memory, pipelines
-//   companion_recording.cpp  Recording
+//   companion.cpp              the module         companion_errors.cpp       VkResults as exceptions
+//   companion_devices.cpp      descriptions, of   companion_memory.cpp       mapped memory, pipelines
+//   companion_features.cpp     features           companion_line.cpp         queues as recordings share
+//   companion_limits.cpp       and limits                                    them
+//   companion_recording.cpp    Recording:         companion_commands.cpp     what it takes,
+//   companion_submissions.cpp  how it runs
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -29,7 +32,6 @@ struct Failure : std::runtime_error {
     }
     VkResult result;
 };
-
 
 void check(VkResult result, const char* call);
 
