@@ -1,4 +1,4 @@
-// VkResults as exceptions, and what checked_vulkan.cpp noted inside kp's module.
+// VkResults as exceptions, and what checked_calls.hpp noted inside kp's module.
 #include "companion.hpp"
 #include "platform.hpp"
 
