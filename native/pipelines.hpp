@@ -27,6 +27,9 @@ VkPipelineLayout shared_layout(VkDevice device, Interface wanted);
 // Null where the driver gives none.
 VkPipelineCache shared_cache(VkDevice device);
 
+// Whether a pipeline like the one described is there.
+bool has_pipeline(VkDevice device, const VkComputePipelineCreateInfo& info, const std::string& code);
+
 // Returns a pipeline like the one described: the one made before, or a new one. code: its SPIR-V.
 VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
                        VkPipelineCache own_cache, VkPipeline* pipeline);
