@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from taped import X, graph_of_two_devices
 
 import vksched as vs
@@ -75,21 +79,49 @@ def told_timeline(runs: int = 2) -> Timeline:
     return run_timeline(told_events(runs), [told_plan()], LANES)
 
 
+def simulated_devices(copy_queues: bool = False) -> list[Any]:
+    """Two null devices and a slow CPU, all on one simulated clock."""
+    clock = vs.SimulatedClock()
+    speeds = {"flops_per_s": 3e7, "bytes_per_s": 2e8, "submit_s": 7e-5}
+    specs = [vs.DeviceSpec("gpu:0", "null", **speeds), vs.DeviceSpec("gpu:1", "null", **speeds)]
+    if copy_queues:
+        specs = [replace(s, limits=replace(s.limits, copy_queue=True)) for s in specs]
+    cpu = vs.DeviceSpec("cpu", "cpu", flops_per_s=2e7, bytes_per_s=1e8, submit_s=1e-6)
+    links = {"gpu:0": Link(3e7, 1e-5), "gpu:1": Link(1e7, 3e-5)}
+    return [vs.NullDevice(spec, clock, link=links.get(spec.name)) for spec in (*specs, cpu)]
+
+
 def simulated_tape() -> vs.Tape:
     """Two runs of a graph over two null devices and a slow CPU, all on one simulated clock: they
     take exactly what plans expect.
     """
-    clock = vs.SimulatedClock()
-    speeds = {"flops_per_s": 3e7, "bytes_per_s": 2e8, "submit_s": 7e-5}
-    specs = [vs.DeviceSpec("gpu:0", "null", **speeds), vs.DeviceSpec("gpu:1", "null", **speeds)]
-    cpu = vs.DeviceSpec("cpu", "cpu", flops_per_s=2e7, bytes_per_s=1e8, submit_s=1e-6)
-    links = {"gpu:0": Link(3e7, 1e-5), "gpu:1": Link(1e7, 3e-5)}
-    devices = [vs.NullDevice(spec, clock, link=links.get(spec.name)) for spec in (*specs, cpu)]
+    graph = graph_of_two_devices()
+    del graph["observe"]  # plans expect no copies for observers
+    return _taped(simulated_devices(), graph, X)
+
+
+SIDE = 512
+"""Of the weights that a copy queue brings: 1 MiB each."""
+
+
+def copying_tape() -> vs.Tape:
+    """The same of four products whose weights lie in host memory: copy queues bring them, and take
+    out what crosses.
+    """
+    y, placement = vs.input("x", (SIDE, SIDE)), {}
+    for layer in range(4):
+        weight = vs.weight(np.eye(SIDE, dtype=np.float32) * (layer + 1), name=f"w{layer}")
+        y = vs.matmul(y, weight, name=f"p{layer}")
+        placement |= {weight: "cpu", y: f"gpu:{layer // 2}"}
+    graph = {"outputs": y, "placement": placement}
+    x = np.ones((SIDE, SIDE), np.float32)
+    return _taped(simulated_devices(copy_queues=True), graph, x, optimize=False)
+
+
+def _taped(devices: Sequence[Any], graph: dict[str, Any], x: Any, **options: Any) -> vs.Tape:
     tape = vs.Tape()
-    with vs.Scheduler(devices, trace=vs.Trace(clock, [tape])) as sched:
-        graph = graph_of_two_devices()
-        del graph["observe"]  # plans expect no copies for observers
+    with vs.Scheduler(devices, trace=vs.Trace(devices[0].clock, [tape]), **options) as sched:
         run = sched.compile(**graph)
-        run(x=X)
-        run(x=X)
+        run(x=x)
+        run(x=x)
     return tape

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from chromium import Chromium, Page, find_chromium
 from PIL import Image
-from timelines import LANES, told_events, told_plan, told_timeline
+from timelines import LANES, copying_tape, told_events, told_plan, told_timeline
 
+import vksched as vs
 from vksched.view.html import as_page
 from vksched.view.make import plan_timeline, run_timeline
 from vksched.view.timeline import Timeline
-from vksched.view.value import Counter, Span
+from vksched.view.value import FORESEEN, ROWS, Counter, Span
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -474,6 +475,37 @@ def test_a_hundred_thousand_events(browser: Chromium, tmp_path: Path) -> None:
     page.settle()
     page.click(*place(page, number))
     assert "layer6: explained" in text_of(page, "panel")
+    assert page.complaints == []
+    page.close()
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_has_a_place(browser: Chromium, tmp_path: Path, row: str) -> None:
+    """What has no height would leave all below it, and all of the picture, without a place."""
+    rows = {row, "predicted" if row in FORESEEN else "work"}
+    spans = [Span(1, each, "split", each, 0.25, 0.75) for each in ROWS if each in rows]
+    Timeline("rows", "", LANES, spans).save(tmp_path / "rows.html")
+    page = browser.open(tmp_path / "rows.html")
+    page.settle()
+    assert page.run("vksched.view.drawn") == len(spans)
+    for number, span in enumerate(spans):
+        page.move(*place(page, number))
+        assert text_of(page, "tip").startswith(span.name)
+    assert page.complaints == []
+    page.close()
+
+
+def test_copies_beside_work_are_drawn_and_told(browser: Chromium, tmp_path: Path) -> None:
+    vs.timeline(copying_tape()).save(tmp_path / "copies.html")
+    page = browser.open(tmp_path / "copies.html")
+    page.settle()
+    assert page.run("vksched.view.drawn") > 20
+    assert "copy" in text_of(page, "legend")
+    number = find(page, "aside", 2, "aside")
+    page.move(*place(page, number))
+    tip = text_of(page, "tip")
+    for part in ("copies in of split 2", "aside on gpu:1", "measured", "210 ms", "2.0 MiB"):
+        assert part in tip
     assert page.complaints == []
     page.close()
 

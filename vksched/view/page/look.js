@@ -25,7 +25,8 @@ function coloursOf(lane) {
 }
 
 const STYLES = {
-  split: "plain", op: "plain", run: "open", step: "plain", copy: "stripes", wait: "dots", submit: "plain",
+  split: "plain", op: "plain", run: "open", step: "plain", copy: "stripes", aside: "stripes",
+  wait: "dots", submit: "plain",
 };
 
 /** A pattern in two colours: no kind is told by its colour alone. */
