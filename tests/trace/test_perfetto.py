@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from taped import save_two_runs
-from timelines import simulated_tape
+from timelines import copying_tape, simulated_tape
 
 import vksched as vs
 from vksched.trace.perfetto import perfetto_events
@@ -98,6 +98,25 @@ def test_arrows_begin_and_end_in_slices_and_go_forward(shown: list[dict[str, Any
     }
     waits, copies = slices(shown, "wait"), slices(shown, "copy")
     assert len(starts) == len(waits) + len(copies)
+
+
+def test_arrows_go_by_copy_queues_where_there_are_some(tmp_path: Path) -> None:
+    copying_tape().save(tmp_path / "t.json")
+    shown = json.loads((tmp_path / "t.json").read_text("utf-8"))["traceEvents"]
+    ends = {e["id"]: e for e in shown if e["ph"] == "f"}
+    kinds: dict[tuple[str, str], int] = defaultdict(int)
+    for start in (e for e in shown if e["ph"] == "s" and e["cat"] == "copy"):
+        end = ends[start["id"]]
+        assert start["ts"] <= end["ts"]
+        for source in holding(shown, start):
+            for target in holding(shown, end):
+                kinds[source["cat"], target["cat"]] += 1
+    # two runs: copies in of four splits and out of two; x, p1 twice and p3 between host and queue
+    assert kinds["aside", "split"] == 8 and kinds["split", "aside"] == 4
+    assert kinds["copy", "aside"] >= 4 and kinds["aside", "copy"] >= 4
+    assert len(slices(shown, "copy")) + len(slices(shown, "aside")) == sum(
+        e["ph"] == "s" and e["cat"] == "copy" for e in shown
+    )
 
 
 def is_for(split: dict[str, Any], wait: dict[str, Any]) -> bool:

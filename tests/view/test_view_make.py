@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from timelines import COPY_S, LANES, SPLITS, STEP_S, told_events, told_plan, told_timeline
+from timelines import (
+    COPY_S,
+    LANES,
+    SPLITS,
+    STEP_S,
+    copying_tape,
+    told_events,
+    told_plan,
+    told_timeline,
+)
 
+import vksched as vs
 from vksched.trace import Event
 from vksched.view.make import BESIDE, plan_timeline, run_timeline
 from vksched.view.rows import lay_out
@@ -78,6 +88,35 @@ def test_links_say_what_waited_for_what() -> None:
     between = [at for at in timeline.links if at.name.startswith("h")]
     assert {at.bytes for at in between} == {4096}
     assert all(spans[at.source].run == spans[at.target].run for at in timeline.links)
+
+
+def test_copies_beside_work_have_links_and_what_was_predicted() -> None:
+    timeline = vs.timeline(copying_tape())
+    for span in of(timeline, "aside"):
+        assert span.expected_s == pytest.approx(span.seconds)
+    spans = timeline.spans
+    for host, aside in (("host", "aside"), ("predicted", "aside predicted")):
+        told = {
+            (spans[at.source].kind, spans[at.source].split, at.kind, spans[at.target].kind,
+             spans[at.target].split)
+            for at in timeline.links
+            if spans[at.source].run == 0
+            and {spans[at.source].row, spans[at.target].row} & {host, aside}
+        }  # fmt: skip
+        for split in range(SPLITS):
+            assert ("aside", split, "copy", "split", split) in told
+        for split in (1, 3):
+            assert ("split", split, "copy", "aside", split) in told
+        copies = {each for each in told if "copy" in (each[0], each[3])}
+        # the host's copies of x, p1 and p3 go by copy queues, and not around them
+        assert all("split" not in (each[0], each[3]) for each in copies)
+        if host == "host":
+            assert copies == {
+                ("copy", 0, "copy", "aside", 0),
+                ("aside", 1, "copy", "copy", 1),
+                ("copy", 2, "copy", "aside", 2),
+                ("aside", 3, "copy", "copy", 3),
+            }
 
 
 def test_memory_in_use_follows_the_splits_of_each_device() -> None:

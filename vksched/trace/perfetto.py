@@ -3,8 +3,8 @@
     process  host        threads  runs, work
     process  vulkan:0    threads  measured, predicted       counter  memory
     process  node1/host                                     what another computer did, by this clock
-             arrows: split -> copy -> split of another device; split -> wait of the host (a fence);
-             send of one host -> take of another (a crossing)
+             arrows: split -> copy -> split of another device, by copy queues where there are some;
+             split -> wait of the host (a fence); send of one host -> take of another (a crossing)
 
 What overlaps on a thread is on a second thread of the same name. Times are microseconds.
 Complexity: events, sorted. Examples: tests/trace/test_perfetto.py.
@@ -215,20 +215,25 @@ def _arrows(slices: Sequence[_Slice], pids: Mapping[str, int]) -> Iterator[dict[
 def _inside(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:
     """Yields the arrows of copies and waits: kind, source and target."""
     splits = {part.link[1:]: part for part in slices if part.link and part.kind == "split"}
+    asides = {
+        (*part.link[1:], part.args.get("way") != "out"): part
+        for part in slices
+        if part.link and part.kind == "aside"
+    }
     for part in slices:
-        if part.link is None or part.kind not in ("copy", "wait"):
+        if part.link is None or part.kind not in ("copy", "wait", "aside"):
             continue
         _, plan, run, split = part.link
+        enters = part.kind != "wait" and part.args.get("way") != "out"
         needed_by = part.args.get("needed_by", -1)
-        source, target = splits.get((plan, run, split)), part
-        if part.kind == "copy" and part.args.get("way") != "out":
-            at = needed_by if isinstance(needed_by, int) and needed_by >= 0 else split
-            known = splits.get((plan, run, at))
-            if known is None:
-                continue
-            source, target = part, known
-        if source is not None:
-            yield "fence" if part.kind == "wait" else "copy", source, target
+        if enters and isinstance(needed_by, int) and needed_by >= 0:
+            split = needed_by
+        other = splits.get((plan, run, split))
+        if part.kind == "copy":
+            other = asides.get((plan, run, split, enters), other)
+        if other is not None:
+            ends = (part, other) if enters else (other, part)
+            yield "fence" if part.kind == "wait" else "copy", *ends
 
 
 def _crossings(slices: Sequence[_Slice]) -> Iterator[tuple[str, _Slice, _Slice]]:

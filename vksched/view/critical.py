@@ -5,6 +5,9 @@
     gpu:1                                     [ split 1   ]      one before it on its device ends,
            ======= =================  ========  ==========       or when the host has submitted it
 
+Where a copy queue brings what a split reads, the split begins when these copies end; where it takes
+out what a split gives, a wait ends with them. A take ends with the send of another host.
+
 Complexity: spans, sorted. Examples: tests/view/test_critical.py.
 """
 
@@ -12,13 +15,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..trace.lines import LEAST_S
-from .value import HOST, Span
+from .value import FORESEEN, HOST, Span, comes_before
 
 CLOSE = 0.02
 """A split that begins this part of its own time after the one before it began with its end."""
+ROWS = frozenset(("host", "work", "aside", "predicted", "aside predicted"))
+QUEUES = frozenset(("split", "aside"))
+"""Kinds of what devices do; all else is a host's."""
 
 
 def critical_spans(spans: Sequence[Span]) -> frozenset[int]:
@@ -27,42 +33,118 @@ def critical_spans(spans: Sequence[Span]) -> frozenset[int]:
     """
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
-        if span.run >= 0 and span.row in ("host", "work", "predicted"):
-            groups[span.run, span.plan, span.row == "predicted"].append(number)
+        if span.run >= 0 and span.row in ROWS:
+            groups[span.run, span.plan, span.row in FORESEEN].append(number)
     found: set[int] = set()
     for group in groups.values():
-        found.update(_walk(spans, group))
+        found.update(_Walk(spans, group).path())
     return frozenset(found)
 
 
-def _walk(spans: Sequence[Span], group: Iterable[int]) -> list[int]:
-    by_lane: dict[int, list[int]] = defaultdict(list)
-    for number in sorted(group, key=lambda n: (spans[n].end_s, spans[n].start_s)):
-        by_lane[spans[number].lane].append(number)
-    splits = {spans[n].split: n for ns in by_lane.values() for n in ns if spans[n].kind == "split"}
-    lanes = {lane: _Lane([spans[n].end_s for n in ns], ns) for lane, ns in by_lane.items()}
-    at = max(
-        (numbers[-1] for numbers in by_lane.values()),
-        key=lambda n: (spans[n].end_s, spans[n].lane == HOST),
-        default=None,
-    )
-    path: list[int] = []
-    seen: set[int] = set()
-    while at is not None and at not in seen:
-        seen.add(at)
-        span = spans[at]
-        waited = splits.get(span.split) if span.kind == "wait" else None
-        if waited is not None and spans[waited].end_s > span.start_s:
-            at = waited
-            continue
+class _Walk:
+    """The way back through the measured spans of a run, or through the predicted ones."""
+
+    def __init__(self, spans: Sequence[Span], group: Iterable[int]) -> None:
+        self._spans = spans
+        self._seen: set[int] = set()
+        order = sorted(group, key=lambda n: (spans[n].end_s, spans[n].start_s))
+        by_line: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        for number in order:
+            by_line[spans[number].lane, spans[number].kind == "aside"].append(number)
+        self._lines = {key: _Line([spans[n].end_s for n in ns], ns) for key, ns in by_line.items()}
+        self._splits = {spans[n].split: n for n in order if spans[n].kind == "split"}
+        self._sends = {spans[n].between: n for n in order if spans[n].kind == "send"}
+        self._submits = {spans[n].split: n for n in order if spans[n].kind == "submit"}
+        self._asides: dict[tuple[int, bool], int] = {}
+        """By split, and whether they come before it, the copies beside the work."""
+        for number in order:
+            split = self._splits.get(spans[number].split)
+            if spans[number].kind == "aside" and split is not None:
+                comes = comes_before(spans[number], spans[split])
+                self._asides[spans[number].split, comes] = number
+
+    def path(self) -> list[int]:
+        """Returns the numbers of the spans on the path, the last one first."""
+        at = max(
+            (line.numbers[-1] for line in self._lines.values()),
+            key=lambda n: (self._spans[n].end_s, self._spans[n].lane == HOST),
+            default=None,
+        )
+        path: list[int] = []
+        while at is not None and at not in self._seen:
+            self._seen.add(at)
+            span = self._spans[at]
+            if span.kind != "wait":
+                path.append(at)
+            waited = self._waited_for(span)
+            at = waited if waited is not None else self._before(span)
+        return path
+
+    def _waited_for(self, span: Span) -> int | None:
+        """Returns what a wait or a take of a host ended with."""
+        if span.kind == "take":
+            return self._ends_after(span.start_s, self._sends.get(span.between))
         if span.kind != "wait":
-            path.append(at)
-        at = _before(spans, at, lanes, seen)
-    return path
+            return None
+        leaves = self._ends_after(span.start_s, self._asides.get((span.split, False)))
+        if leaves is not None and self._ends_s(leaves) <= span.end_s + _slack_s(span):
+            return leaves
+        return self._ends_after(span.start_s, self._splits.get(span.split))
+
+    def _ends_after(self, time_s: float, number: int | None) -> int | None:
+        return number if number is not None and self._ends_s(number) > time_s else None
+
+    def _before(self, span: Span) -> int | None:
+        """Returns what a span had to wait for last."""
+        before = self._last(span.lane, span.start_s)
+        if span.kind not in QUEUES:
+            if (
+                before is None and span.lane != HOST
+            ):  # another host, which the first one has started
+                return self._last(HOST, span.start_s)
+            return before
+        own = self._needed(span)
+        queued = [before, own]
+        if span.kind == "aside":
+            queued.append(self._last(span.lane, span.start_s, aside=True))
+        close = [n for n in queued if n is not None and self._is_close(n, span)]
+        if close:
+            return max(close, key=self._ends_s)
+        submit = self._submits.get(span.split)
+        if own is not None and (submit is None or self._ends_s(own) >= self._ends_s(submit)):
+            return own
+        host = HOST if submit is None else self._spans[submit].lane
+        return self._last(host, span.start_s) if (host, False) in self._lines else before
+
+    def _needed(self, span: Span) -> int | None:
+        """Returns what a split, or copies beside it, need of each other: those that come before it,
+        or the split that they come from.
+        """
+        split = self._splits.get(span.split)
+        if span.kind == "split":
+            own = self._asides.get((span.split, True))
+        else:
+            own = None if split is None or comes_before(span, self._spans[split]) else split
+        return own if own not in self._seen else None
+
+    def _is_close(self, number: int, span: Span) -> bool:
+        return abs(span.start_s - self._ends_s(number)) <= _slack_s(span)
+
+    def _ends_s(self, number: int) -> float:
+        return self._spans[number].end_s
+
+    def _last(self, lane: int, time_s: float, aside: bool = False) -> int | None:
+        """Returns the last span of a lane that is over by a time, of those not seen."""
+        line = self._lines.get((lane, aside))
+        return line.until(time_s, self._seen) if line is not None else None
 
 
-class _Lane:
-    """The spans of a lane in the order of their ends."""
+def _slack_s(span: Span) -> float:
+    return LEAST_S + CLOSE * span.seconds
+
+
+class _Line:
+    """Spans in the order of their ends."""
 
     def __init__(self, ends_s: list[float], numbers: list[int]) -> None:
         self.ends_s, self.numbers = ends_s, numbers
@@ -73,18 +155,3 @@ class _Lane:
         while at and self.numbers[at - 1] in seen:
             at -= 1
         return self.numbers[at - 1] if at else None
-
-
-def _before(
-    spans: Sequence[Span], number: int, lanes: Mapping[int, _Lane], seen: Collection[int]
-) -> int | None:
-    """Returns what a span had to wait for last."""
-    span = spans[number]
-    slack_s = LEAST_S + CLOSE * span.seconds
-    before = lanes[span.lane].until(span.start_s, seen)
-    if before is not None and span.kind == "split":
-        if span.start_s - spans[before].end_s <= slack_s:
-            return before
-    if span.lane == HOST or HOST not in lanes:
-        return before
-    return lanes[HOST].until(span.start_s, seen)

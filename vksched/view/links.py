@@ -2,6 +2,7 @@
 
     copy x --> split 0 --copy h--> split 1        a split: for copies that the host made for it, and
                   '--fence--> wait for 0          for the splits whose values it reads
+    copy x --> copies in of 2 --> split 2         a copy queue stands between the host and a split
 
 Complexity: spans + reads. Examples: tests/view/test_view_make.py.
 """
@@ -11,9 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from .value import Link, PlanTold, Span
+from .value import FORESEEN, Link, PlanTold, Span, comes_before
 
-KINDS = ("split", "copy", "wait", "submit", "send", "take")
+KINDS = ("split", "aside", "copy", "wait", "submit", "send", "take")
 
 
 def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
@@ -21,7 +22,7 @@ def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
     groups: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
     for number, span in enumerate(spans):
         if span.run >= 0 and span.kind in KINDS:
-            groups[span.run, span.plan, span.row == "predicted"].append(number)
+            groups[span.run, span.plan, span.row in FORESEEN].append(number)
     out: list[Link] = []
     for (_, plan, _), group in groups.items():
         out += _links(spans, group, plans[plan] if plan >= 0 else None)
@@ -31,6 +32,11 @@ def find_links(spans: Sequence[Span], plans: Sequence[PlanTold]) -> list[Link]:
 def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -> Iterator[Link]:
     splits = {spans[n].split: n for n in group if spans[n].kind == "split"}
     sends = {spans[n].between: n for n in group if spans[n].kind == "send"}
+    asides = {
+        (spans[n].split, comes_before(spans[n], spans[splits[spans[n].split]])): n
+        for n in group
+        if spans[n].kind == "aside" and spans[n].split in splits
+    }
     for number in group:
         span = spans[number]
         if span.kind == "take" and span.between in sends:
@@ -38,10 +44,10 @@ def _links(spans: Sequence[Span], group: Sequence[int], told: PlanTold | None) -
         split = splits.get(span.split)
         if span.kind == "wait" and split is not None:
             yield Link(split, number, "fence")
-        elif span.kind == "copy" and split is not None:
-            # what is copied before a split enters it, what is copied after it came from it
-            enters = span.start_s <= spans[split].start_s
-            ends = (number, split) if enters else (split, number)
+        elif span.kind in ("copy", "aside") and split is not None:
+            enters = comes_before(span, spans[split])
+            other = asides.get((span.split, enters), split) if span.kind == "copy" else split
+            ends = (number, other) if enters else (other, number)
             yield Link(*ends, "copy", span.bytes, span.name)
         elif span.kind == "submit" and split is not None:
             yield Link(number, split, "submit")

@@ -14,7 +14,7 @@ from ..trace import Event
 from ..trace.perfetto import BY_HOST, lane_of
 from ..units import format_bytes
 from .foreseen import name_of
-from .value import HOST, Between, Lane, PlanTold, Span
+from .value import HOST, Between, Lane, PlanTold, Span, comes_before
 
 LASTING = frozenset(("split", "aside", "copy", "wait", "submit", "send", "take"))
 """Events that are on their rows even where they took no time."""
@@ -42,10 +42,7 @@ class _Maker:
         self._plans = plans
         self._lanes = lanes
         self._number = {lane.name: number for number, lane in enumerate(lanes)} | {"host": HOST}
-        self._expected = [
-            {part.split: part.end_s - part.start_s for part in p.foreseen if part.kind == "split"}
-            for p in plans
-        ]
+        self._expected = [_expected(plan) for plan in plans]
 
     def span(self, event: Event) -> Span:
         plan, split = event.plan, _int(event.fields.get("split"))
@@ -54,7 +51,8 @@ class _Maker:
         value = self._plans[plan].nodes[node].name if plan >= 0 and node >= 0 else ""
         if plan >= 0 and split >= 0 and self._plans[plan].decides:
             plan = -1  # its runs have splits of their own
-        expected_s = self._expected[plan].get(split) if plan >= 0 and row == "work" else None
+        what = event.fields.get("way", "") if row == "aside" else row
+        expected_s = self._expected[plan].get((split, what)) if plan >= 0 else None
         if event.name == "run" and plan >= 0:
             expected_s = self._plans[plan].seconds
         return Span(
@@ -115,6 +113,19 @@ class _Maker:
         if event.name in ("prepare", "free"):
             return f"{event.name} {event.device}"
         return f"{event.name} {ops}" if ops else event.name
+
+
+def _expected(told: PlanTold) -> dict[tuple[int, object], float]:
+    """Returns seconds by split: of its work, and of the copies beside it, "in" and "out"."""
+    splits = {part.split: part for part in told.foreseen if part.kind == "split"}
+    out: dict[tuple[int, object], float] = {}
+    for part in told.foreseen:
+        what = "work"
+        if part.kind == "aside":
+            what = "in" if comes_before(part, splits[part.split]) else "out"
+        if part.kind in ("split", "aside"):
+            out[part.split, what] = part.end_s - part.start_s
+    return out
 
 
 def _int(value: object) -> int:

@@ -179,6 +179,11 @@ class TimelineValue:
         return max((span.end_s for span in self.spans), default=0.0)
 
 
+def comes_before(copy: Span | Foreseen, split: Span | Foreseen) -> bool:
+    """Whether a copy for a split enters it; what is copied after its start came from it."""
+    return copy.start_s <= split.start_s
+
+
 def tip_of(timeline: TimelineValue, span: Span) -> str:
     """Returns what a tooltip of a span says, a line each."""
     lane = timeline.lanes[span.lane].name
