@@ -139,3 +139,20 @@ def test_a_run_that_fails_leaves_what_was_done_until_then(sched: vs.Scheduler) -
     (failed,) = run.trace.select("failed")
     assert failed.fields["error"] == "RunCancelled"
     assert [e.fields["of"] for e in run.trace.select("take")] == ["node1/host"]
+
+
+def test_the_memory_of_all_devices_is_told_and_that_it_is_given_back(sched: vs.Scheduler) -> None:
+    (tape,) = sched.trace.sinks
+    assert isinstance(tape, vs.Tape)
+    x = vs.input("x", (64, 64))
+    w = vs.weight(np.eye(64, dtype=np.float32), name="w")
+    for name in ("one", "two"):
+        run = sched.compile(vs.matmul(x, w, name=name), {name: "node1/cpu", "w": "node1/cpu"})
+        run(x=np.ones((64, 64), np.float32))
+    told = [e.fields for e in tape.select("prepare", "node1/cpu")]
+    assert [fields["weight_bytes"] for fields in told] == [4 * 64 * 64] * 2
+    assert [fields["resident_bytes"] for fields in told] == [0, 4 * 64 * 64]
+    sched.close()
+    freed = [e.fields for e in tape.select("free", "node1/cpu")]
+    assert sorted(fields["resident_bytes"] for fields in freed) == [0, 4 * 64 * 64]
+    assert all(event.end_s >= event.start_s for event in tape.events)

@@ -111,18 +111,28 @@ class Carrier:
         told = guarded(progress) if progress is not None else None
         try:
             for index in self._working:
-                start = self._trace.clock.now()
-                before, planned = self._weights_there(index), self.plan.memory[index].resident_bytes
-                self._states_there[index] = max(0, planned - before)
+                start, there_bytes = self._trace.clock.now(), self._note_resident(index)
                 try:
                     make(index, told)
                 except DeviceError as error:
                     error.device, error.during = self.devices[index].name, "preparing"
                     raise
-                self._reporter.tell_memory("prepare", index, start, max(before, planned))
+                self._reporter.tell_memory("prepare", index, start, there_bytes)
         except BaseException:
             close_all(self._sessions.values())
             raise
+
+    def _note_resident(self, index: int) -> int:
+        """Returns the bytes of weights and states that a device has before a plan is made ready;
+        notes which of them are states of other plans.
+        """
+        before, planned = self._weights_there(index), self.plan.memory[index].resident_bytes
+        self._states_there[index] = max(0, planned - before)
+        return max(before, planned)
+
+    def _tell_freed(self, index: int, start: float) -> None:
+        stays_bytes = self._weights_there(index) + self._states_there[index]
+        self._reporter.tell_memory("free", index, start, stays_bytes)
 
     def _weights_there(self, index: int) -> int:
         """Returns the bytes of this plan's weights that a device holds now; 0 if nobody listens."""
@@ -234,8 +244,7 @@ class Carrier:
             if index not in self._busy:
                 start = self._trace.clock.now()
                 close_all([session])
-                stays = self._weights_there(index) + self._states_there[index]
-                self._reporter.tell_memory("free", index, start, stays)
+                self._tell_freed(index, start)
         return tuple(session for index, session in sessions.items() if index in self._busy)
 
     def close(self) -> None:

@@ -87,6 +87,7 @@ class ClusterExecutor(Carrier):
         self._limit_s = timeout_s * (1 + len(plan.splits))
         self._input_bytes = _input_bytes(plan)
         here = [d for d in devices if host_of(d.name) == CALLER]
+        start, there = trace.clock.now(), {d: self._note_resident(d) for d in self._working}
         self._gathered = GatheredTrace(trace.clock)
         about = here, post, self._gathered, timeout_s, progress
         self._own = PartExecutor(own, *about, number=number)
@@ -95,6 +96,8 @@ class ClusterExecutor(Carrier):
         except BaseException:
             self._free()
             raise
+        for device, there_bytes in there.items():
+            self._reporter.tell_memory("prepare", device, start, there_bytes)
 
     def _prepare_hosts(self, progress: Progress | None) -> None:
         """Prepares all hosts at once; where one cannot be prepared, none is left."""
@@ -250,20 +253,13 @@ class ClusterExecutor(Carrier):
         error.during = error.during or f"a run over {len(self._parts)} hosts"
         faults = [error]
         if error.host:
-            faults = [self._of_device(error, name) for name in self._devices_of(error.host)]
+            faults = [_of_device(error, name) for name in self._devices_of(error.host)]
             error.device = error.device or faults[0].device
         with self._state:
             self._retired = True
             known = {fault.device for fault in self._faults}
             self._faults += [fault for fault in faults if fault.device not in known]
             self._state.notify_all()
-
-    def _of_device(self, error: DeviceError, device: str) -> DeviceError:
-        # of one that says nothing and is there it is not seen when it works again
-        kind = DeviceLost if isinstance(error, DeviceTimeout) else type(error)
-        made = kind(*error.args)
-        made.device, made.host, made.during = device, error.host, error.during
-        return made
 
     def _name(self, error: DeviceError, host: str) -> None:
         """Sees to it that an error of a host names one of its devices."""
@@ -344,8 +340,15 @@ class ClusterExecutor(Carrier):
         """Waits for the runs under way, and frees the plan on all hosts; see `Carrier.retire`."""
         super().retire()
         if self._threads:  # a run's own observer asks
-            return (_Later(self._free),)
-        return self._free()
+            return (_Later(self._give_back),)
+        return self._give_back()
+
+    def _give_back(self) -> tuple[Closing, ...]:
+        start = self._trace.clock.now()
+        left = self._free()
+        for device in self._working:
+            self._tell_freed(device, start)
+        return left
 
     def _free(self) -> tuple[Closing, ...]:
         for host in self._hosts.values():
@@ -361,6 +364,14 @@ class _Later:
 
     def close(self) -> None:
         close_all(self._free())
+
+
+def _of_device(error: DeviceError, device: str) -> DeviceError:
+    # of one that says nothing and is there it is not seen when it works again
+    kind = DeviceLost if isinstance(error, DeviceTimeout) else type(error)
+    made = kind(*error.args)
+    made.device, made.host, made.during = device, error.host, error.during
+    return made
 
 
 def _clocks(done: Mapping[str, Ran]) -> str:
