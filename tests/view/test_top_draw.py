@@ -54,6 +54,23 @@ def test_all_that_is_told_of_a_device_is_there() -> None:
         assert part in text, part
 
 
+@pytest.mark.parametrize("lines", [24, 12, 9])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_devices_of_other_computers_are_told_apart(lines: int, processes: int) -> None:
+    names = [f"{computer}/{device}" for computer in ("node1", "computer-of-many-letters")
+             for device in ("vulkan:0", "vulkan:1")]  # fmt: skip
+    found = shown(
+        [process_now(4711 + at, *map(device_now, names)) for at in range(processes)],
+        State(chosen=4711, alone=True),
+        Window(80, lines),
+    )
+    told = [line.split() for line in found if "/vulkan:" in line]
+    assert len(told) == len({tuple(words) for words in told}) >= 2
+    for words in told:
+        name = next(word for word in words if "/" in word)
+        assert name.startswith(("node1/", "comp")) and name.endswith(("/vulkan:0", "/vulkan:1"))
+
+
 def test_what_nobody_tells_is_not_shown() -> None:
     device = device_now(
         memory_used_bytes=None, memory_total_bytes=None, temperature_c=None, now="", queue=0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.text import Text
 
@@ -230,9 +230,11 @@ def _figures(row: Row, window: Window) -> Text:
 def _flat(row: Row, window: Window, several: bool) -> list[Text]:
     device = row.device
     about = f"{row.process.pid} " if several else ""
+    name = _cut(device.name, max(18, window.columns // 3) - cell_len(about))
+    wide = max(20, cell_len(about) + cell_len(name) + 2)
     return [
         Text.assemble(
-            (set_cell_size(f" {about}{device.name}", 20), "bold"),
+            (set_cell_size(f" {about}{name}", wide), "bold"),
             (bar(device.busy, 8, window.ascii_only), _busy_style(row)),
             f" {100 * device.busy:3.0f} % ",
             (graph(device.history, 10, window.ascii_only), "cyan"),
@@ -248,10 +250,18 @@ def _head(row: Row, window: Window, several: bool) -> Text:
     about = f"process {row.process.pid}, scheduler {scheduler.number}" if several else ""
     if scheduler.simulated:
         about = f"{about}  simulated".strip()
-    label = set_cell_size(f" {device.label}", max(0, window.columns - 15 - len(about)))
-    return Text.assemble(
-        (set_cell_size(f"─ {device.name} ", 14), "bold"), label, (f"{about} ", "dim")
-    )
+    name = _cut(device.name, max(11, window.columns // 3))
+    wide = max(14, cell_len(name) + 3)
+    label = set_cell_size(f" {device.label}", max(0, window.columns - wide - 1 - len(about)))
+    return Text.assemble((set_cell_size(f"─ {name} ", wide), "bold"), label, (f"{about} ", "dim"))
+
+
+def _cut(name: str, room: int) -> str:
+    """Returns the name of a device; a long one without the end of its computer's."""
+    computer, slash, device = name.rpartition("/")
+    if not slash or cell_len(name) <= room:
+        return name
+    return f"{set_cell_size(computer, max(1, room - cell_len(device) - 3))}../{device}"
 
 
 def _busy_style(row: Row) -> str:
