@@ -1,6 +1,6 @@
 """Draws the screen of docs/monitoring.md: `vksched top` while real programs run.
 
-    python scripts/top_screen.py --run "-m vksched generate model.gguf -n 1000 --prompt Once"
+    python scripts/top_screen.py --run "-m vksched generate model.gguf -n 4000 --temp 0 --prompt A"
 
 It starts a stream of sentences through MiniLM over two devices, which needs the extra [examples],
 and beside it each --run, which is what Python gets. After some seconds the page is drawn as it
