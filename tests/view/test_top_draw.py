@@ -90,6 +90,16 @@ def test_a_pause_and_the_order_are_said() -> None:
     assert "PAUSED" in text and "s sort: memory" in text
 
 
+@pytest.mark.parametrize("columns", [80, 79, 60, 40, 30])
+def test_figures_of_the_title_are_whole_or_not_there(columns: int) -> None:
+    window, device = Window(columns, 24), device_now(copied_bytes_per_s=40e6)
+    processes = [process_now(1, device), process_now(2, device)]
+    whole = shown(processes, State(paused=True), Window(132, 24))[0].partition(" PAUSED")[0]
+    said = shown(processes, State(paused=True), window)[0].partition(" PAUSED")[0].split("  ")
+    assert len(said) >= 1 and said[0].strip() == "vksched top"
+    assert {each.strip() for each in said} <= {each.strip() for each in whole.split("  ")}
+
+
 def test_problems_take_the_place_of_the_keys() -> None:
     assert shown([], problem="process 11: it talks nonsense")[-1].startswith(" ! process 11")
 

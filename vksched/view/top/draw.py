@@ -98,7 +98,10 @@ def _title(state: State, processes: Sequence[ProcessNow], window: Window) -> Tex
     newest = max((p.time_s for p in processes), default=time.time())
     clock = time.strftime("%H:%M:%S", time.localtime(newest))
     right = f"PAUSED  {clock} " if state.paused else f"{clock} "
-    left = set_cell_size(" " + "  ".join(parts), max(0, window.columns - len(right)))
+    room = max(0, window.columns - len(right))
+    while len(parts) > 1 and cell_len("  ".join(parts)) + 2 > room:
+        parts.pop()
+    left = set_cell_size(" " + "  ".join(parts), room)
     return Text(left + right, style="reverse bold" if state.paused else "reverse")
 
 
