@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build Kompute's Python module, its companion and the CPU's loops for the Python that runs this.
 
-    kp 0.9.0 sdist (unmodified) + native/*.cpp -> cmake -> site-packages/vksched_native/
+    kp 0.9.0 sdist (unmodified) + native/ -> cmake -> site-packages/vksched_native/
 
 The modules lie inside a package of ours, so that a `kp` of the user's stays as it is. A second run
 finds its stamp and ends at once, one after an interrupted run goes on where that ended; --force
@@ -28,6 +28,7 @@ KP = "0.9.0"
 KP_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
 PYBIND11 = "2.13.6"
 MODULES = ("kp", "companion", "loops")
+SOURCES = (".txt", ".py", ".cpp", ".hpp")
 IS_WINDOWS = sys.platform == "win32"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 INIT = '"""What vksched has in C++, built by its native/build.py."""\n'
@@ -61,8 +62,9 @@ def settings(*more: str) -> str:
 def build_key() -> str:
     """Return a digest of all that decides what is built."""
     digest = hashlib.sha256(settings().encode())
-    for path in sorted(p for p in HERE.iterdir() if p.suffix in (".txt", ".py", ".cpp", ".hpp")):
-        digest.update(path.read_bytes() + b"\0")
+    for path in sorted(p for p in HERE.rglob("*") if p.suffix in SOURCES):
+        name = path.relative_to(HERE).as_posix()
+        digest.update(f"{name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

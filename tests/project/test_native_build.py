@@ -51,6 +51,21 @@ def test_a_build_uses_the_processors_there_are(build: Any, monkeypatch: pytest.M
     assert build.count_jobs() == 7
 
 
+def test_the_key_tells_of_every_source(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    source = tmp_path / "loops" / "conv" / "conv.cpp"
+    source.parent.mkdir(parents=True)
+    source.write_text("int x;")
+    key = build.build_key()
+    assert build.build_key() == key
+    source.write_text("int y;")
+    changed = build.build_key()
+    source.rename(source.with_name("other.cpp"))
+    assert len({key, changed, build.build_key()}) == 3
+
+
 def test_licences_of_what_is_compiled_in_come_along(build: Any, tmp_path: Path) -> None:
     site = tmp_path / "site"
     cmake_dir = site / "pybind11" / "share" / "cmake" / "pybind11"

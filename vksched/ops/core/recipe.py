@@ -1,4 +1,5 @@
-"""Recipes: calls as loops of native/loops_table.cpp, many of which run in one call from Python.
+"""Recipes: calls as native loops (native/loops/program/table.cpp); many run in one call from
+Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from .attrs import Attrs
 
 VERSION = 2
-"""Of what loops are told, with that of native/loops_program.cpp."""
+"""Of what loops are told, with that of native/loops/program/."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
     """One loop. operands: registers. elements: of its result. numbers, reals: what it is told, as
-    native/loops_*.cpp say. pieces: parts that several threads may take. work: of all pieces,
+    native/loops/ says. pieces: parts that several threads may take. work: of all pieces,
     in values that are read or multiplied.
     """
 

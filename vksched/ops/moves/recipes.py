@@ -1,5 +1,5 @@
-"""Copies as steps of native programs (native/loops_moves.cpp): of values of one word each, as
-float32 has. Examples: tests/ops/test_recipes.py.
+"""Copies as steps of native programs (native/loops/program/moves.cpp): of values of one word each,
+as float32 has. Examples: tests/ops/test_recipes.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention as a step of native programs (native/loops_attention.cpp), pieces by heads.
+"""Attention as a step of native programs (native/loops/program/attention.cpp), pieces by heads.
 
 Examples: tests/ops/test_recipes.py.
 """

@@ -1,4 +1,4 @@
-"""Products of matrices as steps of native programs (native/loops_matmul.cpp, loops_conv.cpp).
+"""Products of matrices as steps of native programs (native/loops/program/matmul.cpp, loops/conv/).
 
     small                      rows of b, or dot products of rows: "matmul"
     b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned

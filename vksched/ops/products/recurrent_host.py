@@ -1,4 +1,4 @@
-"""Recurrent layers in numpy, and by native loops (native/loops_recurrent.cpp).
+"""Recurrent layers in numpy, and by native loops (native/loops/recurrent/).
 
 h, c -> last rows of the result -> turn by turn: h there, and as a row of its own
 """

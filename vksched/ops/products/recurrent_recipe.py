@@ -1,4 +1,4 @@
-"""Recurrent layers as steps of native programs (native/loops_recurrent.cpp), a piece a direction.
+"""Recurrent layers as steps of native programs (native/loops/recurrent/), a piece a direction.
 
 Examples: tests/ops/test_recurrent_loops.py.
 """

@@ -1,4 +1,4 @@
-"""How the CPU backend runs convolutions and pools: native loops (native/loops_conv.cpp), which cut
+"""How the CPU backend runs convolutions and pools: native loops (native/loops/conv/), which cut
 work among threads by images and channels; where these are not built, numpy's ways.
 
 The rule: all of float32 goes to the loops, whatever the window, as they read each tap of

@@ -1,0 +1,473 @@
+// Loops over windows of float32, of one to three spatial axes:
+//
+//   Sliding(stride, dilation, begin)           how windows lie; sizes come from the operands
+//   Steps(operands, constants, steps)          what follows: (name, register a, register b, p, q)
+//   conv(x, w, bias, residual, out, sliding, steps)      as many groups as x has channels for w
+//   pool("max", x, out, kernel, sliding, counts)         counts: of a mean, one array an axis
+//
+// Written in the vectors that GCC and Clang have for all processors; GCC compiles them three times for
+// x86.
+// Without such a compiler there are none, and numpy does it. Examples: tests/ops/test_conv_loops.py.
+#include "loops/conv/conv.hpp"
+
+#include <pybind11/stl.h>
+
+#include <tuple>
+
+#ifdef HAS_VECTORS
+namespace {
+
+namespace plain {
+constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2, FEWER = 0;
+#include "loops/conv/ways.hpp"
+#include "loops/conv/abreast_ways.hpp"
+} // namespace plain
+
+#ifdef COMPILED_TWICE
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LARGER _mm256_max_ps
+#define SMALLER _mm256_min_ps
+namespace wider {
+constexpr size_t LANES = 8, ROWS = 4, COLUMNS = 3, FEWER = 0;
+#include "loops/conv/ways.hpp"
+#include "loops/conv/abreast_ways.hpp"
+} // namespace wider
+#undef LARGER
+#undef SMALLER
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma")
+#define LARGER(a, b) _mm512_mask_max_ps(a, 0xffff, a, b) // GCC warns of what the plain one leaves open
+#define SMALLER(a, b) _mm512_mask_min_ps(a, 0xffff, a, b)
+namespace widest {
+constexpr size_t LANES = 16, ROWS = 8, COLUMNS = 3, FEWER = 6;
+#include "loops/conv/ways.hpp"
+#include "loops/conv/abreast_ways.hpp"
+} // namespace widest
+#undef LARGER
+#undef SMALLER
+#pragma GCC pop_options
+
+bool has_widest()
+{
+    static const bool has = has_wider() && __builtin_cpu_supports("avx512f")
+        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512dq");
+    return has;
+}
+#else
+namespace wider = plain;
+namespace widest = plain;
+bool has_widest() { return false; }
+#endif
+
+// wide: 0 for vectors that all processors have, 1 for those of AVX2, 2 for those of AVX-512.
+void convolve(const Conv& told, int wide)
+{
+    if (wide > 1 && has_widest())
+        widest::convolve(told);
+    else
+        wide > 0 && has_wider() ? wider::convolve(told) : plain::convolve(told);
+}
+
+void combine(const Pool& told, int wide)
+{
+    if (wide > 1 && has_widest())
+        widest::combine(told);
+    else
+        wide > 0 && has_wider() ? wider::combine(told) : plain::combine(told);
+}
+
+struct Sliding {
+    std::vector<ptrdiff_t> stride, dilation, begin;
+};
+
+Sliding sliding(std::vector<ptrdiff_t> stride, std::vector<ptrdiff_t> dilation,
+                std::vector<ptrdiff_t> begin)
+{
+    const size_t axes = stride.size();
+    require(axes > 0 && axes <= AXES && dilation.size() == axes && begin.size() == axes,
+            "expected a stride, dilation and begin for each of one to three axes");
+    for (size_t axis = 0; axis < axes; ++axis)
+        require(stride[axis] > 0 && dilation[axis] > 0 && begin[axis] >= 0,
+                "expected strides and dilations above 0, and a begin of 0 or more");
+    return {std::move(stride), std::move(dilation), std::move(begin)};
+}
+
+py::list function_names()
+{
+    py::list made;
+    for (const std::string& name : step_names())
+        if (step_named(name, false).of_floats())
+            made.append(name);
+    return made;
+}
+
+using GivenStep = std::tuple<std::string, size_t, size_t, float, float>;
+
+Steps steps_of(size_t operands, std::vector<float> constants, const std::vector<GivenStep>& given)
+{
+    require(operands == 1 || (operands == 2 && !given.empty()),
+            "expected one operand, or a residual too and steps that read it");
+    Steps made{operands, std::move(constants), {}};
+    size_t there = operands + made.constants.size();
+    for (const auto& [name, a, b, p, q] : given) {
+        ChainStep step = step_named(name, true);
+        require(a < there && b < there, "expected registers that are there");
+        step.a = a;
+        step.b = b;
+        step.p = p;
+        step.q = q;
+        made.steps.push_back(step);
+        ++there;
+    }
+    return made;
+}
+
+Window window_of(const py::buffer_info& x, const py::buffer_info& out, const size_t* kernel,
+                 const Sliding& given)
+{
+    const size_t axes = given.stride.size(), first = AXES - axes;
+    require(static_cast<size_t>(x.ndim) == 2 + axes && out.ndim == x.ndim,
+            "expected x and a result of (N, C, spatial...)");
+    Window window{{1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
+    for (size_t axis = 0; axis < axes; ++axis) {
+        window.sizes[first + axis] = x.shape[2 + axis];
+        window.out[first + axis] = out.shape[2 + axis];
+        window.kernel[first + axis] = kernel[axis];
+        window.stride[first + axis] = given.stride[axis];
+        window.dilation[first + axis] = given.dilation[axis];
+        window.begin[first + axis] = given.begin[axis];
+    }
+    require(x.shape[0] == out.shape[0] && window.taps() && window.planes(),
+            "expected as many images in the result as in x, and no empty axis");
+    return window;
+}
+
+const float* values(const py::buffer_info& info) { return static_cast<const float*>(info.ptr); }
+
+void conv(const py::buffer& x, const py::buffer& w, const py::object& bias,
+          const py::object& residual, const py::buffer& out, const Sliding& sliding,
+          const Steps& steps, int wide)
+{
+    const py::buffer_info from = floats(x), weights = floats(w, false, true), to = floats(out, true);
+    require(weights.ndim == from.ndim && weights.ndim > 2, "expected w of (C_out, C, kernel...)");
+    std::vector<size_t> kernel(weights.shape.begin() + 2, weights.shape.end());
+    require(kernel.size() == sliding.stride.size(), "expected a kernel of as many axes");
+    Conv told{};
+    told.window = window_of(from, to, kernel.data(), sliding);
+    told.channels = weights.shape[1];
+    require(told.channels > 0 && from.shape[1] % told.channels == 0, "expected whole groups of x");
+    told.groups = from.shape[1] / told.channels;
+    require(told.groups > 0 && weights.shape[0] % told.groups == 0 && weights.shape[0] == to.shape[1],
+            "expected w for whole groups of the result");
+    told.results = weights.shape[0] / told.groups;
+    py::buffer_info shift, beside;
+    if (!bias.is_none()) {
+        shift = floats(py::cast<py::buffer>(bias));
+        require(shift.size == to.shape[1], "expected a bias for each channel");
+        told.bias = values(shift);
+    }
+    require(residual.is_none() == (steps.operands == 1), "expected a residual as the steps do");
+    if (!residual.is_none()) {
+        beside = floats(py::cast<py::buffer>(residual));
+        require(beside.size == to.size, "expected a residual like the result");
+        told.residual = values(beside);
+    }
+    told.w = static_cast<const Anywhere*>(weights.ptr);
+    told.steps = &steps;
+    told.count = told.window.planes();
+    const size_t x_image = from.shape[1] * told.window.planes();
+    const size_t image = to.shape[1] * told.window.results();
+    py::gil_scoped_release unlocked;
+    for (py::ssize_t number = 0; number < to.shape[0] && image; ++number) {
+        Conv one = told;
+        one.x = values(from) + number * x_image;
+        one.out = static_cast<float*>(to.ptr) + number * image;
+        one.residual = told.residual ? told.residual + number * image : nullptr;
+        convolve(one, wide);
+    }
+}
+
+void pool(const std::string& kind, const py::buffer& x, const py::buffer& out,
+          const std::vector<size_t>& kernel, const Sliding& sliding,
+          const std::vector<std::vector<float>>& counts, int wide)
+{
+    const py::buffer_info from = floats(x), to = floats(out, true);
+    require(kernel.size() == sliding.stride.size(), "expected a kernel of as many axes");
+    require(kind == "max" || kind == "mean", "expected max or mean");
+    Pool told{};
+    told.window = window_of(from, to, kernel.data(), sliding);
+    require(from.shape[1] == to.shape[1], "expected the channels of x");
+    told.kind = kind == "max" ? LARGEST : MEAN;
+    told.planes = from.shape[0] * from.shape[1];
+    told.counts.fill({1.0f});
+    const size_t first = AXES - kernel.size();
+    require(counts.size() == (told.kind == MEAN ? kernel.size() : 0), "expected counts of a mean");
+    for (size_t axis = 0; axis < counts.size(); ++axis) {
+        require(counts[axis].size() == told.window.out[first + axis],
+                "expected a count for each result of an axis");
+        told.counts[first + axis] = counts[axis];
+    }
+    told.x = values(from);
+    told.out = static_cast<float*>(to.ptr);
+    py::gil_scoped_release unlocked;
+    if (to.size)
+        combine(told, wide);
+}
+
+// -- steps of programs ----------------------------------------------------------------------------
+
+constexpr size_t WINDOW = 6 * AXES; // numbers of a window
+
+// Sizes, kernel, results, stride, dilation and begin of three axes each.
+Window told_window(const Told& told, size_t at)
+{
+    require(told.numbers.size() >= at + WINDOW, "expected a window");
+    Window made{};
+    const auto three = [&](auto& to) {
+        for (auto& each : to)
+            each = told.numbers[at++];
+    };
+    three(made.sizes);
+    three(made.kernel);
+    three(made.out);
+    three(made.stride);
+    three(made.dilation);
+    three(made.begin);
+    return made;
+}
+
+// A piece: of one image some channels of results, whole groups where there are several; or of 1 x 1
+// windows a span of the places, at least SPAN.
+struct ConvLoop : Loop {
+    Conv conv{};
+    Steps steps;
+    size_t images, each, spans; // channels of a piece, spans of a plane
+    bool has_bias, wide;
+    static constexpr size_t SPAN = 64;
+
+    void run(const Operands& given, size_t number) const override
+    {
+        const size_t all = conv.groups * conv.results, parts = (all + each - 1) / each;
+        const size_t piece = number / spans, span = number % spans, places = conv.window.planes();
+        const size_t image = piece / parts, first = piece % parts * each;
+        const size_t many = std::min(each, all - first), plane = conv.window.results();
+        const size_t x_image = conv.groups * conv.channels * conv.window.planes();
+        Conv own = conv;
+        own.steps = &steps;
+        own.x = given.get<float>(0) + image * x_image;
+        if (conv.groups == 1) {
+            own.results = many;
+        } else {
+            own.groups = many / conv.results;
+            own.x += first / conv.results * conv.channels * conv.window.planes();
+        }
+        const size_t start = (image * all + first) * plane;
+        own.w = given.get<Anywhere>(1) + first * conv.channels * conv.window.taps();
+        own.bias = has_bias ? given.get<float>(2) + first : nullptr;
+        own.residual = steps.operands > 1 ? given.get<float>(2 + has_bias) + start : nullptr;
+        own.out = given.get<float>(1 + has_bias + steps.operands) + start;
+        own.start = places / SPAN * span / spans * SPAN;
+        own.count = (span + 1 < spans ? places / SPAN * (span + 1) / spans * SPAN : places)
+            - own.start;
+        convolve(own, wide ? 2 : 0);
+    }
+};
+
+// Weights, and what values add to their windows; kept from call to call where they are not large.
+thread_local std::vector<float> turned, parts;
+constexpr size_t MOST_KEPT = 1 << 22; // floats
+
+// What every value of x adds to its window is a product, whose rows are channels and taps of the
+// result; then these are added up. A piece: of one image some channels of results.
+struct TransposeLoop : Loop {
+    Window window; // of x over the result
+    size_t images, channels, results, groups, each;
+    bool has_bias, wide;
+
+    void run(const Operands& given, size_t piece) const override
+    {
+        const size_t all = groups * results, pieces = (all + each - 1) / each;
+        const size_t image = piece / pieces, first = piece % pieces * each;
+        const size_t end = std::min(first + each, all), taps = window.taps();
+        const size_t most = std::max<size_t>(1, BAND / (taps * window.planes()));
+        for (size_t channel = first; channel < end;) {
+            const size_t group = channel / results;
+            const size_t many = std::min({most, end - channel, (group + 1) * results - channel});
+            multiply(given, image, group, channel % results, many);
+            for (size_t own = 0; own < many; ++own, ++channel) {
+                float* out = given.get<float>(2 + has_bias)
+                    + (image * all + channel) * window.results();
+                const float bias = has_bias ? given.get<float>(2)[channel] : 0.0f;
+                std::fill_n(out, window.results(), bias);
+                for (size_t tap = 0; tap < taps; ++tap)
+                    add(out, parts.data() + (own * taps + tap) * window.planes(), tap);
+            }
+        }
+        if (parts.capacity() > MOST_KEPT)
+            std::vector<float>().swap(parts);
+    }
+
+    // Rows (channel, tap) of results, columns places of x.
+    void multiply(const Operands& given, size_t image, size_t group, size_t first,
+                  size_t many) const
+    {
+        const size_t taps = window.taps(), rows = many * taps, planes = window.planes();
+        const Anywhere* w = given.get<Anywhere>(1) + group * channels * results * taps + first * taps;
+        turned.resize(std::max(turned.size(), rows * channels));
+        parts.resize(std::max(parts.size(), rows * planes));
+        for (size_t channel = 0; channel < channels; ++channel)
+            for (size_t row = 0; row < rows; ++row)
+                turned[row * channels + channel] = w[channel * results * taps + row];
+        static const Steps none;
+        Conv told{};
+        told.window = {{1, 1, planes}, {1, 1, 1}, {1, 1, planes}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}};
+        told.channels = channels;
+        told.results = rows;
+        told.groups = 1;
+        told.x = given.get<float>(0) + (image * groups + group) * channels * planes;
+        told.w = reinterpret_cast<const Anywhere*>(turned.data());
+        told.out = parts.data();
+        told.steps = &none;
+        told.count = planes;
+        convolve(told, wide ? 2 : 0);
+    }
+
+    // Adds what one tap makes of all of x.
+    void add(float* out, const float* part, size_t tap) const
+    {
+        const Sizes at{tap / (window.kernel[1] * window.kernel[2]),
+                       tap / window.kernel[2] % window.kernel[1], tap % window.kernel[2]};
+        const auto place = [&](size_t axis, size_t of_x) {
+            return static_cast<ptrdiff_t>(of_x) * window.stride[axis] - window.begin[axis]
+                + static_cast<ptrdiff_t>(at[axis]) * window.dilation[axis];
+        };
+        const auto inside = [&](size_t axis, size_t of_x) {
+            return place(axis, of_x) >= 0 && place(axis, of_x) < static_cast<ptrdiff_t>(window.out[axis]);
+        };
+        size_t from = 0, end = window.sizes[2];
+        while (from < end && !inside(2, from))
+            ++from;
+        while (end > from && !inside(2, end - 1))
+            --end;
+        for (size_t depth = 0; depth < window.sizes[0]; ++depth)
+            for (size_t row = 0; row < window.sizes[1]; ++row, part += window.sizes[2]) {
+                if (!inside(0, depth) || !inside(1, row))
+                    continue;
+                float* line = out + (place(0, depth) * window.out[1] + place(1, row)) * window.out[2];
+                const ptrdiff_t step = window.stride[2], first = place(2, 0);
+                for (size_t column = from; column < end; ++column)
+                    line[first + static_cast<ptrdiff_t>(column) * step] += part[column];
+            }
+    }
+};
+
+// A piece: some planes.
+struct PoolLoop : Loop {
+    Pool pool{};
+    size_t pieces;
+    bool wide;
+
+    void run(const Operands& given, size_t piece) const override
+    {
+        const size_t first = pool.planes * piece / pieces;
+        Pool own = pool;
+        own.planes = pool.planes * (piece + 1) / pieces - first;
+        own.x = given.get<float>(0) + first * pool.window.planes();
+        own.out = given.get<float>(1) + first * pool.window.results();
+        if (own.planes)
+            combine(own, wide ? 2 : 0);
+    }
+};
+
+} // namespace
+
+// numbers: images, channels and results of a group, groups, channels of results of a piece, spans
+// of a plane, has a bias, window, steps.
+std::unique_ptr<Loop> conv_loop(const Told& told)
+{
+    constexpr size_t own = 7;
+    auto made = std::make_unique<ConvLoop>();
+    made->conv.window = told_window(told, own);
+    made->steps = told_steps(told, own + WINDOW, 0);
+    made->images = told.numbers[0];
+    made->conv.channels = told.numbers[1];
+    made->conv.results = told.numbers[2];
+    made->conv.groups = told.numbers[3];
+    made->each = told.numbers[4];
+    made->spans = told.numbers[5];
+    made->has_bias = told.numbers[6] != 0;
+    made->wide = told.wide;
+    const size_t all = made->conv.groups * made->conv.results;
+    require(made->each > 0 && all > 0 && (made->conv.groups == 1 || made->each % made->conv.results == 0)
+                && told.pieces == made->images * ((all + made->each - 1) / made->each) * made->spans
+                && told.slots == 2 + made->has_bias + made->steps.operands,
+            "expected pieces of whole groups, and a slot for each operand and the result");
+    const Window& window = made->conv.window;
+    require(made->spans == 1
+                || (window.is_pointwise() && window.planes() >= made->spans * ConvLoop::SPAN),
+            "expected spans of 64 places at least, of 1 x 1 windows alone");
+    return made;
+}
+
+// numbers: images, channels and results of a group, groups, channels of results of a piece, has a
+// bias, window.
+std::unique_ptr<Loop> transpose_loop(const Told& told)
+{
+    constexpr size_t own = 6;
+    auto made = std::make_unique<TransposeLoop>();
+    made->window = told_window(told, own);
+    made->images = told.numbers[0];
+    made->channels = told.numbers[1];
+    made->results = told.numbers[2];
+    made->groups = told.numbers[3];
+    made->each = told.numbers[4];
+    made->has_bias = told.numbers[5] != 0;
+    made->wide = told.wide;
+    const size_t all = made->groups * made->results;
+    require(told.numbers.size() == own + WINDOW && made->each > 0 && all > 0
+                && told.pieces == made->images * ((all + made->each - 1) / made->each)
+                && told.slots == 3 + size_t{made->has_bias},
+            "expected pieces of channels, and a slot for each operand and the result");
+    return made;
+}
+
+// numbers: planes, whether it is a mean, window. reals: of a mean the places that each window
+// counts, axis after axis.
+std::unique_ptr<Loop> pool_loop(const Told& told)
+{
+    auto made = std::make_unique<PoolLoop>();
+    Pool& pool = made->pool;
+    pool.window = told_window(told, 2);
+    pool.planes = told.numbers[0];
+    pool.kind = told.numbers[1] ? MEAN : LARGEST;
+    made->pieces = told.pieces;
+    made->wide = told.wide;
+    size_t at = 0;
+    for (size_t axis = 0; axis < AXES; ++axis) {
+        pool.counts[axis].assign(pool.window.out[axis], 1.0f);
+        for (size_t place = 0; pool.kind == MEAN && place < pool.window.out[axis]; ++place)
+            pool.counts[axis][place] = told.reals.at(at++);
+    }
+    require(told.slots == 2 && told.reals.size() == at, "expected counts of a mean, and two slots");
+    return made;
+}
+
+void add_conv(py::module_& m)
+{
+    py::class_<Sliding>(m, "Sliding").def(py::init(&sliding));
+    py::class_<Steps>(m, "Steps").def(py::init(&steps_of));
+    m.attr("conv_functions") = function_names();
+    m.def("conv", &conv, py::arg("x"), py::arg("w"), py::arg("bias"), py::arg("residual"),
+          py::arg("out"), py::arg("sliding"), py::arg("steps"), py::arg("wide") = 2);
+    m.def("pool", &pool, py::arg("kind"), py::arg("x"), py::arg("out"), py::arg("kernel"),
+          py::arg("sliding"), py::arg("counts"), py::arg("wide") = 2);
+}
+#else
+std::unique_ptr<Loop> conv_loop(const Told&) { throw py::key_error("conv"); }
+std::unique_ptr<Loop> pool_loop(const Told&) { throw py::key_error("pool"); }
+std::unique_ptr<Loop> transpose_loop(const Told&) { throw py::key_error("conv_transpose"); }
+void add_conv(py::module_&) {}
+#endif

@@ -1,0 +1,70 @@
+// What loops over weights of few bits share: their layout, as
+// vksched/ops/products/block_layout.py has it.
+#pragma once
+
+#include "loops/loops.hpp"
+#include "loops/vectors.hpp"
+
+#ifdef HAS_VECTORS
+typedef uint32_t Four __attribute__((vector_size(16)));
+
+constexpr uint32_t TILE = 256, RUN = 32, RUNS = 8;
+
+// Words of a row: the last tile ends with its last run. low: bits.
+inline size_t row_words(size_t columns, uint32_t tile_words, uint32_t low)
+{
+    const size_t tiles = (columns + TILE - 1) / TILE;
+    return tiles * tile_words - (tiles * TILE - columns) / RUN * low;
+}
+
+// Rows of a weight, and where their products go. bias: null without.
+struct Packed {
+    const uint32_t* words;
+    size_t rows, row_words, columns;
+    const float* bias;
+    size_t out_row;
+};
+
+using PackedLoop = void (*)(const Packed&, const float*, size_t, float*);
+
+// The product of a format with few rows of x.
+PackedLoop packed_loop(const std::string& name, bool wide);
+
+// A tile of a row that is rounded to 8 bits. scale: of each part, that is half of a run where the
+// weight has a scale for each, else a run. sums: of the codes of a part, times its scale.
+struct Rounded {
+    int8_t codes[TILE];
+    float scale[2 * RUNS], sums[2 * RUNS];
+};
+constexpr size_t ROUNDED_WORDS = sizeof(Rounded) / 4;
+
+using RoundingLoop = void (*)(const float*, size_t, size_t, Rounded*);
+using RoundedLoop = void (*)(const Packed&, const Rounded*, size_t, float*);
+
+// Rounds rows for weights of a format, and multiplies them.
+RoundingLoop rounding_loop(const std::string& name, bool wide);
+RoundedLoop rounded_loop(const std::string& name, bool wide);
+
+inline Packed packed(const Matrix<const uint32_t>& words, size_t columns)
+{
+    require(columns % RUN == 0, "expected whole runs");
+    Packed made{};
+    made.words = words.data();
+    made.rows = words.rows();
+    made.row_words = words.row();
+    made.columns = columns;
+    return made;
+}
+
+// Tells of a bias, None without; the caller keeps what is returned.
+inline py::buffer_info bias_of(const py::object& bias, Packed& told)
+{
+    py::buffer_info shift;
+    if (!bias.is_none()) {
+        shift = floats(py::cast<py::buffer>(bias));
+        require(static_cast<size_t>(shift.size) == told.rows, "expected a bias for each row");
+        told.bias = static_cast<const float*>(shift.ptr);
+    }
+    return shift;
+}
+#endif

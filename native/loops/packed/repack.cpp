@@ -1,0 +1,188 @@
+// Words of weights of few bits, from blocks as GGUF files hold them:
+//
+//   repack("q4_K", blocks, words)    blocks: (rows, bytes of a row), words: (rows, words of a row)
+//   repack_file(file, [(start, "q4_K", row_bytes, words), ...]) -> how many of them were there:
+//       the same from the bytes of an open file, with one way back to Python for all
+//
+// Compiled as packed.cpp is; without such a compiler numpy does it.
+// Examples: tests/ops/test_blocks.py.
+#include "loops/packed/packed.hpp"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#ifndef _WIN32
+#include <cerrno>
+#include <unistd.h>
+#endif
+
+#ifdef HAS_VECTORS
+namespace {
+
+// Rows of blocks, and how far the rows of words lie apart.
+struct Blocks {
+    const uint8_t* bytes;
+    size_t rows, columns, row_words;
+};
+
+// A block is a run: scales, fifth bits, codes. Or a tile, of a type of that name.
+enum Kind { RUNS_ALONE, K2, K3, K4, K5, K6, IQ4_XS };
+
+// FLIPPED: bits that make a code one in two's complement. BLOCK: bytes of a block.
+template <Kind KIND, uint32_t LOW, uint32_t HIGH, uint32_t HEAD, uint32_t BLOCK,
+          uint32_t FLIPPED = 0>
+struct Format {
+    static constexpr Kind kind = KIND;
+    static constexpr uint32_t low = LOW, high = HIGH, head = HEAD, block = BLOCK;
+    static constexpr uint8_t flipped = FLIPPED;
+};
+
+struct Repacking {
+    void (*repack)(const Blocks&, uint32_t*);
+    uint32_t block, values, low, tile_words;
+};
+
+// clang-format off
+#define REPACKING(NAME, KIND, LOW, HIGH, HEAD, ...) \
+    {NAME, {repack<Format<KIND, LOW, HIGH, HEAD, __VA_ARGS__>>, \
+            Format<KIND, LOW, HIGH, HEAD, __VA_ARGS__>::block, KIND == RUNS_ALONE ? RUN : TILE, \
+            LOW, HEAD + RUNS * (LOW + HIGH)}},
+#define ALL_REPACKING \
+    REPACKING("q8_0", RUNS_ALONE, 8, 0, 4, 34) REPACKING("q4_0", RUNS_ALONE, 4, 0, 4, 18, 8) \
+    REPACKING("q4_1", RUNS_ALONE, 4, 0, 8, 20) REPACKING("q5_0", RUNS_ALONE, 4, 1, 4, 22) \
+    REPACKING("q5_1", RUNS_ALONE, 4, 1, 8, 24) REPACKING("iq4_nl", RUNS_ALONE, 4, 0, 4, 18) \
+    REPACKING("mxfp4", RUNS_ALONE, 4, 0, 2, 17) REPACKING("q2_K", K2, 2, 0, 6, 84) \
+    REPACKING("q3_K", K3, 2, 1, 4, 110) REPACKING("q4_K", K4, 4, 0, 4, 144) \
+    REPACKING("q5_K", K5, 4, 1, 4, 176) REPACKING("q6_K", K6, 4, 2, 6, 210) \
+    REPACKING("iq4_xs", IQ4_XS, 4, 0, 2, 136)
+// clang-format on
+
+namespace plain {
+#include "loops/packed/repack_ways.hpp"
+const std::map<std::string, Repacking> all{ALL_REPACKING};
+} // namespace plain
+
+#ifdef COMPILED_TWICE
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+namespace wider {
+#include "loops/packed/repack_ways.hpp"
+const std::map<std::string, Repacking> all{ALL_REPACKING};
+} // namespace wider
+#pragma GCC pop_options
+#else
+namespace wider = plain;
+#endif
+
+const Repacking& way_of(const std::string& name, bool wide)
+{
+    const auto& ways = wide && has_wider() ? wider::all : plain::all;
+    const auto found = ways.find(name);
+    if (found == ways.end())
+        throw py::key_error(name);
+    return found->second;
+}
+
+// Returns the columns of rows of so many bytes.
+size_t columns_of(const Repacking& way, size_t row_bytes, const Matrix<uint32_t>& to)
+{
+    require(row_bytes % way.block == 0, "expected rows of whole blocks, without gaps");
+    const size_t columns = row_bytes / way.block * way.values;
+    require(to.columns() == row_words(columns, way.tile_words, way.low),
+            "expected a row of words for each row of blocks");
+    return columns;
+}
+
+void repack(const std::string& name, const py::buffer& blocks, const py::buffer& words, bool wide)
+{
+    const Repacking& way = way_of(name, wide);
+    const py::buffer_info from = blocks.request();
+    const Matrix<uint32_t> to(words);
+    require(from.itemsize == 1 && from.ndim == 2
+                && (from.shape[1] < 2 || from.strides[1] == 1)
+                && (from.shape[0] < 2 || from.strides[0] == from.shape[1]),
+            "expected rows of whole blocks, without gaps");
+    const size_t columns = columns_of(way, from.shape[1], to);
+    require(to.rows() == static_cast<size_t>(from.shape[0]),
+            "expected a row of words for each row of blocks");
+    const Blocks told{static_cast<const uint8_t*>(from.ptr), to.rows(), columns, to.row()};
+    py::gil_scoped_release unlocked;
+    way.repack(told, to.data());
+}
+
+#ifndef _WIN32
+// Of a file, read at a time: it stays in a core's cache.
+constexpr size_t PIECE_BYTES = size_t{1} << 18;
+
+struct Part {
+    const Repacking* way;
+    uint64_t start;
+    size_t row_bytes, columns;
+    Matrix<uint32_t> to;
+};
+
+// Returns whether all bytes were there.
+bool read_all(int file, uint8_t* to, size_t size, uint64_t start)
+{
+    while (size > 0) {
+        const ssize_t count = pread(file, to, size, static_cast<off_t>(start));
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return false;
+        to += count, start += count, size -= count;
+    }
+    return true;
+}
+
+bool repack_part(int file, const Part& part, std::vector<uint8_t>& piece)
+{
+    const size_t step = std::max<size_t>(1, PIECE_BYTES / part.row_bytes);
+    piece.resize(std::max(piece.size(), step * part.row_bytes));
+    uint32_t* words = part.to.data();
+    for (size_t row = 0; row < part.to.rows(); row += step) {
+        const size_t rows = std::min(step, part.to.rows() - row);
+        const size_t size = rows * part.row_bytes;
+        if (!read_all(file, piece.data(), size, part.start + row * part.row_bytes))
+            return false;
+        const Blocks told{piece.data(), rows, part.columns, part.to.row()};
+        part.way->repack(told, words + row * part.to.row());
+    }
+    return true;
+}
+
+size_t repack_file(int file, const py::list& given, bool wide)
+{
+    std::vector<Part> parts;
+    for (const py::handle each : given) {
+        const auto [start, name, row_bytes, words] =
+            each.cast<std::tuple<uint64_t, std::string, size_t, py::buffer>>();
+        const Repacking& way = way_of(name, wide);
+        Matrix<uint32_t> to(words);
+        require(row_bytes > 0, "expected rows of whole blocks, without gaps");
+        const size_t columns = columns_of(way, row_bytes, to);
+        parts.push_back({&way, start, row_bytes, columns, std::move(to)});
+    }
+    py::gil_scoped_release unlocked;
+    std::vector<uint8_t> piece;
+    size_t done = 0;
+    while (done < parts.size() && repack_part(file, parts[done], piece))
+        ++done;
+    return done;
+}
+#endif
+
+} // namespace
+
+void add_repack(py::module_& m)
+{
+    m.def("repack", &repack, py::arg("format"), py::arg("blocks"), py::arg("words"),
+          py::arg("wide") = true);
+#ifndef _WIN32
+    m.def("repack_file", &repack_file, py::arg("file"), py::arg("parts"), py::arg("wide") = true);
+#endif
+}
+#else
+void add_repack(py::module_&) {}
+#endif

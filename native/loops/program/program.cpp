@@ -1,0 +1,240 @@
+// Programs: many loops one after the other in one call, without the interpreter lock.
+//
+//   p = Program([("add", slots, numbers, reals, pieces), ...], [bytes of each slot], [open slots])
+//   p.bind(slot, array)       where a value lies in each run; the caller keeps it
+//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers
+//   p.help()                  takes pieces of loops until the run ends; on any thread
+//
+// vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
+// where one value lies, without gaps. A run never waits for who has not taken a piece. An index
+// outside its axis raises IndexError with the number of the loop, and what was expected.
+// Examples: tests/ops/test_recipes.py.
+#include "loops/elementwise/steps.hpp"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+
+// One loop, and where its operands and its result lie.
+struct Step {
+    std::unique_ptr<Loop> loop;
+    std::vector<uint32_t> slots;
+    uint32_t pieces = 1;
+
+    void run(char* const* at, size_t piece) const { loop->run({at, slots.data()}, piece); }
+};
+
+// "linear_packed q4_K": the loop, and what it calls.
+std::pair<std::string, std::string> parted(const std::string& name)
+{
+    const size_t at = name.find(' ');
+    return {name.substr(0, at), at == std::string::npos ? "" : name.substr(at + 1)};
+}
+
+Step step_of(const py::handle& given, size_t slots, bool wide)
+{
+    const auto told = py::cast<py::tuple>(given);
+    const auto [name, calls] = parted(py::cast<std::string>(told[0]));
+    const auto numbers = py::cast<std::vector<int64_t>>(told[2]);
+    const auto reals = py::cast<std::vector<float>>(told[3]);
+    Step made;
+    made.slots = py::cast<std::vector<uint32_t>>(told[1]);
+    made.pieces = py::cast<uint32_t>(told[4]);
+    require(made.pieces > 0, "expected at least one piece");
+    for (const uint32_t slot : made.slots)
+        require(slot < slots, "expected slots that there are");
+    made.loop = loop_named(name, {numbers, reals, made.slots.size(), made.pieces, wide, calls});
+    return made;
+}
+
+// An array's memory, for as long as this lives.
+struct Held {
+    explicit Held(PyObject* of, bool writable)
+    {
+        if (PyObject_GetBuffer(of, &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+            throw py::error_already_set();
+    }
+    ~Held() { PyBuffer_Release(&view); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    Py_buffer view{};
+};
+
+INLINED void rest()
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+}
+
+class Program {
+public:
+    Program(const py::list& steps, std::vector<size_t> bytes, std::vector<uint32_t> open,
+            bool wide)
+      : bytes_(std::move(bytes)), open_(std::move(open)), at_(bytes_.size())
+    {
+        for (const auto& each : steps)
+            steps_.push_back(step_of(each, bytes_.size(), wide));
+        for (const Step& step : steps_)
+            written_.push_back(step.slots.back());
+        for (const uint32_t slot : open_)
+            require(slot < bytes_.size(), "expected slots that there are");
+    }
+
+    void bind(uint32_t slot, const py::object& array)
+    {
+        require(slot < bytes_.size(), "expected a slot that there is");
+        const Held held(array.ptr(), is_written(slot));
+        at_[slot] = checked(held.view, slot);
+    }
+
+    // begin: called once helpers may come; None without.
+    void run(const py::list& arrays, const py::object& begin)
+    {
+        require(arrays.size() == open_.size(), "expected an array for each open slot");
+        std::vector<std::unique_ptr<Held>> held(open_.size());
+        for (size_t i = 0; i < open_.size(); ++i) {
+            held[i] = std::make_unique<Held>(PyList_GET_ITEM(arrays.ptr(), i),
+                                             is_written(open_[i]));
+            at_[open_[i]] = checked(held[i]->view, open_[i]);
+        }
+        for (const char* each : at_)
+            require(each, "expected an array in each slot");
+        const bool alone = begin.is_none();
+        const Ended ended{ticket_};
+        if (!alone) {
+            ticket_.store(WAITING);
+            begin();
+        }
+        size_t number = 0;
+        try {
+            py::gil_scoped_release unlocked;
+            for (; number < steps_.size(); ++number)
+                perform(number, alone);
+        } catch (const std::out_of_range& error) {
+            throw py::index_error(std::to_string(number) + " " + error.what());
+        }
+    }
+
+    void help()
+    {
+        py::gil_scoped_release unlocked;
+        for (uint32_t turns = 0;;) {
+            uint64_t ticket = ticket_.load(std::memory_order_acquire);
+            if (ticket == ENDED)
+                return;
+            if (take(ticket)) {
+                turns = 0;
+                continue;
+            }
+            if (++turns % 1024)
+                rest();
+            else
+                std::this_thread::yield();
+        }
+    }
+
+private:
+    // A ticket: the number of a step, and of its piece that is next.
+    static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
+
+    struct Ended {
+        std::atomic<uint64_t>& ticket;
+        ~Ended() { ticket.store(ENDED); }
+    };
+
+    bool is_written(uint32_t slot) const
+    {
+        return std::find(written_.begin(), written_.end(), slot) != written_.end();
+    }
+
+    char* checked(const Py_buffer& view, uint32_t slot) const
+    {
+        if (static_cast<size_t>(view.len) != bytes_[slot]
+            || reinterpret_cast<uintptr_t>(view.buf) % 4 != 0)
+            throw py::buffer_error("expected aligned memory of the slot's size");
+        return static_cast<char*>(view.buf);
+    }
+
+    void perform(size_t number, bool alone)
+    {
+        const Step& step = steps_[number];
+        if (alone || step.pieces == 1) {
+            for (size_t piece = 0; piece < step.pieces; ++piece)
+                step.run(at_.data(), piece);
+            return;
+        }
+        done_.store(0, std::memory_order_relaxed);
+        ticket_.store(static_cast<uint64_t>(number) << 32, std::memory_order_release);
+        for (;;) {
+            uint64_t ticket = ticket_.load(std::memory_order_acquire);
+            if (!take(ticket))
+                break;
+        }
+        for (uint32_t turns = 1; done_.load(std::memory_order_acquire) < step.pieces; ++turns)
+            if (turns % 1024)
+                rest();
+            else
+                std::this_thread::yield();
+        if (no_memory_.exchange(false))
+            throw std::bad_alloc();
+    }
+
+    // Takes the next piece, and makes it; returns false where there is none.
+    bool take(uint64_t ticket)
+    {
+        if (ticket >= WAITING)
+            return false;
+        const Step& step = steps_[ticket >> 32];
+        const uint32_t piece = static_cast<uint32_t>(ticket);
+        if (piece >= step.pieces)
+            return false;
+        if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
+            return true; // another one was first: look again
+        try {
+            step.run(at_.data(), piece);
+        } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
+            no_memory_.store(true, std::memory_order_relaxed);
+        }
+        done_.fetch_add(1, std::memory_order_release);
+        return true;
+    }
+
+    std::vector<Step> steps_;
+    std::vector<size_t> bytes_;
+    std::vector<uint32_t> open_, written_;
+    std::vector<char*> at_;
+    std::atomic<uint64_t> ticket_{ENDED};
+    std::atomic<uint32_t> done_{0};
+    std::atomic<bool> no_memory_{false};
+};
+
+} // namespace
+
+void add_program(py::module_& m)
+{
+    py::list steps;
+    for (const std::string& name : step_names())
+        steps.append(name);
+    m.attr("program_steps") = steps; // of chains, by number
+    m.attr("program_version") = 2;   // of what loops are told, as vksched/ops/core/recipe.py has it
+    py::class_<Program>(m, "Program")
+        .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
+             py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)
+        .def("bind", &Program::bind, py::arg("slot"), py::arg("array"))
+        .def("run", &Program::run, py::arg("arrays"), py::arg("begin") = py::none())
+        .def("help", &Program::help);
+}

@@ -1,0 +1,82 @@
+// Loops of programs that are one function of what they were told, and what several of these share.
+#pragma once
+
+#include "loops/loops.hpp"
+#include "loops/vectors.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+// called: the loop of others that it calls.
+template <class Called>
+struct ToldLoop : Loop {
+    using Way = void (*)(const ToldLoop&, const Operands&, size_t);
+
+    ToldLoop(const Told& told, Way way, Called called)
+      : way(way), numbers(told.numbers), reals(told.reals), last(told.slots - 1), called(called)
+    {
+    }
+    void run(const Operands& given, size_t piece) const override { way(*this, given, piece); }
+    float* result(const Operands& given) const { return given.get<float>(last); }
+
+    Way way;
+    std::vector<int64_t> numbers;
+    std::vector<float> reals;
+    size_t last;
+    Called called;
+};
+
+struct Nothing {};
+using PlainLoop = ToldLoop<Nothing>;
+
+// What a loop is told, to be checked. operands: slots but for the result's, at least.
+struct Counts {
+    size_t operands, numbers, reals;
+};
+
+template <class Called = Nothing>
+std::unique_ptr<Loop> told_loop(const Told& told, const Counts& counts,
+                                typename ToldLoop<Called>::Way way, Called called = {})
+{
+    require(told.slots > counts.operands && told.numbers.size() == counts.numbers
+                && told.reals.size() == counts.reals,
+            "expected as many slots, numbers and reals as the loop has");
+    return std::make_unique<ToldLoop<Called>>(told, way, called);
+}
+
+INLINED float total_of(float (&sums)[16])
+{
+    for (int64_t half = 8; half > 0; half /= 2)
+        for (int64_t lane = 0; lane < half; ++lane)
+            sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+INLINED float dot(const float* a, const float* b, int64_t count)
+{
+    constexpr int64_t lanes = 16;
+    float sums[lanes] = {};
+    int64_t at = 0;
+    for (; at + lanes <= count; at += lanes)
+        for (int64_t lane = 0; lane < lanes; ++lane)
+            sums[lane] += a[at + lane] * b[at + lane];
+    for (; at < count; ++at)
+        sums[0] += a[at] * b[at];
+    return total_of(sums);
+}
+
+inline int64_t whole_number(const char* from, size_t number, bool is_long)
+{
+    int32_t made;
+    int64_t more;
+    if (is_long)
+        std::memcpy(&more, from + 8 * number, sizeof more);
+    else
+        std::memcpy(&made, from + 4 * number, sizeof made), more = made;
+    constexpr int64_t far = int64_t{1} << 40; // so that sums of it are numbers
+    return std::clamp(more, -far, far);
+}
