@@ -2,9 +2,11 @@
 // WORDS_64: it is of words of 64 bits, as llvmpipe goes lane by lane and word by word, each at the price of many products; the
 // buffer is declared again as single words, for what is no whole four. No invocation may touch a word by both declarations, if it
 // writes it: compilers take them for different memory.
-// SINGLES: declares a buffer again, as single words.
+// SINGLES, PAIRS: declare a buffer again, as single words, or pairs of them.
 #define SINGLES(BINDING, ACCESS, BUFFER) \
     layout(set = 0, binding = BINDING) ACCESS buffer Single_##BUFFER { uint BUFFER##_words[]; };
+#define PAIRS(BINDING, ACCESS, BUFFER) \
+    layout(set = 0, binding = BINDING) ACCESS buffer Pair_##BUFFER { PAIR BUFFER##_pairs[]; };
 #ifdef WORDS_64
 #define WORDS u64vec2
 #define PAIR uint64_t

@@ -1,19 +1,26 @@
 // How weights of few bits are read (packed_formats.glsl): heads, scales, codes.
-// The shader has such a weight as b, of WORDS or, without WHOLE_FOURS, PAIRs of words, and SINGLES of it. What one access of b reads
-// is a unit. A shader that reads several weights defines UNIT_OF_B and WORD_OF_B, which read a unit and a single word.
+// The shader has such a weight as b, of WORDS, and VIEWS of it. What one access of b reads is a unit. A
+// shader that reads several weights defines UNIT_OF_B, PAIR_OF_B and WORD_OF_B, which read a unit, two words and a single one.
 #ifndef UNIT_OF_B
 #define UNIT_OF_B(unit) b[unit]
+#define PAIR_OF_B(pair) b_pairs[pair]
 #define WORD_OF_B(at) b_words[at]
 #endif
-#ifdef WHOLE_FOURS
 #define UNIT 4
 uvec4 four_words(uint unit) { return words(UNIT_OF_B(unit)); }
-#else
-#define UNIT 2
-uvec2 two_words(uint unit) { return words(UNIT_OF_B(unit)); }
-uvec4 four_words(uint unit) { return uvec4(two_words(unit), two_words(unit + 1u)); }
+#ifdef HAS_PAIRS
+uvec2 two_words(uint pair) { return words(PAIR_OF_B(pair)); }
 #endif
-const uint TILE_UNITS = (HEAD + 8u * (LOW + HIGH)) / UNIT;
+#define FRONT (HEAD - TAIL)
+const uint TILE_UNITS = (FRONT + 8u * (LOW + HIGH)) / UNIT;
+
+// Units of a row before a tile, and pairs of words before its tail, which lies in front of a pair of tiles.
+#if TAIL > 0
+uint units_before(uint tile) { return tile * TILE_UNITS + tile / 2u + 1u; }
+uint pairs_before(uint tile) { return tile / 2u * (4u * TILE_UNITS + 2u) + tile % 2u; }
+#else
+uint units_before(uint tile) { return tile * TILE_UNITS; }
+#endif
 
 #include "half_of.glsl"
 
@@ -43,19 +50,22 @@ struct Head {
     vec2 of_all;
 };
 
-// at: the unit where a tile starts.
-Head head_of(uint at) {
+// row: the unit where a row starts; at: that where the tile does, behind units_before(tile).
+Head head_of(uint row, uint tile, uint at) {
     Head head;
-#if HEAD > 2
+#if FRONT > 0
     head.four = four_words(at);
-#elif HEAD == 2
-    head.four.xy = two_words(at);
 #endif
-#if HEAD == 8
+#if TAIL > 0
+    const uvec2 tail = two_words(2u * row + pairs_before(tile));
+#endif
+#if HEAD == 2
+    head.four.xy = tail;
+#elif HEAD == 8
     head.more = four_words(at + 1u);
-#elif HEAD == 6
-    const uint both = two_words(at + 2u).x;
-    head.of_all = vec2(half_of(both), half_of(both >> 16));
+#endif
+#if HEAD == 6
+    head.of_all = vec2(half_of(tail.x), half_of(tail.x >> 16));
 #elif defined(Q4_K) || defined(Q5_K)
     head.of_all = vec2(half_of(head.four.x), half_of(head.four.x >> 16));
 #elif defined(Q3_K)
@@ -64,8 +74,8 @@ Head head_of(uint at) {
     head.of_all.x = half_of(head.four.x);
 #endif
 #if defined(WHOLE_TILES) && HIGH == 1
-    head.highs[0] = four_words(at + HEAD / UNIT);
-    head.highs[1] = four_words(at + (HEAD + 4) / UNIT);
+    head.highs[0] = four_words(at + FRONT / UNIT);
+    head.highs[1] = four_words(at + (FRONT + 4) / UNIT);
 #endif
     return head;
 }
@@ -119,7 +129,7 @@ Scales scales_of(Head head, Spot spot) {
 vec2 shift_of_codes(Scales scales) { return scales.shift - float(ZERO) * scales.scale; }
 
 // 32 codes, in columns: value 4 * i + c is entry i of column c. Bytes of `low` are entries 0, 2, 4 and 6 of a column, of `more` 1, 3,
-// 5 and 7; of LOW 8 entries 0 to 3 and 4 to 7. With NIBBLES all eight are in `low`. Floats are in low, more, third and last, in order.
+// 5 and 7; of LOW 8 entries 0 to 3 and 4 to 7. With IN_PLACE words are as they lie. Floats are in low, more, third and last, in order.
 struct Run {
     uvec4 low;
     uvec4 more;
@@ -127,25 +137,31 @@ struct Run {
     uvec4 last;
 };
 
-// Two columns of 16 bits in each word.
-uvec4 columns_of(uvec2 two) { return uvec4(two.x & 0xffffu, two.x >> 16, two.y & 0xffffu, two.y >> 16); }
-// Columns of eight entries of two bits: two entries in each byte.
-uvec4 twos_of(uvec4 columns) {
-    const uvec4 halves = (columns | columns * 0x100u) & 0xff00ffu;
-    return (halves | halves * 0x10u) & 0xf0f0f0fu;
+// A word whose bits are moved up by a constant, or down by a negative one.
+#define MOVED(word, by) ((by) < 0 ? (word) >> ((by) < 0 ? -(by) : 0) : (word) * (1u << ((by) < 0 ? 0 : (by))))
+// Columns of bytes that have entries of all columns beside each other, moved up by so many bits.
+uvec4 twos_of(uint word, int up) {
+    return uvec4(MOVED(word, up), MOVED(word, up - 2), MOVED(word, up - 4), MOVED(word, up - 6)) & 0x3030303u << up;
+}
+uvec4 ones_of(uint word, int up) {
+    return uvec4(MOVED(word, up), MOVED(word, up - 1), MOVED(word, up - 2), MOVED(word, up - 3)) & 0x1010101u << LOW;
 }
 
 // Run `number` of the tile that starts at a unit.
 Run run_of(Head head, uint at, uint number) {
     Run run;
-    const uint low = at + (HEAD + 8 * HIGH) / UNIT + LOW / UNIT * number;
+    const uint low = at + (FRONT + 8 * HIGH) / UNIT + LOW / UNIT * number;
 #if LOW == 2
-    const uvec4 twos = twos_of(columns_of(two_words(low)));
-    run.low = twos & 0x3030303u;
-    run.more = twos >> 2 & 0x3030303u;
+    const uvec2 twos = two_words(2u * at + FRONT / 2 + 4 * HIGH + number);
+#ifdef IN_PLACE
+    run.low.xy = twos;
+#else
+    run.low = twos_of(twos.x, 0);
+    run.more = twos_of(twos.y, 0);
+#endif
 #elif LOW == 4
     run.low = four_words(low);
-#ifndef NIBBLES
+#ifndef IN_PLACE
     run.more = run.low >> 4 & 0xf0f0f0fu;
     run.low &= 0xf0f0f0fu;
 #endif
@@ -163,16 +179,14 @@ Run run_of(Head head, uint at, uint number) {
 #ifdef WHOLE_TILES
     const uint high = word_of(head.highs[0], head.highs[1], number);
 #else
-    const uint high = WORD_OF_B(at * UNIT + HEAD + number);
+    const uint high = WORD_OF_B(at * UNIT + FRONT + number);
 #endif
-    // a product puts every second bit of eight, 6 bits apart again, in a byte of its own
-    const uvec4 columns = uvec4(high, high >> 8, high >> 16, high >> 24);
-    run.low |= (columns & 0x55u) * (0x41041u << LOW) & 0x1010101u << LOW;
-    run.more |= (columns & 0xaau) * (0x41041u << LOW - 1) & 0x1010101u << LOW;
+    run.low |= ones_of(high, LOW);
+    run.more |= ones_of(high, LOW - 4);
 #elif HIGH == 2
-    const uvec4 above = twos_of(columns_of(two_words(at + HEAD / 2 + number)));
-    run.low |= above * 0x10u & 0x30303030u;
-    run.more |= above * 4u & 0x30303030u;
+    const uvec2 high = two_words(2u * at + FRONT / 2 + number);
+    run.low |= twos_of(high.x, LOW);
+    run.more |= twos_of(high.y, LOW);
 #endif
 #ifdef SIGN_BITS
     run.low ^= SIGN_BITS;
@@ -202,19 +216,21 @@ vec4 floats_of(uvec2 two) {
 
 #ifdef MXFP4
 // Twice what a float of a sign, two bits of exponent and one more has: 0, 1, 2, 3, 4, 6, 8, 12. Without its subnormals it were 1
-// and 1.5 instead of 0 and 1. There is no -0.
+// and 1.5 instead of 0 and 1. sizes: the three bits, from the 22nd on. signs: the highest bits.
+vec4 numbers_of(uvec4 sizes, uvec4 signs) {
+    const vec4 size = uintBitsToFloat((sizes & 0x1c00000u) + 0x3f800000u);
+    return uintBitsToFloat(floatBitsToUint(size + min(vec4(0.0), size - 2.0)) | signs & 0x80000000u);
+}
+// There is no -0.
 vec4 numbers_of(uvec4 codes) {
-    const vec4 size = uintBitsToFloat((codes & 7u) * 0x400000u + 0x3f800000u);
-    const uvec4 signs = mix(uvec4(0u), uvec4(0x80000000u), greaterThan(codes, uvec4(8u)));
-    return uintBitsToFloat(floatBitsToUint(size + min(vec4(0.0), size - 2.0)) | signs);
+    return numbers_of(codes * 0x400000u, mix(uvec4(0u), uvec4(0x80000000u), greaterThan(codes, uvec4(8u))));
 }
 #elif defined(TABLE)
 // -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113: the polynomial is 0.06 or more from the whole numbers
-// beside it. Selections from a table take twice as many instructions.
-vec4 numbers_of(vec4 x) {
-    return floor((((0.00158604 * x + 0.0310864) * x - 1.37193) * x + 24.1738) * x - 126.067);
-}
-vec4 numbers_of(uvec4 codes) { return numbers_of(vec4(codes)); }
+// beside it. Selections from a table take twice as many instructions. Codes are `part` of x, a power of two.
+#define NUMBERS_OF(x, part) floor((((0.00158604 * (part) * (part) * (part) * (part) * (x) + 0.0310864 * (part) * (part) * (part)) * \
+    (x) - 1.37193 * (part) * (part)) * (x) + 24.1738 * (part)) * (x) - 126.067)
+vec4 numbers_of(uvec4 codes) { return NUMBERS_OF(vec4(codes), 1.0); }
 #endif
 
 // Values 4 * q to 4 * q + 3 of a run, before they are scaled.

@@ -22,9 +22,9 @@ layout(set = 0, binding = 3) readonly buffer Second { LOAD_OF_B second[]; };
 layout(set = 0, binding = 4) readonly buffer Third { LOAD_OF_B third[]; };
 layout(set = 0, binding = 5) writeonly buffer Result { float result[]; };
 layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } beside;
-SINGLES(2, readonly, b)
-SINGLES(3, readonly, second)
-SINGLES(4, readonly, third)
+VIEWS(2, b)
+VIEWS(3, second)
+VIEWS(4, third)
 layout(push_constant) uniform Push {
     uint a_offset;
     uint scale_offset;
@@ -49,12 +49,20 @@ LOAD_OF_B unit_of_b(uint unit) {
     if (WEIGHTS > 2u && weight == 2u) return third[unit];
     return b[unit];
 }
+#ifdef HAS_PAIRS
+PAIR pair_of_b(uint pair) {
+    if (WEIGHTS > 1u && weight == 1u) return second_pairs[pair];
+    if (WEIGHTS > 2u && weight == 2u) return third_pairs[pair];
+    return b_pairs[pair];
+}
+#endif
 uint word_of_b(uint at) {
     if (WEIGHTS > 1u && weight == 1u) return second_words[at];
     if (WEIGHTS > 2u && weight == 2u) return third_words[at];
     return b_words[at];
 }
 #define UNIT_OF_B(unit) unit_of_b(unit)
+#define PAIR_OF_B(pair) pair_of_b(pair)
 #define WORD_OF_B(at) word_of_b(at)
 #include "packed.glsl"
 

@@ -13,7 +13,7 @@ layout(constant_id = 3) const uint ROWS = 1;
 #include "words.glsl"
 #include "packed_formats.glsl"
 #include "matmul.glsl"
-SINGLES(1, readonly, b)
+VIEWS(1, b)
 #include "packed.glsl"
 
 #define LEFT(i, q) a[a_at[i] + number * 8u + (q)]

@@ -43,8 +43,9 @@ float plus_dot(float sum, vec4 x, vec4 y) { return fma(x.w, y.w, fma(x.z, y.z, f
     Run runs[4]; \
     Scales scales[4]; \
     for (uint j = 0u; j < 4u; ++j) { \
-        const uint at = ((first) + min((column) + j, last) * b_column) / UNIT + number / 8u * TILE_UNITS; \
-        const Head head = head_of(at); \
+        const uint start = ((first) + min((column) + j, last) * b_column) / UNIT; \
+        const uint at = start + units_before(number / 8u); \
+        const Head head = head_of(start, number / 8u, at); \
         scales[j] = scales_of(head, spot); \
         runs[j] = run_of(head, at, spot.number); \
     } \

@@ -1,6 +1,6 @@
 // Weights of few bits, as vksched/ops/products/block_layout.py lays them out: rows of tiles of 256 values, each a head with scales and
 // then the high and low bits of eight runs of 32. One format is defined, as Q4_K. This file has no code: packed.glsl reads them.
-// HEAD: words of a head. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGN_BITS: of words, whose codes are in two's
+// HEAD: words of a head. TAIL: those that lie in front of a pair of tiles. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGN_BITS: of words, whose codes are in two's
 // complement, those that are turned over to have codes that are not.
 // TABLE: codes stand for numbers of a table. SHIFTS: values are scale * code + shift.
 // FLOATS: values are floats of 16 bits, in order, without a head.
@@ -86,19 +86,22 @@
 #if defined(SHIFTS) || ZERO > 0
 #define SUMS
 #endif
-#if LOW > 2 && (HEAD + 8 * (LOW + HIGH)) % 4 == 0
-#define WHOLE_FOURS
+#define TAIL (HEAD % 4)
 #define LOAD_OF_B WORDS
+// VIEWS: declares a weight again, as single words, and as pairs where a run has two words of a kind, or a head has a tail.
+#if LOW == 2 || HIGH == 2 || TAIL > 0
+#define HAS_PAIRS
+#define VIEWS(BINDING, BUFFER) SINGLES(BINDING, readonly, BUFFER) PAIRS(BINDING, readonly, BUFFER)
 #else
-#define LOAD_OF_B PAIR
+#define VIEWS(BINDING, BUFFER) SINGLES(BINDING, readonly, BUFFER)
 #endif
-// Codes of four bits are taken apart by masks alone where a shader defines NIBBLES before.
-#if defined(NIBBLES) && (LOW != 4 || HIGH > 0)
-#undef NIBBLES
+// Codes of two or four bits are taken apart by masks alone where a shader defines IN_PLACE before.
+#if defined(IN_PLACE) && (LOW > 4 || HIGH > 0)
+#undef IN_PLACE
 #endif
 #ifdef Q8_0
 #define SIGN_BITS 0x80808080u
-#elif defined(Q4_0) && defined(NIBBLES)
+#elif defined(Q4_0) && defined(IN_PLACE)
 #define SIGN_BITS 0x88888888u
 #elif defined(Q4_0)
 #define SIGN_BITS 0x08080808u

@@ -2,7 +2,7 @@
 // One group is one subgroup of LANES; it computes ROWS rows and 4 * LANES columns, each lane four of them. Each value of a is loaded
 // by one lane and handed to all. For CPU drivers, which load lane by lane: a head is read once a tile.
 // Codes are not shifted: a mask leaves a code at its place in a word, and values of a are made smaller by the power of two by which
-// that number is larger. (So values of a under 2^-98 may count as 0.)
+// that number is larger. (So values of a under 2^-96 may count as 0.)
 // WORDS_64: for drivers that read words of 64 bits (llvmpipe, LANES 8).
 // Source: none.
 #extension GL_KHR_shader_subgroup_basic : require
@@ -18,14 +18,14 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #define SLOW_SHIFTS
 #endif
 #define WHOLE_TILES
-#define NIBBLES
+#define IN_PLACE
 #include "packed_formats.glsl"
 #define T float
 #define T4 vec4
 #define LOAD LOADED
 #include "fours.glsl"
 #include "matmul.glsl"
-SINGLES(1, readonly, b)
+VIEWS(1, b)
 #include "packed.glsl"
 
 #if ROWS == 1
@@ -37,10 +37,11 @@ SINGLES(1, readonly, b)
 #define EACH_COLUMN(F) F(x) F(y) F(z) F(w)
 
 // A number at its place in a word; that in the highest bits is not taken for a negative one.
-#define PLACED(words, mask) ((mask) >= 0x80000000u ? vec4((words) & (mask)) : vec4(ivec4((words) & (mask))))
+#define PLACED(words, mask) (uvec4(mask).w >= 0x80000000u ? vec4((words) & (mask)) : vec4(ivec4((words) & (mask))))
+#define TWOS uvec4(3u, 12u, 48u, 192u)
 #if defined(FLOATS) || defined(TABLE)
 #define PLACE_OF(q) 0u
-#elif defined(NIBBLES)
+#elif defined(IN_PLACE) && LOW == 4
 #define PLACE_OF(q) 4u * (q)
 #elif LOW == 8
 #define PLACE_OF(q) 8u * ((q) & 3u)
@@ -50,16 +51,28 @@ SINGLES(1, readonly, b)
 #if defined(FLOATS)
 #define WORDS_OF(q) ((q) < 2 ? run.low : (q) < 4 ? run.more : (q) < 6 ? run.third : run.last)
 #define CODES_OF(q) floats_of(((q) & 1) == 0 ? WORDS_OF(q).xy : WORDS_OF(q).zw)
+#elif defined(TABLE) && LANES == 8
+#define CODES_OF(q) looked_up(run.low >> 4 * (q), run.low & 8u << 4 * (q), q)
 #elif defined(MXFP4)
-#define CODES_OF(q) numbers_of(run.low >> 4 * (q) & 15u)
+#define SIZES_OF(q) ((q) < 6 ? run.low * (1u << max(22 - 4 * (q), 0)) : lower * (1u << min(30 - 4 * (q), 6)))
+#define CODES_OF(q) numbers_of(SIZES_OF(q), run.low * (1u << 28 - 4 * (q)))
 #elif defined(TABLE)
-#define CODES_OF(q) numbers_of(PLACED(run.low, 15u << 4 * (q)) * (1.0 / float(1u << 4 * (q))))
-#elif defined(NIBBLES)
+#define CODES_OF(q) NUMBERS_OF(PLACED(run.low, 15u << 4 * (q)), 1.0 / float(1u << 4 * (q)))
+#elif defined(IN_PLACE) && LOW == 4
 #define CODES_OF(q) PLACED(run.low, 15u << 4 * (q))
+#elif defined(IN_PLACE)
+#define CODES_OF(q) PLACED(uvec4(run.low[(q) % 2]), TWOS << 8 * ((q) / 2))
+#define COLUMN_PLACES * vec4(1.0, 0.25, 0.0625, 0.015625)
 #elif LOW == 8
 #define CODES_OF(q) PLACED(((q) < 4 ? run.low : run.more), 255u << 8 * ((q) & 3))
 #else
 #define CODES_OF(q) PLACED(((q) % 2 == 0 ? run.low : run.more), 255u << 8 * ((q) / 2))
+#endif
+
+#if defined(MXFP4) && LANES == 4
+#define LOWER const uvec4 lower = run.low >> 8;
+#else
+#define LOWER
 #endif
 
 // Of a row of a, for a run: each lane has a four (LANES 8), or two (LANES 4).
@@ -121,11 +134,12 @@ SINGLES(1, readonly, b)
 #define BETWEEN(c) EACH_ROW(FINISH_0, c) BEGIN_WITH(4)
 #define AT_END(i, c) FINISH_1(i, c)
 #endif
-#define START_COLUMN(c) const Head head_##c = head_of(at.c);
+#define START_COLUMN(c) const Head head_##c = head_of(start.c, tile_of_k, at.c);
 #define ADD_COLUMN(c) { \
     const Scales scales = scales_of(head_##c, spot); \
     const vec2 scale = scales.scale, shift = shift_of_codes(scales); \
     const Run run = run_of(head_##c, at.c, number); \
+    LOWER \
     EACH_ROW(DECLARE, 0) \
     BEGIN_WITH(0) GO_ON(1) GO_ON(2) GO_ON(3) BETWEEN(c) GO_ON(5) GO_ON(6) GO_ON(7) \
     EACH_ROW(AT_END, c) }
@@ -152,7 +166,28 @@ vec2 sums_of(float first, float second) {
 #endif
 }
 
-float smaller(uint place) { return uintBitsToFloat(127u - place << 23); }
+#if defined(TABLE) && LANES == 8
+float table_low, table_high;
+
+vec4 looked_up(float table, uvec4 at) {
+    return vec4(subgroupShuffle(table, at.x), subgroupShuffle(table, at.y), subgroupShuffle(table, at.z), subgroupShuffle(table, at.w));
+}
+
+vec4 looked_up(uvec4 shifted, uvec4 high, uint q) {
+    const uvec4 at = shifted & 7u;
+#ifdef MXFP4
+    return uintBitsToFloat(floatBitsToUint(looked_up(table_low, at)) ^ high << 28u - 4u * q);
+#else
+    return mix(looked_up(table_low, at), looked_up(table_high, at), notEqual(high, uvec4(0u)));
+#endif
+}
+#endif
+
+#ifndef COLUMN_PLACES
+#define COLUMN_PLACES
+#endif
+// What a four of a is multiplied by, whose codes are at a place.
+vec4 smaller(uint place) { return vec4(uintBitsToFloat(127u - place << 23)) COLUMN_PLACES; }
 
 void main() {
     const uint lane = gl_SubgroupInvocationID;
@@ -161,19 +196,23 @@ void main() {
     const uint row = tile * ROWS;
     const uint from = gl_WorkGroupID.x * a_batch[0] + gl_WorkGroupID.z * a_batch[1];
     const uvec2 matrix = matrix_of_tile(tile);
-    const float smaller_first = smaller(PLACE_OF(lane)), smaller_second = smaller(PLACE_OF(lane + 4u));
-    uvec4 at = (matrix.x + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column) / UNIT;
+    const vec4 smaller_first = smaller(PLACE_OF(lane)), smaller_second = smaller(PLACE_OF(lane + 4u));
+    const uvec4 start = (matrix.x + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column) / UNIT;
+#if defined(TABLE) && LANES == 8
+    table_low = numbers_of(uvec4(lane)).x;
+    table_high = numbers_of(uvec4(lane + 8u)).x;
+#endif
     EACH_ROW(START_ROW, 0)
-    for (uint left = matrix.y / 32u; left > 0u;) {
-        const uint runs = min(left, 8u);
+    const uint all_runs = matrix.y / 32u;
+    for (uint tile_of_k = 0u; tile_of_k * 8u < all_runs; ++tile_of_k) {
+        const uvec4 at = start + units_before(tile_of_k);
+        const uint runs = min(all_runs - tile_of_k * 8u, 8u);
         EACH_COLUMN(START_COLUMN)
         for (uint number = 0u; number < runs; ++number) {
             const Spot spot = spot_of(number);
             EACH_ROW(TAKE_ROW, 0)
             EACH_COLUMN(ADD_COLUMN)
         }
-        at += TILE_UNITS;
-        left -= runs;
     }
     EACH_ROW(STORE_ROW, 0)
 }

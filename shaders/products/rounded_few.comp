@@ -14,7 +14,7 @@ layout(constant_id = 3) const uint ROWS = 1;
 #include "words.glsl"
 #include "packed_formats.glsl"
 #include "matmul.glsl"
-SINGLES(1, readonly, b)
+VIEWS(1, b)
 #include "packed.glsl"
 
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
@@ -66,8 +66,9 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
         ivec4 low[4], more[4];
         vec2 scale[4], shift[4];
         for (uint j = 0u; j < 4u; ++j) {
-            const uint at = (matrix.x + min(column + j, n - 1u) * b_column) / UNIT + number / 8u * TILE_UNITS;
-            const Head head = head_of(at);
+            const uint start = (matrix.x + min(column + j, n - 1u) * b_column) / UNIT;
+            const uint at = start + units_before(number / 8u);
+            const Head head = head_of(start, number / 8u, at);
             const Scales scales = scales_of(head, spot);
             const Run run = run_of(head, at, spot.number);
             scale[j] = scales.scale;

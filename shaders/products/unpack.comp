@@ -16,7 +16,7 @@ layout(constant_id = 3) const uint EACH = 1;
 #include "packed_formats.glsl"
 
 layout(set = 0, binding = 0) readonly buffer B { LOAD_OF_B b[]; };
-SINGLES(0, readonly, b)
+VIEWS(0, b)
 layout(set = 0, binding = 1) writeonly buffer Result { WORDS result[]; };
 layout(push_constant) uniform Push {
     uint b_offset;
@@ -42,8 +42,9 @@ void main() {
             const uint row = quad / width;
             const uint along = quad - row * width;
             const uint number = along / 8u;
-            const uint at = (from + row * row_words) / UNIT + number / 8u * TILE_UNITS;
-            const Head head = head_of(at);
+            const uint start = (from + row * row_words) / UNIT;
+            const uint at = start + units_before(number / 8u);
+            const Head head = head_of(start, number / 8u, at);
             const Scales scales = scales_of(head, spot_of(number % 8u));
             const Run own = run_of(head, at, number % 8u);
             for (uint i = 0u; i < EACH; ++i) {

@@ -143,6 +143,12 @@ CASES: list[Case] = [
         )
     ),
     *(linear(name, (2, 32 * 18), 20, True, "ends within a tile") for name in ("q8_0", "q4_1")),
+    *(linear("mxfp4", (m, 32 * runs), 20, True, "within a pair") for m, runs in ((1, 9), (8, 18))),
+    *(
+        linear(name, (m, count * FORMATS[name].step), 37, False, f"{m} rows")
+        for name in ("q2_K", "q3_K", "q5_0", "q5_K", "iq4_nl", "iq4_xs", "mxfp4")
+        for m, count in ((5, 3), (8, 4))
+    ),
     *(
         linear(name, (m, FORMATS[name].step), 8, False, f"wild {m}", wild(name, NO_INFINITY))
         for name in FIRST

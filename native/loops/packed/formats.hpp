@@ -23,7 +23,7 @@ constexpr float powers_table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 template <uint32_t LOW, uint32_t HIGH, uint32_t HEAD, int32_t ZERO, Scales KIND,
           Table TABLE = NUMBERS>
 struct Format {
-    static constexpr uint32_t low = LOW, high = HIGH, head = HEAD;
+    static constexpr uint32_t low = LOW, high = HIGH, tail = HEAD % 4, front = HEAD - tail;
     static constexpr int32_t zero = ZERO;
     static constexpr Scales kind = KIND;
     static constexpr Table table = TABLE;
@@ -34,10 +34,25 @@ struct Format {
         KIND == EIGHT_BITS || KIND == NIBBLES || KIND == SIXTEEN_OF_SIX ? 16 : 8;
 };
 
+// Words of a tile, with its tail.
 template <class Format>
 constexpr uint32_t words_of()
 {
-    return Format::head + RUNS * (Format::low + Format::high);
+    return Format::front + Format::tail + RUNS * (Format::low + Format::high);
+}
+
+// Where a tile has the front of its head, high bits and low bits, and where its tail is.
+struct Tile {
+    const uint32_t *front, *tail;
+};
+
+template <class Format>
+inline Tile tile_of(const uint32_t* row, size_t at)
+{
+    constexpr uint32_t tail = Format::tail, each = words_of<Format>() - tail;
+    const size_t odd = at % 2;
+    const uint32_t* pair = row + (at - odd) * (each + tail);
+    return {tail ? pair + 2 * tail + odd * each : row + at * each, pair + odd * tail};
 }
 
 // clang-format off

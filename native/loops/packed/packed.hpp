@@ -10,11 +10,12 @@ typedef uint32_t Four __attribute__((vector_size(16)));
 
 constexpr uint32_t TILE = 256, RUN = 32, RUNS = 8;
 
-// Words of a row: the last tile ends with its last run. low: bits.
+// Words of a row: the last tile ends with its last run, and tails are those of pairs of tiles.
+// tile_words: with a tail. low: bits.
 inline size_t row_words(size_t columns, uint32_t tile_words, uint32_t low)
 {
-    const size_t tiles = (columns + TILE - 1) / TILE;
-    return tiles * tile_words - (tiles * TILE - columns) / RUN * low;
+    const size_t tiles = (columns + TILE - 1) / TILE, tail = tile_words % 4;
+    return tiles * tile_words + tiles % 2 * tail - (tiles * TILE - columns) / RUN * low;
 }
 
 // Rows of a weight, and where their products go. bias: null without.

@@ -34,7 +34,8 @@ template <Kind KIND, uint32_t LOW, uint32_t HIGH, uint32_t HEAD, uint32_t BLOCK,
           uint32_t FLIPPED = 0>
 struct Format {
     static constexpr Kind kind = KIND;
-    static constexpr uint32_t low = LOW, high = HIGH, head = HEAD, block = BLOCK;
+    static constexpr uint32_t low = LOW, high = HIGH, head = HEAD, tail = HEAD % 4,
+                              block = BLOCK;
     static constexpr uint8_t flipped = FLIPPED;
 };
 

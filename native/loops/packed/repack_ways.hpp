@@ -29,9 +29,17 @@ INLINED Four transposed(const Four& words)
                                          11, 15);
 }
 
-// Puts the 32 codes of a run in columns of so many bits.
+// Numbers of the four bytes of a word, beside each other in its lowest byte.
 template <uint32_t BITS>
-INLINED void put_in_columns(const uint8_t* codes, uint32_t* to)
+INLINED Four in_bytes(const Four& x)
+{
+    constexpr uint32_t apart = 8 - BITS;
+    return x | x >> apart | x >> 2 * apart | x >> 3 * apart;
+}
+
+// Puts the 32 codes of a run in words, of so many bits each.
+template <uint32_t BITS>
+INLINED void put_in_words(const uint8_t* codes, uint32_t* to)
 {
     const Four x = loaded<Four>(codes), y = loaded<Four>(codes + 16); // four neighbours in a word
     if constexpr (BITS == 8) {
@@ -42,17 +50,17 @@ INLINED void put_in_columns(const uint8_t* codes, uint32_t* to)
         const Four even = __builtin_shufflevector(x, y, 0, 2, 4, 6);
         const Four odd = __builtin_shufflevector(x, y, 1, 3, 5, 7);
         store(to, transposed(even | odd << 4));
-    } else if constexpr (BITS == 2) {
-        const uint32_t low = x[0] | x[1] << 2 | x[2] << 4 | x[3] << 6;
-        const uint32_t high = y[0] | y[1] << 2 | y[2] << 4 | y[3] << 6;
-        const Bytes both = (Bytes)Four{low, high, 0, 0};
-        const Four made = (Four)__builtin_shufflevector(both, both, 0, 4, 1, 5, 2, 6, 3, 7, 0, 4, 1,
-                                                        5, 2, 6, 3, 7);
-        to[0] = made[0];
-        to[1] = made[1];
     } else {
-        to[0] = x[0] | x[1] << 1 | x[2] << 2 | x[3] << 3 | y[0] << 4 | y[1] << 5 | y[2] << 6
-            | y[3] << 7;
+        const Four even = in_bytes<BITS>(__builtin_shufflevector(x, y, 0, 2, 4, 6));
+        const Four odd = in_bytes<BITS>(__builtin_shufflevector(x, y, 1, 3, 5, 7));
+        const Bytes made =
+            (Bytes)__builtin_shufflevector(BITS == 1 ? even | odd << 4 : even, odd, 0, 1, 2, 3);
+        const Bytes other = (Bytes)odd;
+        const Four words = (Four)__builtin_shufflevector(made, other, 0, 4, 8, 12, 16, 20, 24, 28,
+                                                         0, 4, 8, 12, 16, 20, 24, 28);
+        to[0] = words[0];
+        if constexpr (BITS == 2)
+            to[1] = words[1];
     }
 }
 
@@ -204,7 +212,7 @@ INLINED void split(const uint8_t* from, uint32_t blocks, uint8_t* codes, uint32_
         split_iq4_xs(from, codes, head);
 }
 
-// Puts the high bits of a tile's codes in columns, of runs that are not there zeros, and takes them
+// Puts the high bits of a tile's codes in words, of runs that are not there zeros, and takes them
 // from the codes.
 template <class Format>
 INLINED void put_high_bits(uint8_t* codes, uint32_t runs, uint32_t* to)
@@ -215,7 +223,7 @@ INLINED void put_high_bits(uint8_t* codes, uint32_t runs, uint32_t* to)
             above[at] = codes[at] >> Format::low;
             codes[at] &= (1 << Format::low) - 1;
         }
-        put_in_columns<Format::high>(above, to + run * Format::high);
+        put_in_words<Format::high>(above, to + run * Format::high);
     }
     std::memset(to + runs * Format::high, 0, 4 * Format::high * (RUNS - runs));
 }
@@ -223,24 +231,33 @@ INLINED void put_high_bits(uint8_t* codes, uint32_t runs, uint32_t* to)
 template <class Format>
 void repack(const Blocks& told, uint32_t* words)
 {
+    constexpr uint32_t front = Format::head - Format::tail;
     constexpr uint32_t blocks_of_tile = Format::kind == RUNS_ALONE ? RUNS : 1;
     const size_t row_bytes = told.columns * blocks_of_tile / TILE * Format::block;
     for (size_t row = 0; row < told.rows; ++row) {
         const uint8_t* from = told.bytes + row * row_bytes;
-        uint32_t* to = words + row * told.row_words;
+        uint32_t *to = words + row * told.row_words, *tail = to;
+        uint32_t tiles = 0;
         for (size_t left = told.columns; left > 0;) {
             const uint32_t runs = static_cast<uint32_t>((left < TILE ? left : TILE) / RUN);
             const uint32_t blocks = blocks_of_tile == 1 ? 1 : runs;
             alignas(32) uint8_t codes[TILE];
             uint32_t head[Format::head] = {};
             split<Format>(from, blocks, codes, head);
-            std::memcpy(to, head, sizeof head);
-            to += Format::head;
+            if (Format::tail && tiles++ % 2 == 0) {
+                tail = to;
+                std::memset(tail, 0, 8 * Format::tail);
+                to += 2 * Format::tail;
+            }
+            std::memcpy(tail, head + front, 4 * Format::tail);
+            tail += Format::tail;
+            std::memcpy(to, head, 4 * front);
+            to += front;
             if constexpr (Format::high > 0)
                 put_high_bits<Format>(codes, runs, to);
             to += RUNS * Format::high;
             for (uint32_t run = 0; run < runs; ++run, to += Format::low)
-                put_in_columns<Format::low>(codes + run * RUN, to);
+                put_in_words<Format::low>(codes + run * RUN, to);
             from += blocks * Format::block;
             left -= runs * RUN;
         }

@@ -129,7 +129,8 @@ size_t rounded_words(size_t columns) { return (columns + TILE - 1) / TILE * ROUN
 // The columns of rounded rows, of which the last tile is as long as the words of the weight say.
 size_t columns_of(const Matrix<const uint32_t>& rounded, size_t own_words, const Ways& ways)
 {
-    const size_t tiles = rounded.columns() / ROUNDED_WORDS, most = tiles * ways.tile_words;
+    const size_t tiles = rounded.columns() / ROUNDED_WORDS;
+    const size_t most = row_words(tiles * TILE, ways.tile_words, ways.low);
     const size_t missing = most < own_words ? RUNS : (most - own_words) / ways.low;
     require(missing < RUNS, "expected rounded rows of the weight's columns");
     return tiles * TILE - missing * RUN;

@@ -77,16 +77,46 @@ struct Codes {
     Bytes half[2];
 };
 
-// Byte 4 c + j of the halves of a run: bits 4 j + 2 half of column c of two words and those above,
-// times 1 << UP, that is 0 or 4.
+// Of each run of a group word `first`, of EACH words, in the four lanes of its columns.
+template <uint32_t EACH>
+INLINED Entries in_lanes(const uint32_t* words, uint32_t first)
+{
+    Entries from;
+    for (uint32_t lane = 0; lane < WIDTH; ++lane)
+        from[lane] = EACH * (lane / 4) + first;
+#if defined(WAY_DOT)
+    const __m512i all = EACH == 1 ? _mm512_castsi128_si512(loaded<__m128i>(words))
+                                  : _mm512_castsi256_si512(loaded<__m256i>(words));
+    return (Entries)_mm512_maskz_permutexvar_epi32(0xffff, (__m512i)from, all);
+#elif defined(WAY_MADD)
+    const __m128i all = EACH == 1 ? _mm_loadl_epi64(reinterpret_cast<const __m128i*>(words))
+                                  : loaded<__m128i>(words);
+    return (Entries)_mm256_permutevar8x32_epi32(_mm256_castsi128_si256(all), (__m256i)from);
+#else
+    Entries made;
+    for (uint32_t lane = 0; lane < WIDTH; ++lane)
+        made[lane] = words[from[lane]];
+    return made;
+#endif
+}
+
+// How far what the four columns have in a byte is from its lowest bit.
+template <uint32_t BITS>
+INLINED Entries places()
+{
+    Entries made;
+    for (uint32_t lane = 0; lane < WIDTH; ++lane)
+        made[lane] = lane % 4 * BITS;
+    return made;
+}
+
+// Byte 4 c + j of the halves of a run: column c of byte j of two words, times 1 << UP.
 template <uint32_t UP>
 INLINED Codes fourths_of(const uint32_t* words)
 {
-    const Pairs bytes = __builtin_convertvector(loaded<Halved>(words), Pairs);
-    constexpr uint16_t even = 3 << UP, odd = 0x300 << UP;
-    const Pairs first = UP ? bytes << UP : bytes, second = UP ? bytes << 2 : bytes >> 2;
-    return {{(Bytes)((first & even) | (bytes << (4 + UP) & odd)),
-             (Bytes)((second & even) | (bytes << (2 + UP) & odd))}};
+    const Entries first = in_lanes<2>(words, 0) >> places<2>();
+    const Entries second = in_lanes<2>(words, 1) >> places<2>();
+    return {{(Bytes)((first & 0x03030303u) << UP), (Bytes)((second & 0x03030303u) << UP)}};
 }
 
 #if defined(WAY_DOT)
@@ -97,41 +127,12 @@ INLINED __m512i in_all_lanes(const __m128i& lane)
 }
 #endif
 
-// Where byte 4 c + j of a half run finds column c of its own word.
-struct Columns {
-    uint8_t at[4 * WIDTH];
-};
-
-constexpr Columns of_own_word()
-{
-    Columns made{};
-    for (uint32_t at = 0; at < 4 * WIDTH; ++at)
-        made.at[at] = static_cast<uint8_t>(at / 16 * 4 + at % 16 / 4);
-    return made;
-}
-
-// Byte 4 c + j of the halves of a run: bit 2 j + half of column c of a word, as 1 << UP.
+// Byte 4 c + j of the halves of a run: bit c, or 4 + c, of byte j of a word, as 1 << UP.
 template <uint32_t UP>
 INLINED Codes bits_of(const uint32_t* words)
 {
-    static constexpr Columns order = of_own_word();
-#if defined(WAY_DOT)
-    const Bytes columns = (Bytes)_mm512_shuffle_epi8(in_all_lanes(loaded<__m128i>(words)),
-                                                     (__m512i)loaded<Bytes>(order.at));
-#elif defined(WAY_MADD)
-    const __m128i all = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(words));
-    const Bytes columns = (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all),
-                                                     (__m256i)loaded<Bytes>(order.at));
-#else
-    const uint8_t* bytes = reinterpret_cast<const uint8_t*>(words);
-    Bytes columns;
-    for (uint32_t at = 0; at < 4 * WIDTH; ++at)
-        columns[at] = bytes[order.at[at]];
-#endif
-    const Bytes first = (Bytes)(Entries{} + 0x40100401u), second = (Bytes)(Entries{} + 0x80200802u);
-    constexpr uint8_t own = 1 << UP;
-    return {{(Bytes)((columns & first) == first) & own,
-             (Bytes)((columns & second) == second) & own}};
+    const Entries own = in_lanes<1>(words, 0) >> places<1>();
+    return {{(Bytes)((own & 0x01010101u) << UP), (Bytes)((own >> 4 & 0x01010101u) << UP)}};
 }
 
 INLINED Bytes looked_up(const Bytes& codes, const float (&table)[16])
@@ -167,12 +168,12 @@ INLINED Bytes by_entry(const Bytes& codes)
 
 // The codes of a group. Reads a whole one, even where a row ends within.
 template <class Format>
-INLINED Codes codes_of(const uint32_t* tile, uint32_t group)
+INLINED Codes codes_of(const Tile& tile, uint32_t group)
 {
     constexpr uint32_t low = Format::low, high = Format::high;
     const uint32_t first = group * GROUP;
-    const uint32_t* own = tile + Format::head + RUNS * high + first * low;
-    const uint32_t* above = tile + Format::head + first * high;
+    const uint32_t* above = tile.front + Format::front + first * high;
+    const uint32_t* own = tile.front + Format::front + RUNS * high + first * low;
     Codes made;
     if constexpr (low == 8) {
         made = {{loaded<Bytes>(own), loaded<Bytes>(own + WIDTH)}};
@@ -205,7 +206,7 @@ INLINED Codes codes_of(const uint32_t* tile, uint32_t group)
 
 // Scales and shifts, in which the zero is.
 template <class Format>
-INLINED void read_parts(const uint32_t* tile, Parts& parts)
+INLINED void read_parts(const Tile& tile, Parts& parts)
 {
     read_scales<Format>(tile, parts);
     if constexpr (zero_of<Format> != 0)

@@ -39,7 +39,7 @@ INLINED Wide spread(const float* eight, uint32_t first)
 }
 
 template <class Format>
-INLINED void add_group(const uint32_t* tile, uint32_t group, const Codes& x, const float* scale,
+INLINED void add_group(const Tile& tile, uint32_t group, const Codes& x, const float* scale,
                        Wide& made)
 {
     const Codes codes = codes_of<Format>(tile, group);
@@ -66,10 +66,10 @@ INLINED void one_row(const Packed& told, const WholeGroups<Format>& rows, const 
 {
     const size_t runs = told.columns / RUN;
     for (size_t row = 0; row < told.rows; ++row) {
-        const uint32_t* tile = rows[row];
         Wide made{};
         Floats least{};
-        for (size_t first = 0; first < runs; first += RUNS, tile += words_of<Format>()) {
+        for (size_t first = 0; first < runs; first += RUNS) {
+            const Tile tile = tile_of<Format>(rows[row], first / RUNS);
             const Rounded& own = x[first / RUNS];
             Parts parts;
             read_parts<Format>(tile, parts);

@@ -114,12 +114,10 @@ INLINED void fill_panel(const Packed& told, const WholeGroups<Format>& rows, siz
     constexpr uint32_t parts_of_run = Format::parts / RUNS;
     const size_t runs = told.columns / RUN;
     for (size_t r = 0; r < count; ++r) {
-        const uint32_t* tile = rows[row + r];
         Parts parts;
         for (size_t first = 0; first < runs; first += GROUP) {
             const uint32_t own = first % RUNS;
-            if (first && own == 0)
-                tile += words_of<Format>();
+            const Tile tile = tile_of<Format>(rows[row + r], first / RUNS);
             if (own == 0)
                 read_parts<Format>(tile, parts);
             const Codes codes = codes_of<Format>(tile, own / GROUP);

@@ -67,16 +67,26 @@ INLINED Floats from_float16(const Shorts& bits)
 #endif
 }
 
-// The four columns that several words hold, each in the lowest bits of a lane.
+// What several words hold of a run, for `entries_of`.
 template <uint32_t BITS>
 INLINED Words columns_of(const uint32_t* words)
 {
     if (BITS == 4)
-        return repeated(words);
+        return repeated(words) >> steps(4);
     if (BITS == 1)
-        return (Words{} + words[0]) >> (8 * (lanes() & 3u));
-    const Four made{words[0], words[0] >> 16, words[BITS - 1], words[BITS - 1] >> 16};
-    return repeated(&made);
+        return (Words{} + words[0]) >> lanes();
+    // shifted before they meet: GCC makes one vector of two words by way of memory
+    const Words places = 2 * (lanes() & 3u);
+    const Words first = (Words{} + words[0]) >> places;
+    const Words second = (Words{} + words[BITS - 1]) >> places;
+    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 12, 13, 14, 15);
+}
+
+// Entries 2 j and 2 j + 1 of all four columns.
+template <uint32_t BITS>
+INLINED Words entries_of(const Words& columns, uint32_t j)
+{
+    return columns >> 8 * j & ((1u << BITS) - 1);
 }
 
 // Scales and shifts of the parts of a tile that have one each.
@@ -102,8 +112,9 @@ INLINED Floats centred(const Words& six_bits)
 }
 
 template <class Format>
-INLINED void read_scales(const uint32_t* tile, Parts& parts)
+INLINED void read_scales(const Tile& at, Parts& parts)
 {
+    const uint32_t *tile = at.front, *tail = at.tail;
     if (Format::kind == FLOATS || Format::kind == BFLOATS) {
         for (float& scale : parts.scale)
             scale = 1;
@@ -122,7 +133,7 @@ INLINED void read_scales(const uint32_t* tile, Parts& parts)
         store(parts.scale, both[0] * __builtin_convertvector((Whole)scale, Floats));
         store(parts.shift, -(both[1] * __builtin_convertvector((Whole)least, Floats)));
     } else if (Format::kind == EIGHT_BITS) {
-        const Floats one = from_float16(loaded<Shorts>(tile + 4));
+        const Floats one = from_float16(loaded<Shorts>(tail));
         const Four words = loaded<Four>(tile);
         const Words both[] = {__builtin_shufflevector(words, words, 0, 0, 0, 0, 1, 1, 1, 1),
                               __builtin_shufflevector(words, words, 2, 2, 2, 2, 3, 3, 3, 3)};
@@ -133,7 +144,7 @@ INLINED void read_scales(const uint32_t* tile, Parts& parts)
             store(parts.shift + LANES * half, scale * -static_cast<float>(Format::zero));
         }
     } else if (Format::kind == NIBBLES) {
-        const Floats both = from_float16(loaded<Shorts>(tile + 4));
+        const Floats both = from_float16(loaded<Shorts>(tail));
         for (int part = 0; part < 16; ++part) {
             const uint32_t own = tile[part / 4] >> 8 * (part % 4);
             parts.scale[part] = both[0] * static_cast<float>(own & 15);
@@ -146,13 +157,13 @@ INLINED void read_scales(const uint32_t* tile, Parts& parts)
             store(parts.scale + LANES * half, one[0] * centred(numbers(tile[half], 4) | high << 4));
         }
     } else if (Format::kind == EIGHT_OF_SIX) {
-        const Words high = numbers(tile[0] >> 16, 2);
-        const Floats one = from_float16(loaded<Shorts>(tile));
-        store(parts.scale, one[0] * centred(numbers(tile[1], 4) | high << 4));
+        const Words high = numbers(tail[0] >> 16, 2);
+        const Floats one = from_float16(loaded<Shorts>(tail));
+        store(parts.scale, one[0] * centred(numbers(tail[1], 4) | high << 4));
     } else {
         Words powers{};
         for (uint32_t run = 0; run < RUNS; ++run)
-            powers[run] = tile[run / 4] >> 8 * (run % 4) & 255;
+            powers[run] = tail[run / 4] >> 8 * (run % 4) & 255;
         const Words small = (Words)(powers < 2u), least = powers & 1;
         store(parts.scale,
               (Floats)((small & 0x00200000u << least) | (~small & (powers - 1) << 23)));

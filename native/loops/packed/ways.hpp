@@ -19,10 +19,11 @@ INLINED Floats looked_up(const Words& codes, const float (&table)[16])
 
 // The codes of run `number` of a tile, in order.
 template <class Format>
-INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[VECTORS])
+INLINED void read_codes(const Tile& tile, uint32_t number, Floats (&codes)[VECTORS])
 {
     constexpr uint32_t low = Format::low, high = Format::high;
-    const uint32_t* own = tile + Format::head + RUNS * high + number * low;
+    const uint32_t* planes = tile.front + Format::front;
+    const uint32_t* own = planes + RUNS * high + number * low;
     if constexpr (Format::kind == FLOATS || Format::kind == BFLOATS) {
         for (uint32_t at = 0; at < VECTORS; ++at) {
             const Shorts bits = loaded<Shorts>(own + at * LANES / 2);
@@ -40,11 +41,13 @@ INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[V
         const Four second = __builtin_shufflevector(x, y, 1, 3, 5, 7);
         columns = repeated(&first);
         later = repeated(&second);
-    } else {
+    } else if (!Format::is_signed) {
         columns = columns_of<low>(own);
+    } else {
+        columns = repeated(own);
     }
     if (high)
-        above = columns_of<high>(tile + Format::head + number * high) << low;
+        above = columns_of<high>(planes + number * high);
     for (uint32_t at = 0; at < VECTORS; ++at) {
         const uint32_t entry = at * (LANES / 4); // of the first four lanes
         const Words& from = low == 8 && entry >= 4 ? later : columns;
@@ -53,9 +56,9 @@ INLINED void read_codes(const uint32_t* tile, uint32_t number, Floats (&codes)[V
             const Words up = from << (32 - low - low * first - steps(low));
             codes[at] = __builtin_convertvector((Whole)up >> (32 - low), Floats);
         } else {
-            Words code = from >> (low * first + steps(low)) & ((1u << low) - 1);
+            Words code = entries_of<low>(columns, at);
             if (high)
-                code |= above >> (high * entry + steps(high)) & ((1u << high) - 1) << low;
+                code |= entries_of<high>(above, at) << low;
             if constexpr (Format::table == NUMBERS && Format::shifts)
                 codes[at] = __builtin_convertvector((Whole)code, Floats); // shifts have the zero
             else if constexpr (Format::table == NUMBERS)
@@ -88,7 +91,7 @@ INLINED void few_rows(const Packed& told, const float* x, float* out, const floa
     for (size_t row = 0; row < told.rows; ++row) {
         Floats made[ROWS]{};
         for (size_t at = 0; at < tiles; ++at) {
-            const uint32_t* tile = told.words + row * told.row_words + at * words_of<Format>();
+            const Tile tile = tile_of<Format>(told.words + row * told.row_words, at);
             Parts parts;
             read_scales<Format>(tile, parts);
             if (Format::shifts)
@@ -146,8 +149,7 @@ void unpack(const Packed& told, const float*, size_t, float* out)
     Parts parts;
     for (size_t row = 0; row < told.rows; ++row)
         for (size_t run = 0; run < told.columns / RUN; ++run) {
-            const uint32_t* tile =
-                told.words + row * told.row_words + run / RUNS * words_of<Format>();
+            const Tile tile = tile_of<Format>(told.words + row * told.row_words, run / RUNS);
             if (run % RUNS == 0)
                 read_scales<Format>(tile, parts);
             Floats codes[VECTORS];

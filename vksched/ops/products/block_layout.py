@@ -4,12 +4,20 @@
     tile    head | high bits | low bits                 all of them whole words
     run     32 values of a tile: a part of each, in which value 4 i + c is entry i of column c
 
+    low bits, 4 and 8   a column after the other, entry 0 in the lowest bits
+    2, and high bits    words of bytes: byte j has entry 2 j of all columns, column 0 in the lowest
+                        bits; behind these (1 bit), or in a second word (2), is entry 2 j + 1
+
 A value is scale * code (+ shift). Codes are cut into low bits (2, 4 or 8) and high bits (0, 1, 2).
-Of each, a run has four columns of eight entries, entry 0 in the lowest bits: a kernel takes four
-neighbours by one shift of four words. The head holds the scales, as few bits as in the file. So a
-weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is filled up to two words, and
-up to a head for rows that are no multiple of 256. Rows start at multiples of two words. Of f16 and
-bf16 a run is its 32 values, in order: the file's bytes are the words.
+So a mask takes four neighbours of four words, or four entries of a column, and a shift puts high
+bits beside low ones. The head holds the scales, as few bits as in the file. Kernels read four words
+at once. So of a head that is no multiple of four words the last two, its tail, lie apart:
+
+    pair of tiles   tail | tail | tile | tile           the last pair may lack its second tile
+
+A weight is as large as in its file, up to 3 % (q2_K 5 %), where a head is filled up, up to a head
+for rows that are no multiple of 256, and two words for an odd number of tiles with tails. Of f16
+and bf16 a run is its 32 values, in order: the file's bytes are the words.
 
 The formats themselves: blocks.py. Examples: tests/ops/test_blocks.py.
 """
@@ -31,7 +39,7 @@ RUN = 32
 RUNS = TILE // RUN
 HALF_RUN = 16
 """Values that share a scale in some formats."""
-_COLUMNS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_COLUMNS = {4: np.uint32, 8: np.uint64}
 """By the bits of an entry, what holds the eight entries of a column."""
 
 Parts = tuple[NDArray, NDArray]
@@ -60,14 +68,25 @@ class Format:
         return max(self.values, RUN)
 
     @property
+    def tail(self) -> int:
+        """Words of a head that lie in front of a pair of tiles: the last two, or none."""
+        return self.head % 4
+
+    @property
+    def whole(self) -> int:
+        """Values of what rows may be cut into: tiles, or pairs of them."""
+        return 2 * TILE if self.tail else TILE
+
+    @property
     def tile_words(self) -> int:
-        """Words of a whole tile."""
-        return self.head + RUNS * (self.high + self.low)
+        """Words of a whole tile, without its tail."""
+        return self.head - self.tail + RUNS * (self.high + self.low)
 
     def row_words(self, columns: int) -> int:
         """Returns the words of a row of so many values."""
         tiles = -(-columns // TILE)
-        return tiles * self.tile_words - (tiles * TILE - columns) // RUN * self.low
+        missing = (tiles * TILE - columns) // RUN
+        return tiles * self.tile_words + -(-tiles // 2) * 2 * self.tail - missing * self.low
 
     def row_bytes(self, columns: int) -> int:
         """Returns the bytes of a row in the file."""
@@ -130,23 +149,32 @@ class BlockFormat(Format):
         if self.is_signed:
             codes = codes ^ np.uint8(self.zero)
         codes = codes.reshape(rows, tiles, RUNS, 8, 4)
-        parts = [head]
+        front = self.head - self.tail
+        parts = [head[..., :front]]
         if self.high:
             parts.append(_packed(codes >> np.uint8(self.low), self.high))
             codes = codes & np.uint8((1 << self.low) - 1)
         parts.append(_packed(codes, self.low))
         words = np.concatenate(parts, axis=-1, dtype=np.uint32, casting="unsafe")
+        if self.tail:
+            words = np.concatenate([_paired(head[..., front:]), _paired(words)], axis=-1)
         return words.reshape(rows, -1)[:, : self.row_words(columns)]
 
     def values_of(self, words: NDArray, columns: int) -> NDArray:
         tiles = -(-columns // TILE)
-        filled: NDArray = np.zeros((len(words), tiles * self.tile_words), np.uint32)
+        whole = tiles + tiles % 2 if self.tail else tiles
+        filled: NDArray = np.zeros((len(words), self.row_words(whole * TILE)), np.uint32)
         filled[:, : words.shape[1]] = words
-        filled = filled.reshape(len(words), tiles, self.tile_words)
-        low = self.head + RUNS * self.high
+        front, low = self.head - self.tail, self.head - self.tail + RUNS * self.high
+        tails = filled[:, :0]
+        if self.tail:
+            pairs = filled.reshape(len(words), whole // 2, -1)
+            tails, filled = pairs[..., : 2 * self.tail], pairs[..., 2 * self.tail :]
+        filled = filled.reshape(len(words), whole, self.tile_words)[:, :tiles]
+        tails = tails.reshape(len(words), whole, self.tail)[:, :tiles]
         codes = _entries(filled[..., low:], self.low)
         if self.high:
-            above = _entries(filled[..., self.head : low], self.high)
+            above = _entries(filled[..., front:low], self.high)
             codes = codes | above << np.uint8(self.low)
         if self.is_signed:
             codes = codes ^ np.uint8(self.zero)
@@ -155,7 +183,7 @@ class BlockFormat(Format):
         else:
             numbers = codes.astype(np.float32) - np.float32(self.zero)
         numbers = numbers.reshape(len(words), tiles, TILE // HALF_RUN, HALF_RUN)
-        scale, shift = self.scales(filled[..., : self.head])
+        scale, shift = self.scales(np.concatenate([filled[..., :front], tails], axis=-1))
         numbers *= scale[..., None]
         if shift is not None:
             numbers += shift[..., None]
@@ -170,9 +198,30 @@ def check_columns(kind: Format, columns: int) -> None:
         )
 
 
+def _paired(tiles: NDArray) -> NDArray:
+    """Returns the words of pairs of tiles: (rows, tiles, words) -> (rows, pairs, 2 words)."""
+    if tiles.shape[1] % 2:
+        tiles = np.pad(tiles, ((0, 0), (0, 1), (0, 0)))
+    return tiles.reshape(len(tiles), tiles.shape[1] // 2, -1)
+
+
 def _packed(entries: NDArray, bits: int) -> NDArray:
-    """Returns the columns of runs as words: (..., runs, 8, 4) -> (..., words). A word of four
-    neighbours is shifted at once; the bytes that they fill are then put in columns.
+    """Returns the entries of runs as words: (..., runs, 8, 4) -> (..., words)."""
+    if bits in _COLUMNS:
+        return _in_columns(entries, bits)
+    # as (runs, j, entry 2 j or 2 j + 1, column): what a byte holds comes last
+    parts = entries.reshape(*entries.shape[:-2], 4, 2, 4)
+    parts = parts.reshape(*parts.shape[:-2], 1, 8) if bits == 1 else parts
+    made = np.zeros(parts.shape[:-1], np.uint8)
+    for at in range(parts.shape[-1]):
+        made |= parts[..., at] << np.uint8(bits * at)
+    words: NDArray = np.ascontiguousarray(made.swapaxes(-1, -2)).reshape(*entries.shape[:-3], -1)
+    return words.view(np.uint32)
+
+
+def _in_columns(entries: NDArray, bits: int) -> NDArray:
+    """A word of four neighbours is shifted at once; the bytes that they fill are then put in
+    columns.
     """
     neighbours: NDArray = np.ascontiguousarray(entries).view(np.uint32)
     parts = neighbours.reshape(*entries.shape[:-2], bits, 8 // bits)
@@ -186,10 +235,18 @@ def _packed(entries: NDArray, bits: int) -> NDArray:
 
 def _entries(words: NDArray, bits: int) -> NDArray:
     """Returns what `_packed` packed: (..., words) -> uint8 (..., runs, 8, 4)."""
-    columns = np.ascontiguousarray(words).view(_COLUMNS[bits])
-    columns = columns.reshape(*words.shape[:-1], RUNS, 4)
-    out = np.empty((*columns.shape[:-1], 8, 4), np.uint8)
-    for i in range(8):
-        out[..., i, :] = columns >> columns.dtype.type(bits * i)
+    words = np.ascontiguousarray(words)
+    out: NDArray = np.empty((*words.shape[:-1], RUNS, 8, 4), np.uint8)
+    if bits in _COLUMNS:
+        columns = words.view(_COLUMNS[bits]).reshape(*words.shape[:-1], RUNS, 4)
+        for i in range(8):
+            out[..., i, :] = columns >> columns.dtype.type(bits * i)
+    else:
+        held = words.view(np.uint8).reshape(*words.shape[:-1], RUNS, bits, 4)
+        parts = out.reshape(*out.shape[:-2], 4, 2, 4)
+        for at in range(8):
+            entry, column = divmod(at, 4)
+            word, shift = (0, at) if bits == 1 else (entry, bits * column)
+            parts[..., entry, column] = held[..., word, :] >> np.uint8(shift)
     out &= np.uint8((1 << bits) - 1)
     return out

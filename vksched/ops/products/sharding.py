@@ -5,6 +5,7 @@ tests/ops/test_sharding_rules.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from ...types import TensorType
 from ..core.attrs import AttrValue
@@ -27,7 +28,7 @@ from . import matmul as matmul
 from . import packed as packed
 from . import recurrent_op as recurrent_op
 from . import rotary as rotary
-from .block_layout import TILE
+from .blocks import format_of
 from .recurrent_cell import cell_of
 
 
@@ -107,14 +108,15 @@ def _rotary(call: Sharded) -> Iterable[Factor]:
 def _unpack(call: Sharded) -> Iterable[Factor]:
     """Rows, and whole tiles of them."""
     rank, columns = call.output.rank, call.output.shape[-1]
+    whole = format_of(call.attrs["format"]).whole
     for axis, size in enumerate(call.output.shape[:-1]):
         yield Factor((axis,), axis, size)
-    if columns % TILE == 0:
-        yield Factor((rank - 1,), rank - 1, columns // TILE, _columns)
+    if columns % whole == 0:
+        yield Factor((rank - 1,), rank - 1, columns // whole, partial(_columns, whole))
 
 
-def _columns(start: int, units: int) -> dict[str, AttrValue]:
-    return {"columns": units * TILE}
+def _columns(whole: int, start: int, units: int) -> dict[str, AttrValue]:
+    return {"columns": units * whole}
 
 
 @sharding("to_q8_0", "from_q8_0")
@@ -132,8 +134,9 @@ def _linear_packed(call: Sharded) -> Iterable[Factor]:
         yield Factor((axis, WHOLE, *whole), axis, x.shape[axis])
     yield Factor((WHOLE, 0, *[0 for _ in bias]), last, call.output.shape[-1])
     if not bias:
-        if x.shape[-1] % TILE == 0:
-            yield Factor((last, 1), TERMS, x.shape[-1] // TILE)
+        tiles = format_of(call.attrs["format"]).whole
+        if x.shape[-1] % tiles == 0:
+            yield Factor((last, 1), TERMS, x.shape[-1] // tiles)
         yield from linear_factors(call, 0)
 
 
@@ -156,8 +159,9 @@ def _grouped_linear(call: Sharded) -> Iterable[Factor]:
 def _grouped_packed(call: Sharded) -> Iterable[Factor]:
     yield from _grouped(call)
     x = call.inputs[0]
-    if x.shape[-1] % TILE == 0:
-        yield Factor((x.rank - 1, 2, WHOLE), TERMS, x.shape[-1] // TILE)
+    tiles = format_of(call.attrs["format"]).whole
+    if x.shape[-1] % tiles == 0:
+        yield Factor((x.rank - 1, 2, WHOLE), TERMS, x.shape[-1] // tiles)
     yield from linear_factors(call, 0)
 
 
