@@ -216,14 +216,14 @@ vec4 floats_of(uvec2 two) {
 
 #ifdef MXFP4
 // Twice what a float of a sign, two bits of exponent and one more has: 0, 1, 2, 3, 4, 6, 8, 12. Without its subnormals it were 1
-// and 1.5 instead of 0 and 1. sizes: the three bits, from the 22nd on. signs: the highest bits.
+// and 1.5 instead of 0 and 1. sizes: the three bits, from the 22nd on. signs: the highest bit.
 vec4 numbers_of(uvec4 sizes, uvec4 signs) {
-    const vec4 size = uintBitsToFloat((sizes & 0x1c00000u) + 0x3f800000u);
-    return uintBitsToFloat(floatBitsToUint(size + min(vec4(0.0), size - 2.0)) | signs & 0x80000000u);
+    const vec4 size = uintBitsToFloat(sizes + 0x3f800000u);
+    return uintBitsToFloat(floatBitsToUint(size + min(vec4(0.0), size - 2.0)) | signs);
 }
 // There is no -0.
 vec4 numbers_of(uvec4 codes) {
-    return numbers_of(codes * 0x400000u, mix(uvec4(0u), uvec4(0x80000000u), greaterThan(codes, uvec4(8u))));
+    return numbers_of((codes & 7u) * 0x400000u, mix(uvec4(0u), uvec4(0x80000000u), greaterThan(codes, uvec4(8u))));
 }
 #elif defined(TABLE)
 // -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113: the polynomial is 0.06 or more from the whole numbers

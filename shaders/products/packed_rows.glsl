@@ -55,7 +55,7 @@ VIEWS(1, b)
 #define CODES_OF(q) looked_up(run.low >> 4 * (q), run.low & 8u << 4 * (q), q)
 #elif defined(MXFP4)
 #define SIZES_OF(q) ((q) < 6 ? run.low * (1u << max(22 - 4 * (q), 0)) : lower * (1u << min(30 - 4 * (q), 6)))
-#define CODES_OF(q) numbers_of(SIZES_OF(q), run.low * (1u << 28 - 4 * (q)))
+#define CODES_OF(q) numbers_of((SIZES_OF(q)) & 0x1c00000u, run.low * (1u << 28 - 4 * (q)) & 0x80000000u)
 #elif defined(TABLE)
 #define CODES_OF(q) NUMBERS_OF(PLACED(run.low, 15u << 4 * (q)), 1.0 / float(1u << 4 * (q)))
 #elif defined(IN_PLACE) && LOW == 4
