@@ -45,6 +45,11 @@ def find_chromium() -> str | None:
     return given or next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+def _without_layers() -> dict[str, str]:
+    """Returns the environment for a browser, whose own use of Vulkan no layer of ours looks at."""
+    return {key: value for key, value in os.environ.items() if key != "VK_INSTANCE_LAYERS"}
+
+
 class Chromium:
     """One browser with a profile of its own, which goes with it."""
 
@@ -57,6 +62,7 @@ class Chromium:
         self._profile = tempfile.mkdtemp(prefix="vksched-chromium-")
         self._process = subprocess.Popen(
             [path, *OPTIONS, f"--user-data-dir={self._profile}", "about:blank"],
+            env=_without_layers(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
