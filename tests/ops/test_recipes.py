@@ -129,6 +129,19 @@ def test_pieces_of_convolutions(
     check(case, alone, case.expected(), "native loops")
 
 
+def test_one_channel_of_many_places_is_one_piece() -> None:
+    """Its loop takes all places: spans of it would each compute and step on those of the others."""
+    plain = next(c for c in CASES if c.op == "conv")
+    rng = np.random.default_rng(0)
+    shapes = (2, 30, 400, 300), (1, 30, 1, 1)
+    given = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    attrs = {"stride": (1, 1), "dilation": (1, 1), "begin": (0, 0), "end": (0, 0), "groups": 1}
+    case = replace(plain, inputs=tuple(given), attrs=attrs)
+    recipe = recipe_of(case)
+    assert recipe is not None and recipe.loops[0].numbers[5] == 1 and recipe.loops[0].pieces == 2
+    check(case, run(case, recipe), case.expected(), "native loops")
+
+
 @pytest.mark.skipif(SHARES == 1, reason="there is one core")
 def test_pieces_of_attention_are_heads() -> None:
     """Also those of which a value that is not finite has no weight."""

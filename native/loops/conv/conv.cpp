@@ -407,8 +407,10 @@ std::unique_ptr<Loop> conv_loop(const Told& told)
             "expected pieces of whole groups, and a slot for each operand and the result");
     const Window& window = made->conv.window;
     require(made->spans == 1
-                || (window.is_pointwise() && window.planes() >= made->spans * ConvLoop::SPAN),
-            "expected spans of 64 places at least, of 1 x 1 windows alone");
+                || (window.is_pointwise() && made->conv.groups == 1 && made->conv.results > 1
+                    && made->each == made->conv.results
+                    && window.planes() >= made->spans * ConvLoop::SPAN),
+            "expected spans of 64 places at least, of all channels of 1 x 1 windows, two or more");
     return made;
 }
 

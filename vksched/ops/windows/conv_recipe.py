@@ -47,7 +47,7 @@ def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
         work *= ALONE
     each, spans = _channels(channels, groups, work // images), 1
     window = conv_window(inputs[:2], attrs)
-    if window.pointwise and groups == 1:
+    if window.pointwise and groups == 1 and channels > 1:  # one channel is read by longer vectors
         spans = _spans(math.prod(output.shape[2:]), work // images)
         each = channels if spans > 1 else each
     has_bias = len(inputs) - operands - 1
