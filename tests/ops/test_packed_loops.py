@@ -29,9 +29,9 @@ def held(name: str, rows: int, columns: int) -> tuple[NDArray, NDArray]:
 
 
 def lengths(name: str) -> tuple[int, ...]:
-    """One block, rows that end within a tile, several tiles."""
+    """One block, rows that end within a tile, several tiles, an odd number of them."""
     each = FORMATS[name].step
-    return each, each * (9 if each == 32 else 3), 2560
+    return each, *((288, 576) if each == 32 else (768,)), 2560
 
 
 def check(got: NDArray, x: NDArray, values: NDArray, bias: NDArray | float = 0.0) -> None:
@@ -113,6 +113,40 @@ def test_wrong_operands_are_refused() -> None:
     out.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         native.linear_packed("q4_0", x, words, None, out)
+
+
+@pytest.mark.parametrize("name", ["q8_0", "q3_K", "q6_K", "mxfp4"])
+def test_modules_that_lay_words_out_otherwise_are_not_used(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor those that do not tell: of most formats rows are as long as they were."""
+    words, values = held(name, 5, 768)
+    x = np.random.default_rng(0).standard_normal((2, 768), np.float32)
+    for version in (loops.WORDS_VERSION + 1, None):
+        old = Refusing(version)
+        monkeypatch.setattr(loops, "native", old)
+        assert not loops.has_packed(name) and not loops.has_rounded(name)
+        assert not loops.has_repack_file()
+        np.testing.assert_array_equal(held(name, 5, 768)[0], words)
+        host, out = get_op("linear_packed").host, np.empty((2, 5), np.float32)
+        assert host is not None
+        host.compute((x, words), Attrs({"format": name}), out)
+        check(out, x, values)
+
+
+class Refusing:
+    """A module with all loops, of which none may be called."""
+
+    packed_formats = rounded_formats = tuple(FORMATS)
+
+    def __init__(self, words_version: int | None) -> None:
+        if words_version is not None:
+            self.words_version = words_version
+
+    def _refuse(self, *_: object) -> None:
+        raise AssertionError("expected numpy")
+
+    linear_packed = linear_rounded = unpack = repack = repack_file = round_rows = _refuse
 
 
 @pytest.mark.parametrize("way", ["native", "numpy"])

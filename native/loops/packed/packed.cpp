@@ -103,6 +103,7 @@ PackedLoop packed_loop(const std::string& name, bool wide) { return loops_of(nam
 
 void add_packed(py::module_& m)
 {
+    m.attr("words_version") = WORDS_VERSION;
     m.attr("packed_formats") = names();
     m.def("linear_packed", &linear_packed, py::arg("format"), py::arg("x"), py::arg("words"),
           py::arg("bias"), py::arg("out"), py::arg("wide") = true);

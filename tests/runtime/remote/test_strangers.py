@@ -14,6 +14,7 @@ import clusters
 import pytest
 
 from vksched.errors import DeviceError, VkschedError
+from vksched.ops.core import loops
 from vksched.runtime.remote import listener as listening
 from vksched.runtime.remote import secure
 from vksched.runtime.remote.hello import exchange, hello, require_equal
@@ -263,6 +264,15 @@ def test_another_version_is_told_of_at_the_caller_and_gets_no_further(door: Door
     stream.close()
     assert door.let_in()
     assert len(door.came) == 1
+
+
+def test_nodes_without_shaders_compare_how_words_hold_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = hello("caller", "desk", "desk")
+    monkeypatch.setattr(loops, "WORDS_VERSION", 1)
+    with pytest.raises(DeviceError, match="ops"):
+        require_equal(mine, hello("node", "node1", "desk"), "node1")
 
 
 def test_all_that_differs_is_told_at_once() -> None:

@@ -21,6 +21,11 @@ native: Any = None
 with contextlib.suppress(ImportError, OSError):
     native = importlib.import_module("vksched_native.loops")
 
+WORDS_VERSION = 2
+"""Of how words hold weights of few bits (ops/products/block_layout.py), with that of
+native/loops/packed/packed.hpp. Who changes one counts both up.
+"""
+
 Into = Callable[[NDArray, NDArray], object]
 """(float32 values, result) -> None, which writes all of the result."""
 
@@ -87,7 +92,7 @@ def linear_packed(
 
 def has_rounded(format: str) -> bool:
     """Whether there are native loops for products of rounded rows and weights of a format."""
-    return native is not None and format in getattr(native, "rounded_formats", ())
+    return _knows_words() and format in native.rounded_formats
 
 
 def rounded_words(columns: int) -> int:
@@ -164,7 +169,7 @@ def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
     """Writes the words of a weight of few bits, (n, words of a row), of its blocks, (n, bytes of a
     row); returns False where numpy has to.
     """
-    if not (hasattr(native, "repack") and _lie_plain(blocks, words)):
+    if not (_knows_words() and _lie_plain(blocks, words)):
         return False
     native.repack(format, blocks, words)
     return True
@@ -176,7 +181,7 @@ FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
 
 def has_repack_file() -> bool:
     """Whether `repack_file` is there."""
-    return hasattr(native, "repack_file")
+    return _knows_words() and hasattr(native, "repack_file")
 
 
 def repack_file(parts: Sequence[FilePart]) -> int:
@@ -339,7 +344,14 @@ def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis:
 
 def has_packed(format: str) -> bool:
     """Whether there are native loops for weights of a format."""
-    return native is not None and format in getattr(native, "packed_formats", ())
+    return _knows_words() and format in native.packed_formats
+
+
+def _knows_words() -> bool:
+    """Whether there are native loops that take words as they are laid out here; those of other
+    modules than set-up builds from these sources may not.
+    """
+    return getattr(native, "words_version", 0) == WORDS_VERSION
 
 
 def _takes(x: NDArray, out: NDArray) -> bool:

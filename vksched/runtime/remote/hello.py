@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from ...errors import DeviceError, ShaderError
+from ...ops.core import loops
 from ...ops.core.op import all_ops
 from ...trace.schema import Wrong, check
 from ...version import __version__
@@ -100,8 +101,9 @@ def shaders_hash() -> str:
 
 
 def ops_hash() -> str:
-    """Returns a hash of the names of all ops."""
-    return _hash(sorted(name for name in all_ops() if not name.startswith(_HOST_OPS)))
+    """Returns a hash of the names of all ops, and of how words hold weights of few bits."""
+    names = sorted(name for name in all_ops() if not name.startswith(_HOST_OPS))
+    return _hash((*names, f"words {loops.WORDS_VERSION}"))
 
 
 def _hash(lines: Iterable[str]) -> str:
