@@ -5,10 +5,13 @@ one leaves is not.
 from __future__ import annotations
 
 import importlib.util
+import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from vksched.ops.core import loops, recipe
 
 SCRIPT = Path(__file__).parent.parent.parent / "native" / "build.py"
 
@@ -33,6 +36,7 @@ def build() -> Any:
 def test_each_system_is_told_what_it_needs(
     system: str, expected: str, to_get: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sysconfig.get_config_vars()  # of this system; Python keeps them from the first call on
     monkeypatch.setattr("sys.platform", system)
     module = load()
     monkeypatch.undo()
@@ -174,3 +178,15 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
     (package / "stamp.json").unlink()
     assert build.main(arguments[:2]) == 0
     assert commands.compiled == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("packed/packed.hpp", f"WORDS_VERSION = {loops.WORDS_VERSION};"),
+        ("program/program.cpp", f'm.attr("program_version") = {recipe.VERSION};'),
+    ],
+)
+def test_sources_have_the_versions_that_are_asked_for(source: str, line: str) -> None:
+    """Of modules of other versions nothing is used, so no other test would fail."""
+    assert line in (SCRIPT.parent / "loops" / source).read_text()
