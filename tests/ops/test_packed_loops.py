@@ -173,3 +173,25 @@ def test_calls_in_pieces_are_the_whole(
             host.compute(inputs, attrs, part)
         check(out.reshape(-1, 2100), x.reshape(-1, 512), values, bias)
         check(pieces.reshape(-1, 2100), x.reshape(-1, 512), values, bias)
+
+
+@pytest.mark.parametrize("gate", ["", "silu"])
+def test_weights_beside_each_other_are_the_same_in_pieces(gate: str) -> None:
+    host = get_op("linear_beside").host
+    assert host is not None
+    rng = np.random.default_rng(0)
+    counts = (2112, 2112) if gate else (2112, 2048, 16)
+    weights = [held("q4_K", n, 512)[0] for n in counts]
+    n = counts[0] if gate else sum(counts)
+    attrs = Attrs({"format": "q4_K", "normed": True, "gate": gate, "eps": 1e-5})
+    for lead in ((1,), (2, 3), (11,)):
+        x = rng.standard_normal((*lead, 512), np.float32)
+        given = x, rng.standard_normal(512, np.float32), *weights
+        out = np.empty((*lead, n), np.float32)
+        host.compute(given, attrs, out)
+        pieces = np.full_like(out, np.nan)
+        cut = list(host.cut(given, attrs, pieces))
+        assert len(cut) > len(weights)
+        for inputs, part in cut:
+            host.compute(inputs, attrs, part)
+        np.testing.assert_allclose(pieces, out, rtol=1e-4, atol=1e-4)

@@ -13,6 +13,7 @@ dispatches, and nothing waits for them. A pass makes it where there is one row
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import accumulate
 
 import numpy as np
@@ -22,13 +23,13 @@ from ...types import FLOAT32, NDArray, TensorType
 from ..core import loops
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import no_gradient
-from ..core.host import HostKernel
+from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ..core.strides import LOOP_STEPS
 from ..elementwise.epilogue import with_epilogue
 from .block_layout import RUN
 from .blocks import FORMATS, format_of, unpacked
-from .packed import FEW_LOCAL, NATIVE_FEW, check_words
+from .packed import FEW_LOCAL, NATIVE_FEW, NATIVE_PIECE, check_words
 
 NAME, NORM = "linear_beside", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
@@ -91,6 +92,25 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return _joined([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
 
 
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some columns of the result at a time, of one weight or, with a gate, of both; each piece
+    makes the norm again, which is little beside them.
+    """
+    count, rows = 1 + attrs.as_bool("normed"), math.prod(out.shape[:-1])
+    (x, *scale), weights = inputs[:count], inputs[count:]
+    x, made = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
+    parts = [weights] if attrs.as_str("gate") else [(words,) for words in weights]
+    begin = 0
+    for part in parts:
+        n = len(part[0])
+        step = rows_of_piece(n, n * len(part) * x.shape[-1] // NATIVE_PIECE)
+        for start in range(0, n, step):
+            end = min(start + step, n)
+            own = (words[start:end] for words in part)
+            yield (x, *scale, *own), made[:, begin + start : begin + end]
+        begin += n
+
+
 def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     """The same, by native loops that read the bits where there are few rows."""
     (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
@@ -146,7 +166,7 @@ register(
             _reference,
             Kernel(tuple(f"packed_beside_{name.lower()}" for name in FORMATS), _lower),
             work=_work,
-            host=HostKernel(_host),
+            host=HostKernel(_host, _cut),
         )
     )
 )
