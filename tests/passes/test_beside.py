@@ -18,6 +18,7 @@ from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.limits import Limits
 from vksched.ops.core.precision import BYTES, with_word
+from vksched.ops.products.blocks import format_of
 from vksched.passes import Wishes, beside, optimize
 from vksched.runtime.vulkan import probe
 from vksched.types import NDArray
@@ -105,6 +106,40 @@ def test_nodes_of_several_homes_stay_apart() -> None:
     ):
         graph = optimize(vs.build_graph(made)[0], Wishes(limits=GPU, homes=homes))
         assert [node.op for node in graph.nodes].count("linear_beside") == count
+
+
+def test_words_that_are_computed_have_products_of_their_own() -> None:
+    """They are not there yet where the first product is."""
+    kind = format_of("q4_K")
+    kept = [vs.input(f"kept{i}", (2, 16, kind.row_words(K)), "uint32") for i in range(2)]
+    words = [vs.reshape(each[1:], (16, kind.row_words(K))) for each in kept]
+    made = [vs.exp(vs.linear(X, vs.unpack(each, "q4_K", K))) for each in words]
+    ops = ops_of(*made)
+    assert ops.count("linear_packed") == 2 and "linear_beside" not in ops
+
+
+def test_what_is_turned_at_several_homes_stays_apart() -> None:
+    cos, sin = (vs.input(name, (1, 8)) for name in ("cos", "sin"))
+    turned = [
+        vs.rotary_embedding(
+            vs.reshape(vs.linear(X, weight(32, seed), name=f"y{seed}"), (1, 2, 1, 16)),
+            *(cos, sin),
+            name=f"turned{seed}",
+        )
+        for seed in range(2)
+    ]
+    products = {"y0": "gpu:0", "y1": "gpu:0"}
+    for homes, names in (
+        ({"turned0": "gpu:0", "turned1": "gpu:1"}, ["turned0", "turned1"]),
+        ({"turned0": "gpu:1", "turned1": "gpu:1"}, ["turned0.rotary_embedding"]),
+    ):
+        graph = optimize(vs.build_graph(turned)[0], Wishes(limits=GPU, homes=products | homes))
+        assert [n.op for n in graph.nodes].count("linear_beside") == 1
+        assert [n.name for n in graph.nodes if n.op == "rotary_embedding"] == names
+    seen = frozenset(("turned0",))
+    graph = optimize(vs.build_graph(turned)[0], Wishes(limits=GPU, observed=seen))
+    rotary = [n.name for n in graph.nodes if n.op == "rotary_embedding"]
+    assert rotary == ["turned0", "turned1"]  # both by one would turn the first one again
 
 
 def test_a_norm_that_others_read_stays_a_value() -> None:

@@ -39,7 +39,7 @@ def put_beside(graph: Graph, wishes: Wishes) -> Graph:
     runs = list(_Finder(graph, wishes).products())
     if not runs:
         return graph
-    parts = _rule(graph, (*runs, *_turned(graph, runs)))
+    parts = _rule(graph, (*runs, *_turned(graph, runs, wishes)))
     return rewrite(graph, dict.fromkeys(("linear_packed", "mul", ROTARY), (parts,)), wishes)
 
 
@@ -175,6 +175,7 @@ class _Finder:
         return (
             node.op == "linear_packed"
             and len(node.inputs) == 2
+            and self._nodes[node.inputs[1]].declaration.leaf  # so it is there where a run is made
             and math.prod(node.type.shape[:-1]) == 1
             and 0 < node.type.shape[-1]
             and node.type.shape[-1] % COLUMNS == 0
@@ -212,17 +213,23 @@ class _Finder:
         return None
 
 
-def _turned(graph: Graph, products: Sequence[_Products]) -> Iterator[_Turned]:
-    """Yields neighbouring parts of products that are turned alike: as one they lie as before."""
+def _turned(graph: Graph, products: Sequence[_Products], wishes: Wishes) -> Iterator[_Turned]:
+    """Yields neighbouring parts of products that are turned alike, at one home: as one they lie as
+    before.
+    """
     runs = {i: run for run in products if len(run.members) > 1 for i in run.members}
-    alike: dict[tuple[_Products, tuple[int, ...], Attrs, int], list[Node]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)
     for node in graph.nodes:
-        root = graph.root(node.inputs[0]) if node.op == ROTARY else -1
+        if node.op != ROTARY or node.name in wishes.observed:
+            continue
+        root, shape = graph.root(node.inputs[0]), node.type.shape
         whole = root in runs and graph.nodes[root].type.size == node.type.size
-        if whole and node.type.shape[0] == node.type.shape[2] == 1:
-            key = runs[root], node.inputs[1:], node.attrs, node.type.shape[3]
-            alike[key].append(node)
-    for (run, *_), nodes in alike.items():
-        places = [run.members.index(graph.root(node.inputs[0])) for node in nodes]
+        if whole and shape[0] == shape[2] == 1:
+            home = wishes.homes.get(node.name)
+            alike[runs[root], node.inputs[1:], node.attrs, shape[3], home].append(node)
+    for nodes in alike.values():
+        roots = [graph.root(node.inputs[0]) for node in nodes]
+        run = runs[roots[0]]
+        places = [run.members.index(root) for root in roots]
         if len(nodes) > 1 and places == list(range(places[0], places[0] + len(places))):
             yield _Turned(tuple(node.id for node in nodes), 1, of=run)
