@@ -57,18 +57,18 @@ def test_all_that_is_told_of_a_device_is_there() -> None:
 @pytest.mark.parametrize("lines", [24, 12, 9])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_devices_of_other_computers_are_told_apart(lines: int, processes: int) -> None:
-    names = [f"{computer}/{device}" for computer in ("node1", "computer-of-many-letters")
-             for device in ("vulkan:0", "vulkan:1")]  # fmt: skip
-    found = shown(
-        [process_now(4711 + at, *map(device_now, names)) for at in range(processes)],
-        State(chosen=4711, alone=True),
-        Window(80, lines),
-    )
-    told = [line.split() for line in found if "/vulkan:" in line]
-    assert len(told) == len({tuple(words) for words in told}) >= 2
-    for words in told:
-        name = next(word for word in words if "/" in word)
-        assert name.startswith(("node1/", "comp")) and name.endswith(("/vulkan:0", "/vulkan:1"))
+    computers = ("node1", "computer-of-many-letters-1", "computer-of-many-letters-2")
+    names = [f"{computer}/vulkan:{at}" for computer in computers for at in range(2)]
+    window, told = Window(80, lines), set()
+    for first in range(processes * len(names)):
+        found = shown(
+            [process_now(4711 + at, *map(device_now, names)) for at in range(processes)],
+            State(chosen=4711, alone=True, first=first),
+            window,
+        )
+        told |= {word for line in found for word in line.split() if "/vulkan:" in word}
+    assert len(told) == len(names)
+    assert all(word.startswith(("node1/", "comp")) and word[-3:] in ("n:0", "n:1") for word in told)
 
 
 def test_what_nobody_tells_is_not_shown() -> None:

@@ -260,11 +260,14 @@ def _head(row: Row, window: Window, several: bool) -> Text:
 
 
 def _cut(name: str, room: int) -> str:
-    """Returns the name of a device; a long one without the end of its computer's."""
+    """Returns the name of a device; a long one without the middle of its computer's, as numbers at
+    the end tell computers apart.
+    """
     computer, slash, device = name.rpartition("/")
     if not slash or cell_len(name) <= room:
         return name
-    return f"{set_cell_size(computer, max(1, room - cell_len(device) - 3))}../{device}"
+    stays = max(2, room - cell_len(device) - 3)
+    return f"{computer[: stays // 2]}..{computer[-(stays - stays // 2) :]}/{device}"
 
 
 def _busy_style(row: Row) -> str:
