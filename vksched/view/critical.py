@@ -98,10 +98,8 @@ class _Walk:
         """Returns what a span had to wait for last."""
         before = self._last(span.lane, span.start_s)
         if span.kind not in QUEUES:
-            if (
-                before is None and span.lane != HOST
-            ):  # another host, which the first one has started
-                return self._last(HOST, span.start_s)
+            if before is None and span.lane != HOST:
+                return self._last(HOST, span.start_s)  # which has started this host
             return before
         own = self._needed(span)
         queued = [before, own]

@@ -463,6 +463,16 @@ def test_nothing_of_a_closed_cluster_is_left() -> None:
         cluster.run({"x": X})
 
 
+def test_memory_is_given_back_once_however_often_a_plan_is_closed() -> None:
+    plan, recorder = spread(make_plan(*chain([A, B, C])), TWO), vs.Recorder()
+    with Cluster(plan, null_devices(plan), trace=vs.Trace(sinks=[recorder])) as cluster:
+        cluster.run({"x": X})
+        cluster.executor.close()
+        cluster.executor.close()
+    prepared, freed = ([e.device for e in recorder.select(name)] for name in ("prepare", "free"))
+    assert len(prepared) == 3 and sorted(freed) == sorted(prepared)
+
+
 FAULTS = [
     ("lost", "stage", 1),
     ("lost", "submit", 5),

@@ -98,6 +98,8 @@ class ClusterExecutor(Carrier):
             raise
         for device, there_bytes in there.items():
             self._reporter.tell_memory("prepare", device, start, there_bytes)
+        self._prepared = tuple(there)
+        """Devices of which nobody was told yet that their memory is given back."""
 
     def _prepare_hosts(self, progress: Progress | None) -> None:
         """Prepares all hosts at once; where one cannot be prepared, none is left."""
@@ -346,7 +348,8 @@ class ClusterExecutor(Carrier):
     def _give_back(self) -> tuple[Closing, ...]:
         start = self._trace.clock.now()
         left = self._free()
-        for device in self._working:
+        prepared, self._prepared = self._prepared, ()
+        for device in prepared:
             self._tell_freed(device, start)
         return left
 
