@@ -146,6 +146,7 @@ def refused(words: list[str]) -> str:
     return ", ".join(word for word in unknown if word not in known)
 
 
+@pytest.mark.timeout(600)  # a page has several programs, each with its limit
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
     page = README if name == "README" else DOCS / f"{name}.md"
