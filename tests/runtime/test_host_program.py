@@ -256,3 +256,18 @@ def test_a_chain_of_loops_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.clear()
         run(x=X)
     assert len(calls) == 1
+
+
+def test_rows_that_are_written_over_a_value_of_the_run(way: bool) -> None:
+    rows = np.random.default_rng(2).standard_normal((2, 64)).astype(np.float32)
+    x, over = vs.input("x", X.shape), vs.input("over", rows.shape)
+    first = vs.write_rows(x, over, 1)
+    wanted = X.copy()
+    wanted[1:3] = rows
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile({"y": first * 2.0, "z": vs.write_rows(first, over, 2)})
+        for _ in range(2):
+            got = run(x=X, over=rows)
+            np.testing.assert_array_equal(got["y"], wanted * 2)
+            np.testing.assert_array_equal(got["z"][2:], rows)
+            np.testing.assert_array_equal(got["z"][:2], wanted[:2])

@@ -98,7 +98,7 @@ def make_programs(
             plan,
             split,
             leaves,
-            {n for n in split.nodes if n in native or _writes(graph.nodes[n])},
+            {n for n in split.nodes if n in native or _writes(plan, graph.nodes[n])},
             {n: [loop.elements for loop in r.loops[:-1]] for n, r in native.items() if r.loops[1:]},
         )
         for split, native in zip(own, natives, strict=True)
@@ -114,9 +114,10 @@ def make_programs(
     return made
 
 
-def _writes(node: Node) -> bool:
+def _writes(plan: PlanValue, node: Node) -> bool:
     """Whether a node's host kernel, or a write into a state, makes it: no view of its operands."""
-    return (node.declaration.host is not None or writes_state(node)) and node.type.size > 0
+    in_state = node.id in plan.in_place and writes_state(node)
+    return (node.declaration.host is not None or in_state) and node.type.size > 0
 
 
 class _Arrays:
