@@ -60,6 +60,7 @@ CASES: list[Case] = [
     beside("q4_K", (2, 3), 512, THREE),
     beside("q4_K", (1,), 2560, (272, 16, 16), what="many runs"),
     beside("q8_0", (2,), 32 * 37, THREE, what="ends within a tile"),
+    *(beside("mxfp4", (2,), 32 * runs, THREE, what=f"{runs} runs") for runs in (9, 18, 24)),
     beside("q4_K", (0,), 256, (16,), what="no rows"),
     *(
         beside("q4_K", (3,), 512, THREE, what=f"1e{power}, {eps}", x=_spread(power), eps=eps)

@@ -14,12 +14,10 @@ constexpr bool FLIPS = false;
 constexpr uint32_t GROUP = WIDTH / 4; // runs, of which codes are made together: two vectors
 
 typedef uint8_t Bytes __attribute__((vector_size(4 * WIDTH)));
-typedef uint16_t Pairs __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t Entries __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Sums __attribute__((vector_size(4 * WIDTH)));
 typedef float Wide __attribute__((vector_size(4 * WIDTH)));
 typedef uint64_t Longs __attribute__((vector_size(4 * WIDTH)));
-typedef uint8_t Halved __attribute__((vector_size(2 * WIDTH)));
 
 template <class Format>
 constexpr bool signed_codes = Format::low == 8 || Format::table != NUMBERS;
