@@ -92,7 +92,7 @@ ERRORS = [
         "a scale",
     ),
     ErrorCase(
-        lambda: _of(floats(1, 256).astype(np.float16), words("q4_K", 16, 256)).result_type(),
+        lambda: _of(floats(1, 256).astype(np.int32), words("q4_K", 16, 256)).result_type(),
         DTypeError,
         "float32",
     ),
