@@ -20,7 +20,6 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType
-from ..core import loops
 from ..core.attrs import Attrs, AttrValue
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece, rows_of_piece
@@ -29,7 +28,7 @@ from ..core.strides import LOOP_STEPS
 from ..elementwise.epilogue import with_epilogue
 from .block_layout import RUN
 from .blocks import FORMATS, format_of, unpacked
-from .packed import FEW_LOCAL, NATIVE_FEW, NATIVE_PIECE, check_words
+from .packed import FEW_LOCAL, NATIVE_PIECE, check_words, row_products
 
 NAME, NORM = "linear_beside", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
@@ -117,9 +116,7 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
     made = [np.empty((len(flat), len(words)), np.float32) for words in weights]
     for words, part in zip(weights, made, strict=True):
-        few = len(flat) <= NATIVE_FEW
-        if not (few and loops.linear_packed(name, flat, words, None, part)):
-            np.matmul(flat, unpacked(name, words, flat.shape[1]).T, out=part)
+        row_products(name, flat, words, None, part)
     out[...] = _joined(made, attrs).reshape(out.shape)
 
 

@@ -227,7 +227,12 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
         if loops.linear_rounded(name, x, words, shift, made):
             return
         x = rounded(x)
-    if len(x) <= NATIVE_FEW and loops.linear_packed(name, x, words, shift, made):
+    row_products(name, x, words, shift, made)
+
+
+def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
+    """Writes x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
+    if len(x) <= NATIVE_FEW and loops.linear_packed(name, x, words, bias, out):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
     values: NDArray = np.empty((step, x.shape[-1]), np.float32)
@@ -236,9 +241,9 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
         own = values[: len(rows)]
         if not loops.unpack(name, rows, own):
             own = unpacked(name, rows, x.shape[-1])
-        np.matmul(x, own.T, out=made[:, start : start + step])
-    if bias:
-        made += bias[0]
+        np.matmul(x, own.T, out=out[:, start : start + step])
+    if bias is not None:
+        out += bias
 
 
 RECIPE_PIECE = 1 << 16
