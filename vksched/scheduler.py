@@ -16,10 +16,10 @@ from .engine.graphs import Graphs
 from .engine.membership import Membership
 from .engine.precision import Precision, check_precision
 from .engine.preparing import Preparing, Settings, check_settings
-from .engine.request import Observe, Placements
+from .engine.request import Observe, Placements, given_options
 from .engine.run import Run
 from .engine.states import StateTable
-from .errors import DeviceError, GraphError
+from .errors import DeviceError
 from .fork import Owner
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
@@ -42,6 +42,9 @@ from .types import NDArray, Progress
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
     from .cluster.joined import Joined
+    from .importers.gguf.model import LanguageModel
+    from .importers.onnx.model import Model
+    from .models.chat import Chat
     from .models.run import ModelRun
     from .parallel.config.value import Config
 
@@ -192,7 +195,7 @@ class Scheduler:
     @overload
     def compile(
         self,
-        outputs: ImportedModel,
+        outputs: Model,
         placement: Placements | None = None,
         progress: Progress | None = None,
         *,
@@ -200,23 +203,31 @@ class Scheduler:
         precision: Precision | None = None,
     ) -> ModelRun: ...
 
+    @overload
+    def compile(
+        self,
+        outputs: LanguageModel,
+        placement: Placements | None = None,
+        progress: Progress | None = None,
+        *,
+        ctx: int | None = None,
+        kv: str = "f32",
+    ) -> Chat: ...
+
     def compile(
         self,
         outputs: Outputs | ImportedModel,
         placement: Placements | None = None,
         progress: Progress | None = None,
-        *,
-        updates: Updates | None = None,
-        observe: Observe | None = None,
-        limit: int = 16,
-        precision: Precision | None = None,
-    ) -> Run | ModelRun:
+        **options: Any,
+    ) -> Run | ModelRun | Chat:
         """Plans, allocates, uploads and records once. The same graph, placement and observed values
         again are the same compiled graph, with nothing planned or allocated.
 
         outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
-        a tuple of arrays or a dict of names to arrays. Or a model of `vs.load`: then a run returns
-        a dict, and each set of shapes is compiled at its first call; `limit` of them are kept.
+        a tuple of arrays or a dict of names to arrays. Or an ONNX model of `vs.load`: then a run
+        returns a dict, and each set of shapes is compiled at its first call; `limit` of them are
+        kept. Or a language model: then it is `vs.Chat(sched, model, ctx, kv=kv)`, which answers.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
@@ -229,17 +240,19 @@ class Scheduler:
         precision: a word, as for the scheduler, or tensors or name patterns to words.
         """
         self._owner.require("the scheduler")
-        if isinstance(outputs, ImportedModel):
-            if updates or observe:
-                raise GraphError("[compile] expected a model without updates and observe")
-            about = placement or {}, limit, progress, len(self._opened.devices) > 1, precision
-            run = _run_of_model(outputs, self.graphs, *about)
-            with self._lock:
-                self._models.add(run)
-            if run.model.is_static:
-                run.prepare()
-            return run
-        return self.graphs.compile(outputs, placement, progress, updates, observe, precision)
+        kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
+        given = given_options(kind, options)
+        if not isinstance(outputs, ImportedModel):
+            return self.graphs.compile(outputs, placement, progress, **given)
+        if kind == "gguf":
+            return _chat_of(self, outputs, placement, progress, **given)
+        warns = len(self._opened.devices) > 1
+        run = _run_of_model(outputs, self.graphs, placement or {}, progress, warns, **given)
+        with self._lock:
+            self._models.add(run)
+        if run.model.is_static:
+            run.prepare()
+        return run
 
     def reserve(
         self,
@@ -359,21 +372,32 @@ def _join(cluster: Cluster | str, trace: Trace) -> Joined:
     return as_cluster(cluster).join(trace.clock)
 
 
+def _chat_of(
+    scheduler: Scheduler,
+    model: ImportedModel,
+    placement: Placements | None,
+    progress: Progress | None,
+    ctx: int | None = None,
+    kv: str = "f32",
+) -> Chat:
+    """Returns what answers by a language model."""
+    from .importers.gguf.model import LanguageModel  # needs the gguf package, which is an extra
+    from .models.chat import Chat
+
+    assert isinstance(model, LanguageModel)
+    return Chat(scheduler, model, ctx, kv=kv, placement=placement, progress=progress)
+
+
 def _run_of_model(
     outputs: ImportedModel,
     graphs: Graphs,
     placement: Placements,
-    limit: int,
     progress: Progress | None,
     warns: bool,
-    precision: Precision | None,
+    limit: int = 16,
+    precision: Precision | None = None,
 ) -> ModelRun:
     """Returns what compiles a model for the shapes of its calls."""
-    if outputs.format != "onnx":
-        raise GraphError(
-            f"[compile] expected tensors or an ONNX model, got {outputs!r}; try its tensors: "
-            'model.logits(vs.input("ids", (1, 8), "int32"))'
-        )
     from .importers.onnx.model import Model  # needs the onnx package, which is an extra
     from .models.run import ModelRun
 

@@ -17,7 +17,7 @@ from test_state_faults import named_devices
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
-from vksched.errors import DTypeError, ModelFormatError, ShapeError, VkschedError
+from vksched.errors import DTypeError, GraphError, ModelFormatError, ShapeError, VkschedError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.runtime.device import Device
@@ -71,6 +71,21 @@ def test_greedy_tokens_are_those_of_numpy(scheds: Scheds, tmp_path: Path) -> Non
         assert list(answer.tokens) == greedy(weights, answer.prompt, 8)
         assert answer.ended == ("length" if len(answer.tokens) == 8 else "end")
         assert text == model.tokenizer.decode(answer.tokens)
+
+
+def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    with vs.Scheduler(["cpu"]) as sched:
+        chat = sched.compile(model, {"blk.*": "cpu"}, ctx=20, kv="f16")
+        assert isinstance(chat, vs.Chat) and chat.ctx == 20
+        chat = sched.compile(model, ctx=30)
+        answer = chat.generate(PROMPT, n=4, sampling=GREEDY)
+        assert "".join(answer) == model.tokenizer.decode(answer.tokens)
+        assert list(answer.tokens) == greedy(weights, answer.prompt, 4)
+        with pytest.raises(GraphError, match="ctx, kv for a model of a gguf file, got 'precision'"):
+            sched.compile(model, precision="int8")  # type: ignore[call-overload]
+        with pytest.raises(GraphError, match="observe, precision for tensors, got 'ctx'"):
+            sched.compile(vs.input("x", (2,)) + 1, ctx=4)  # type: ignore[call-overload]
 
 
 class Counted(reader.Reader):

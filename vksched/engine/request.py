@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..errors import PlanError
+from ..errors import GraphError, PlanError
 from ..graph import Graph
 from ..machine.choices import Choices
 from ..machine.limits import Limits
@@ -39,7 +39,28 @@ Observe = Mapping[Tensor | str, Callable[[str, NDArray], object]]
 """Tensors or name patterns to functions that are called with name and value."""
 Cards = tuple[frozenset[str], Limits | None]
 """The names of some devices in use, without the CPU, and what all of them allow a kernel."""
+OPTIONS = {
+    "tensors": ("updates", "observe", "precision"),
+    "onnx": ("limit", "precision"),
+    "gguf": ("ctx", "kv"),
+}
+"""What `compile` may be told of tensors, and of a model by the format of its file."""
 V = TypeVar("V")
+
+
+def given_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of `compile` that are not None.
+
+    Raises:
+        GraphError: there are others than what is compiled takes.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in OPTIONS[kind]:
+            what = kind if kind == "tensors" else f"a model of a {kind} file"
+            allowed = ", ".join(OPTIONS[kind])
+            raise GraphError(f"[compile] expected {allowed} for {what}, got {name!r}")
+    return given
 
 
 @dataclass(frozen=True, eq=False)
