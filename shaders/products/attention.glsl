@@ -4,6 +4,7 @@
 // Such a part ends with four words: the largest score, the total and two of no meaning.
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
 // With USED only the first keys count, as many as the example has in use, and places in the text are counted from there.
+// With are_new, too, these are the keys behind those in use: all count, and places are counted from the first of them.
 
 #include "attention_keys.glsl"
 
@@ -33,15 +34,18 @@ uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 #endif
 int keys_in_use(uint batch) { return clamp(used[USED_AT + batch / heads * used_stride], 0, int(keys)); }
 
-// The number of the query of a row, counted from the keys in use.
-int query_of(uint batch, uint row) { return int(row % queries) + keys_in_use(batch); }
+// The key beside the first query: queries are counted from there.
+int first_query(uint batch) { return are_new != 0u ? 0 : keys_in_use(batch); }
+
+int query_of(uint batch, uint row) { return int(row % queries) + first_query(batch); }
 
 uint count_parts() { return own_parts; }
 
 // Where a part of the keys begins and ends: from the first one that any query sees they are cut evenly.
 ivec2 keys_of_part(uint batch, uint part) {
-    const int all = keys_in_use(batch);
-    const int begin = clamp(all + first_seen, 0, all);
+    const int query = first_query(batch);
+    const int all = are_new != 0u ? int(keys) : query;
+    const int begin = clamp(query + first_seen, 0, all);
     const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
     return ivec2(begin + int(part) * each, min(begin + (int(part) + 1) * each, all));
 }

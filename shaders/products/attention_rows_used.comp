@@ -24,6 +24,7 @@ layout(push_constant) uniform Push {
     uint result_offset;
     uint used_stride; // 0: one number for all examples
     uint own_parts; // of the keys in use, each with part_keys or more
+    uint are_new; // 1: the keys are those behind the ones in use, and all count
 #include "attention_push.glsl"
 };
 #include "attention_rows.glsl"

@@ -63,7 +63,8 @@ def seen_keys(attrs: Attrs) -> tuple[int, int]:
 class _Segment:
     """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
     turned: whether keys, and values, have the length before the heads. first_part: of all parts.
-    used_behind: the word behind the first of q at which the numbers of keys in use lie.
+    used_behind: the word behind the first of q at which the numbers of keys in use lie. are_new:
+    whether the keys are those behind the ones in use.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class _Segment:
     cut: Launch
     first_part: int = 0
     used_behind: int = 0
+    are_new: bool = False
 
 
 def _whole(call: Call) -> tuple[_Segment, ...]:
@@ -85,14 +87,33 @@ def _whole(call: Call) -> tuple[_Segment, ...]:
 def _cached(call: Call) -> tuple[_Segment, ...]:
     s, turned = sizes_of(call), call.attrs.as_ints("by_length")
     kept = _Segment(USED, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
-    new = replace(s, keys=call.inputs[4].shape[2] if len(call.inputs) > 4 else 0)
-    first = kept.cut.parts
-    others = (_Segment("", (0, 4, 5), (0, 0), new, launch(call, new), first),) if new.keys else ()
+    keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
     if call.limits.storage_buffers < CACHED_BUFFERS:
-        beside = SCRATCH - bool(_parts((kept, *others)) > 1)
+        beside = SCRATCH - bool(keys or kept.cut.parts > 1)
         behind = max(1, call.inputs[0].size)
         kept = replace(kept, kind=FEW, operands=(beside, 1, 2), used_behind=behind)
-    return replace(kept, kind=kept.kind + KEPT[call.inputs[1].dtype]), *others
+    kept = replace(kept, kind=kept.kind + KEPT[call.inputs[1].dtype])
+    return (kept, _behind(call, kept, keys)) if keys else (kept,)
+
+
+def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
+    """Returns new keys as a segment, of the shaders of those in use where these are floats, too:
+    drivers compile no others then.
+    """
+    sizes = replace(kept.sizes, keys=keys)
+    cut, first = launch(call, sizes), kept.cut.parts
+    if KEPT[call.inputs[1].dtype]:
+        return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
+    q, _, _, *used = kept.operands
+    return replace(
+        kept,
+        operands=(q, 4, 5, *used),
+        turned=(0, 0),
+        sizes=sizes,
+        cut=cut,
+        first_part=first,
+        are_new=True,
+    )
 
 
 def _parts(segments: tuple[_Segment, ...]) -> int:
@@ -200,10 +221,11 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     )
     if segment.kind.startswith(USED):
         least = LEAST_CPU_PART if call.limits.software else LEAST_PART
+        part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
         stride = len(call.inputs[3].shape)
-        own = (("used_stride", stride), ("own_parts", cut.parts))
+        own = (("used_stride", stride), ("own_parts", cut.parts), ("are_new", int(segment.are_new)))
         behind = (("used_behind", segment.used_behind),) if segment.used_behind else ()
-        return (*push, ("part_keys", min(least, cut.part_keys)), *own, *behind)
+        return (*push, ("part_keys", part_keys), *own, *behind)
     push = (*push, ("part_keys", cut.part_keys))
     if segment.kind != MASKED:
         return push
