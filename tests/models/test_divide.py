@@ -115,6 +115,19 @@ def test_a_second_card_is_used_where_memory_or_time_asks_for_it() -> None:
     assert where(both) in ("0011", "1100"), "a prompt takes half as long on two"
 
 
+def test_a_card_for_few_layers_is_used_where_the_host_has_to_help() -> None:
+    layers = [replace(layer((1.0, 1.0, 1.4)), weights={str(i): 10}) for i in range(8)]
+
+    def division(first: Place, second: Place, competes: bool = False) -> str:
+        return where(divide(layers, [first, second, HOST], competes, 0.25))
+
+    full = Place(0)
+    assert division(full, full) == "2" * 8
+    assert division(Place(15), full).count("0") == 1, "a margin is for one more card"
+    assert division(Place(15), full, competes=True) == "2" * 8
+    assert "1" not in division(Place(25), Place(15)), "one more card brings less than the margin"
+
+
 def test_a_device_that_cannot_run_a_layer_keeps_no_other_from_it() -> None:
     able, never = layer((1.0, 2.0, 9.0)), layer((INF, INF, 9.0))
     places = [Place(100), Place(100), HOST]

@@ -122,9 +122,12 @@ def divide(
     if not any(division for _, division in found):
         found = [(s, tables.least(*s)) for s in sets]
     best: Division | None = None
-    for _, division in found:
-        if division and (best is None or division.seconds <= (1 - margin) * best.seconds):
+    most_s = math.inf
+    for (chosen, _), division in found:
+        if division and division.seconds <= most_s:
             best = division
+            # a first device beside a host that has to help is no device more
+            most_s = division.seconds * (1 - margin if chosen or competes else 1)
     assert best is not None, "the host has room"
     return best
 
