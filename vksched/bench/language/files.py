@@ -1,8 +1,9 @@
 """Random language models as GGUF files: llamas of 27 M parameters, of each element type.
 
-A weight of blocks is made of random bytes. Only the scales of a block are set, so that the values
-have the spread of a trained layer. So no quantiser is needed, and the same seed gives the same
-file. The files have no vocabulary: texts are given as tokens.
+Weights are drawn, and rounded by the package `gguf`. Of types that it cannot write, a weight is
+made of random bytes: only the scales of a block are set, so that the values have the spread of a
+trained layer. The same seed gives the same file. The files have no vocabulary: texts are given as
+tokens.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ from gguf import GGMLQuantizationType as Type
 from ...types import NDArray
 
 SEED = 22
+ROUNDED = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4")
+"""Types that gguf writes."""
 SCALES: dict[str, dict[int, float]] = {
-    "Q8_0": {0: 1.0},
-    "Q4_0": {0: 1.0},
+    "Q2_K": {80: 1.0, 82: 1.5},
+    "Q3_K": {108: 1.0},
     "Q4_K": {0: 1.0, 2: 7.5},
     "Q5_K": {0: 1.0, 2: 15.5},
     "Q6_K": {208: 1.0},
+    "IQ4_NL": {0: 1.0},
+    "IQ4_XS": {0: 1.0},
 }
 """By type, the bytes of a block at which a float16 scale begins, and its share of the first: those
 of minima make the mean of all values 0.
 """
-SYMMETRIC = ("Q4_0",)
-"""Types of which codes go from -8 to 7: without -8 their mean is 0. A mean of weights is what all
+SYMMETRIC = ("IQ4_NL",)
+"""Types of which the mean of all values but the first is about 0. A mean of weights is what all
 outputs of a product share; after some layers little else is left of a text.
 """
-TYPES = ("F32", "F16", *SCALES)
+TYPES = (*ROUNDED, *SCALES)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def write_model(path: Path, kind: str, sizes: Sizes | None = None, seed: int = S
             writer.add_tensor(name, blocks_of(kind, shape, spread, rng), raw_dtype=Type[kind])
         else:
             drawn = np.float32(spread) * rng.standard_normal(shape, np.float32)
-            writer.add_tensor(name, drawn.astype({"F32": np.float32, "F16": np.float16}[kind]))
+            writer.add_tensor(name, gguf.quantize(drawn, Type[kind]), raw_dtype=Type[kind])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
