@@ -68,6 +68,17 @@ def test_guessed_speeds_of_two_cards_are_told(
         assert ("speeds are guesses, try vksched calibrate]" in err.splitlines()[0]) == told
 
 
+def test_experts_on_the_cpu_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path)
+    monkeypatch.setattr(Chat, "layers_without_experts", 3)
+    *_, err = call(
+        capsys, "generate", str(tmp_path / "tiny.gguf"), "--prompt", "h", "-n", "1", *ON_CPU
+    )
+    assert err.splitlines()[0] == "[tiny: 1 layer on cpu, the experts of 3 on the CPU]"
+
+
 def test_scores_that_are_no_numbers_are_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
 from vksched.machine.spec import MIB, DeviceSpec, Machine
+from vksched.models import reader
 from vksched.models.layers.forecast import Forecaster
 from vksched.models.layers.measure import USED_SHARE
 from vksched.models.layers.place import Layout, lay_out
@@ -46,7 +47,7 @@ def test_logits_on_two_cards_that_hold_a_part_each(name: str, tmp_path: Path) ->
         assert set((reader.placement or {}).values()) >= {"null:0", "null:1"}
 
 
-def test_experts_go_to_the_cpu_first(tmp_path: Path) -> None:
+def test_experts_go_to_the_cpu_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = language.load("qwen3moe")
     model = made(golden, tmp_path)
     whole = lay_out(model, model.cache(32), SIZES, Machine((*cards(64), CPU)))
@@ -69,5 +70,9 @@ def test_experts_go_to_the_cpu_first(tmp_path: Path) -> None:
         assert memory[0].peak_bytes <= specs[0].memory_bytes
         got = run(ids=golden.ids[None, :8].astype(np.int32), start=0, count=8)
         np.testing.assert_allclose(got[0], golden.wanted[7], **CLOSE)
+        monkeypatch.setattr(reader, "place_layers", lambda *about: found)
+        read = Reader(sched, model, 32)
+        read.read([int(token) for token in golden.ids[:8]])
+        assert read.layers == {"null:0": len(experts) - 2} and read.away == 1
     told = Forecaster(model, 32, SIZES).forecast(Machine((*specs, slow)))
     assert told is not None and [held.away for held in told.held] == [1]

@@ -188,6 +188,8 @@ def _places(made: Chat, sched: Scheduler) -> str:
     cards = [spec for spec in sched.machine.devices if spec.kind == "vulkan"]
     guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
     places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
+    if made.layers_without_experts:
+        places += f", the experts of {made.layers_without_experts} on the CPU"
     return places + "; speeds are guesses, try vksched calibrate" * guessed
 
 

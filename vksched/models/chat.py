@@ -129,6 +129,11 @@ class Chat:
         """
         return self._reader.layers
 
+    @property
+    def layers_without_experts(self) -> int:
+        """How many of them have their experts on the CPU, as there is no room beside them."""
+        return self._reader.away
+
     def close(self) -> None:
         """Frees its graphs, keys and values, which otherwise stay until the scheduler is closed.
         Used again, it makes them anew.

@@ -117,6 +117,8 @@ class Reader:
         """Of the steps, once it is decided where layers lie."""
         self._parts: dict[int, int] = {}
         """Of longer steps, by size."""
+        self.away = 0
+        """Layers whose experts are on the CPU, and not with their keys and values."""
         self._without: set[str] = set()
         """Devices that had failed by then."""
         self._runs: dict[int, Run] = {}
@@ -206,6 +208,7 @@ class Reader:
         if self._given is None:
             layout = place_layers(self._scheduler, self._model, self._cache, self._sizes)
             self.placement = layout.placement if layout else {}
+            self.away = layout.layers_without_experts if layout else 0
             part = SIZES[-1]
             longer = (n for n in LONGER if n * part <= self.length)
             flowing = [n for n in longer if layout and layout.flows(n, self.length)]

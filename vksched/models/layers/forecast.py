@@ -139,13 +139,12 @@ class Forecaster:
 
 def _held(layout: Layout, stretch: Stretch) -> Held:
     spec = layout.machine.devices[stretch.device]
-    experts = [layout.layers[n].experts for n in range(stretch.experts, stretch.end)]
     return Held(
         spec.name,
         layout.layers[stretch.start].name,
         layout.layers[stretch.end - 1].name,
         stretch.end - stretch.start,
-        sum(each is not None for each in experts),
+        len(layout.away(stretch)),
         layout.weight_bytes(stretch),
         layout.cache_bytes(stretch),
         layout.work_bytes(stretch),

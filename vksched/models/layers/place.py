@@ -17,7 +17,7 @@ from ...graph import build_graph
 from ...machine.spec import Machine
 from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...types import numpy_dtype
-from .divide import Division, Layer, Stretch, divide
+from .divide import Division, Experts, Layer, Stretch, divide
 from .kept import kept_or_measured
 from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
 
@@ -67,8 +67,17 @@ class Layout:
         held: dict[str, int] = {}
         for layer in mine:
             held.update(layer.weights)
-        away = self.layers[stretch.experts : stretch.end]
-        return sum(held.values()) - sum(each.experts.size_bytes for each in away if each.experts)
+        return sum(held.values()) - sum(experts.size_bytes for experts in self.away(stretch))
+
+    def away(self, stretch: Stretch) -> list[Experts]:
+        """Returns the experts of a stretch that are on the host, of each layer that has some."""
+        layers = self.layers[stretch.experts : stretch.end]
+        return [layer.experts for layer in layers if layer.experts]
+
+    @property
+    def layers_without_experts(self) -> int:
+        """How many layers have their experts on the host, and not where they lie themselves."""
+        return sum(len(self.away(stretch)) for stretch in self.division.stretches)
 
     def cache_bytes(self, stretch: Stretch) -> int:
         """Returns the bytes of the keys and values of a stretch."""
