@@ -1,38 +1,47 @@
 """Writes docs/performance/language-models.md, from results of `vksched bench --suite llm`.
 
-    vksched bench --suite llm --peers llama.cpp --output a.json    # any cases, any devices
-    python benchmarks/language_models.py a.json b.json   # writes the page
+    python benchmarks/language_models.py --run --peer-python P   # measures first
+    python benchmarks/language_models.py a.json b.json   # from these, too
     python benchmarks/language_models.py                 # again, from what is beside it
 
-Results are put together by device and case, later ones win, and kept beside the page. Pictures
-need matplotlib (extra `bench`); without it, those that are there stay.
+Results are put together by device and case, later ones win, and kept beside the page. A run takes
+the place of all that was known of its devices. One that was stopped goes on where it was when it is
+started again: what was measured lies in build/llm until all is there. Pictures need matplotlib
+(extra `bench`); without it, those that are there stay.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import click
 from page import WIDTH  # beside this file
-from results import merge
+from portions import Run
+from results import merge, read
 
+from vksched.bench.language.files import TYPES
 from vksched.bench.peers.specs import tokens_of, work_of
-from vksched.bench.report import DeviceReport, Report
+from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Figure, Result, geometric_mean
+from vksched.bench.suites import specs_of
 from vksched.ops.core.precision import SINGLE
+from vksched.runtime.vulkan.probe import list_devices
 from vksched.units import format_bytes, format_number, format_seconds
 
-PAGE = Path(__file__).parent.parent / "docs" / "performance" / "language-models.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "performance" / "language-models.md"
 KEPT = PAGE.with_suffix(".json")
 PEER = "llama.cpp"
 TOP = f"""# Language models in figures
 
 This page is for people who want to know how fast language models answer, and beside what.
 [Benchmarks](../benchmarks.md#language-models) tells what each case does and how to measure it on
-your devices. `python benchmarks/language_models.py` writes this page.
+your devices. `python benchmarks/language_models.py --run` measures and writes this page.
 
 - A figure is the median of rounds in which vksched and {PEER} took turns. A ratio above 1 means
   that vksched is faster. It is the median of the rounds' own ratios, so it holds even where other
@@ -216,21 +225,105 @@ def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    paths = [Path(path) for path in arguments]
-    kept = [KEPT] if KEPT.exists() else []
-    found = [Report.from_dict(json.loads(p.read_text("utf-8"))) for p in (*kept, *paths)]
+# -- measuring -------------------------------------------------------------------------------------
+
+LONG = ("F32", "F16", "Q8_0", "Q4_K")
+"""Types of which long prompts are measured, too; on software devices a peer takes 10 s for one."""
+CODES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K")
+"""Types that are also measured with activations of 8 bits, on the CPU."""
+FEW = ",".join(
+    f"*27M {case}"
+    for case in ("Q4_K prompt 128", "F16 token at 128", "Q8_0 token at 128", "Q4_K token at 128")
+)
+"""Cases of a device that takes 20 s for a prompt."""
+ON_VULKAN = "*load,*prompt 128,*token at 128"
+"""Cases of a file of the user's on other devices than the CPU."""
+
+
+def measure(run: Run, devices: Sequence[str], few: Sequence[str], models: Sequence[Path]) -> None:
+    """Measures on each device each type of random models, and files of the user's."""
+    for info in find_devices(devices):
+        on_cpu = info.name == "cpu"
+        if info.name in few:
+            run.suite("llm", info.name, _names(FEW))
+            continue
+        for kind in TYPES:
+            cases = f"*27M {kind} prompt 128,*27M {kind} token at *"
+            run.suite("llm", info.name, _names(cases + f",*27M {kind} prompt 512" * (kind in LONG)))
+        for kind in CODES if on_cpu else ():
+            cases = f"*27M {kind} * prompt 128,*27M {kind} * token at *"
+            run.suite("llm", "cpu", _names(cases, precision="int8"), ("--precision", "int8"))
+        for file in models:
+            names = _names("*" if on_cpu else ON_VULKAN, [file])
+            run.suite("llm", info.name, names, ("--model", str(file)))
+
+
+def _names(cases: str, models: Sequence[Path] = (), precision: str = SINGLE) -> list[str]:
+    return [spec.name for spec in specs_of("llm", cases, models, precision=precision)]
+
+
+def _without(report: Report, devices: Sequence[str]) -> Report:
+    """Returns what is known of other devices."""
+    kept = [[x for x in of if x.device not in devices] for of in (report.results, report.facts)]
+    others = [device for device in report.devices if device.name not in devices]
+    return replace(report, devices=others, results=kept[0], facts=kept[1])
+
+
+@click.command(help=__doc__.splitlines()[0] if __doc__ else "")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it.")
+@click.option("--devices", help="With --run, as of vksched bench; all there are when not given.")
+@click.option("--few", default="", help="With --run: slow devices, of which only few cases count.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="With --run: this file, too; may be repeated.",
+)
+@click.option("--peer-python", "pythons", multiple=True, help="With --run, as of vksched bench.")
+@click.option("--budget", default=1.0, show_default=True, help="With --run: seconds per case.")
+@click.option(
+    "--work",
+    default=ROOT / "build" / "llm",
+    type=click.Path(path_type=Path),
+    help="Where a run keeps what is measured until it is complete.",
+)
+def main(
+    files: tuple[Path, ...],
+    wanted: bool,
+    devices: str | None,
+    few: str,
+    models: tuple[Path, ...],
+    pythons: tuple[str, ...],
+    budget: float,
+    work: Path,
+) -> None:
+    options = ["--peers", PEER, "--budget", str(budget)]
+    options += [word for p in pythons for word in ("--peer-python", p)]
+    run = Run(work, options, [], False)
+    present = [d.name for d in list_devices() if d.usable and not d.duplicate_of]
+    chosen = devices.split(",") if devices else present
+    if wanted:
+        measure(run, chosen, few.split(","), models)
+        if run.unfinished:
+            raise click.ClickException(
+                f"{run.unfinished} cases are missing: the same command again goes on with them"
+            )
+    kept = [read([KEPT])[0]] if KEPT.exists() else []
+    found = [_without(report, chosen if wanted else ()) for report in kept]
+    found += [read(files)[0]] * bool(files) + [read(run.results())[0]] * wanted
     if not found:
-        print("no results: try vksched bench --suite llm --output FILE.json", file=sys.stderr)
-        return 1
+        raise click.ClickException("expected results; try --run, or files of vksched bench")
     report = merge(found)
-    if paths:
+    if files or wanted:
         KEPT.write_text(json.dumps(report.as_dict(), indent=1) + "\n", "utf-8")
     draw(report)
     PAGE.write_text("\n".join(filter(None, lines_of_page(report))), "utf-8")
-    print(f"wrote {PAGE}")
-    return 0
+    if wanted:
+        shutil.rmtree(work, ignore_errors=True)
+    click.echo(f"wrote {PAGE}")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    main()

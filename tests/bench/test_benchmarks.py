@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -282,7 +283,8 @@ def test_the_page_of_language_models_is_written_from_results(
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
-    assert language_models.main([]) == 1
+    refused = runner.invoke(language_models.main)
+    assert refused.exit_code == 1 and "try --run" in refused.output
     card = DeviceReport("vulkan:0", "A card (1)", "discrete", "d", Ceiling(1e9, 4e9, "", ""))
     card.peers["llama.cpp"] = "0.5"
     params = {"phase": "prompt", "tokens": 100, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
@@ -297,7 +299,7 @@ def test_the_page_of_language_models_is_written_from_results(
     facts = [Fact("vulkan:0", "m Q4_K: second start, beside a read", 0.4, "s", 0.2, "note")]
     stored = tmp_path / "run.json"
     stored.write_text(json.dumps(Report("llm", [card], results, "0", facts).as_dict()))
-    assert language_models.main([str(stored)]) == 0
+    assert runner.invoke(language_models.main, [str(stored)]).exit_code == 0
     text = (tmp_path / "page.md").read_text()
     row = "| m Q4_K prompt 100 | 200 | 66.7 | 3.00 | 500 ms | 0 % | 2 | 50.0 % | 3.0 MiB |  |"
     assert row in text and "| vulkan:0 | Q4_K |  | 3.00 |  |" in text
@@ -307,4 +309,65 @@ def test_the_page_of_language_models_is_written_from_results(
     assert "| vulkan:0 | m Q4_K: second start | 400 ms | 200 ms | 2.00 | note |" in text
     assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("|"))
     stored.unlink()
-    assert language_models.main([]) == 0 and (tmp_path / "page.md").read_text() == text
+    assert runner.invoke(language_models.main).exit_code == 0
+    assert (tmp_path / "page.md").read_text() == text
+
+
+def results_of(device: str, cases: Sequence[str]) -> dict[str, Any]:
+    """What `vksched bench` writes of these cases."""
+    from vksched.bench.ceiling import Ceiling
+    from vksched.bench.peers.specs import Spec
+    from vksched.bench.report import DeviceReport, Report
+    from vksched.bench.rounds import Figure, Result
+
+    params = {"phase": "token", "tokens": 1, "type": "Q4_K", "flops": 1e9, "bytes": 1e9}
+    specs = [Spec(name, "language", "token", params) for name in cases]
+    results = [Result(device, spec, [Figure("vksched", [0.5])]) for spec in specs]
+    about = DeviceReport(device, device, "cpu", "d", Ceiling(1e9, 4e9, "", ""))
+    return Report("llm", [about], results, "0").as_dict()
+
+
+def test_a_run_measures_all_types_and_replaces_what_was_known(
+    runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import language_models
+    import portions
+
+    from vksched.bench.language.files import TYPES, Sizes, write_model
+
+    monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")
+    sizes = Sizes(layers=1, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300, context=256)
+    write_model(file := tmp_path / "own-q4_k.gguf", "Q4_K", sizes)
+    asked: list[tuple[str, int]] = []
+    fails = True
+
+    def call(self: portions.Run, command: list[str]) -> str:
+        """Writes what `vksched bench` would, but for one portion."""
+        cases = command[command.index("--case") + 1].split(",")
+        asked.append((cases[0], len(cases)))
+        if not (fails and "Q6_K" in cases[0]):
+            Path(command[-1]).write_text(json.dumps(results_of("cpu", cases)), "utf-8")
+        return ""
+
+    monkeypatch.setattr(portions.Run, "_call", call)
+    (tmp_path / "page.json").write_text(json.dumps(results_of("cpu", ["old"])), "utf-8")
+    given = ["--run", "--devices", "cpu", "--model", str(file), "--work", str(tmp_path / "work")]
+    stopped = runner.invoke(language_models.main, given)
+    assert stopped.exit_code == 1 and "6 cases are missing" in stopped.output
+    assert {f"random 27M {kind} prompt 128" for kind in TYPES} < {name for name, _ in asked}
+    assert ("own-q4_k load", 3) in asked and ("random 27M Q4_K int8 prompt 128", 3) in asked
+    asked.clear()
+    fails = False
+    done = runner.invoke(language_models.main, given)
+    assert done.exit_code == 0, done.output
+    assert [name for name, _ in asked] == [
+        "random 27M Q6_K prompt 128",
+        "random 27M Q6_K int8 prompt 128",
+    ]
+    text = (tmp_path / "page.md").read_text()
+    assert all(f"| random 27M {kind} token at 2048 |" in text for kind in TYPES)
+    assert "| old |" not in text and not (tmp_path / "work").exists()
+    asked.clear()
+    assert runner.invoke(language_models.main, [*given, "--few", "cpu"]).exit_code == 0
+    assert asked == [("random 27M F16 token at 128", 4)]
