@@ -99,6 +99,9 @@ CASES = [
     cached((1, 9, 40, 64), (3, 600), 64, 411, 40, "tall", right=0),
     cached((1, 1, 1, 64), (1, 9000), 64, 8191, 1, "parts", large=True, right=0),
     cached((1, 1, 3, 256), (1, 3000), 256, 2500, 3, "parts", large=True, right=0),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new"),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, far behind", right=5, past=600),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, window", left=90, past=650),
     *(
         by_length(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0), turns)
         for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
