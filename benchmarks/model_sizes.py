@@ -1,7 +1,7 @@
 """What language models of well-known shapes take, by element type, and which cards they fit.
 
     python benchmarks/model_sizes.py           # prints the table
-    python benchmarks/model_sizes.py --write   # puts it into docs/language-models.md
+    python benchmarks/model_sizes.py --write   # puts it into its page, with a picture
 
 Weights: all matrices in the element type, norms and biases in float32. Keys and values: two values
 of each layer for each token. A card takes a model where both and ROOM fit into what plans use of
@@ -10,6 +10,7 @@ its memory. Nothing is measured: `vksched info` tells more of a file.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +18,19 @@ from pathlib import Path
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from vksched.pictures.svg import (
+    add_rect,
+    add_text,
+    add_tip,
+    as_text,
+    colours_of,
+    new_picture,
+    save_picture,
+)
 from vksched.runtime.vulkan.probe import PLANNED_SHARE
 
 PAGE = Path(__file__).parent.parent / "docs" / "language-models.md"
+PICTURE = PAGE.parent / "pictures" / "model-sizes.svg"
 BEGIN = "<!-- python benchmarks/model_sizes.py --write -->"
 END = "<!-- end -->"
 GIB, MIB = 1 << 30, 1 << 20
@@ -77,8 +88,12 @@ class Shape:
 
         element_bytes: of keys and values.
         """
-        need = self.weight_bytes(kind) + self.cache_bytes(CONTEXT, element_bytes) + ROOM
+        need = self.need_bytes(kind, element_bytes)
         return next((gib for gib in CARDS_GIB if need <= gib * GIB * PLANNED_SHARE), None)
+
+    def need_bytes(self, kind: str, element_bytes: float) -> int:
+        """Returns what it takes of a card."""
+        return self.weight_bytes(kind) + self.cache_bytes(CONTEXT, element_bytes) + ROOM
 
 
 SHAPES = (
@@ -109,6 +124,44 @@ def table() -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+WIDTH, LEFT, TOP, ROW, BAR = 960.0, 130.0, 62.0, 34.0, 11.0
+LEAST_GIB, MOST_GIB = 0.25, 128.0
+"""Where the axis begins and ends; it is a logarithmic one."""
+DRAWN = ("Q4_K", "Q8_0")
+
+
+def draw() -> str:
+    """Returns the picture of the page as SVG text: what models take, beside what cards have."""
+    bottom = TOP + ROW * len(SHAPES)
+    title = "Which models fit which card"
+    root = new_picture(WIDTH, bottom + 34, title)
+    add_text(root, 16, 22, title, weight="bold", size="12")
+    told = f"weights in {DRAWN[0]} (upper bar) and {DRAWN[1]} (lower bar)"
+    more = f"keys and values of {CONTEXT:,} tokens in float32 (light), and room for results"
+    add_text(root, 16, 40, f"{told}, {more}; lines: what plans use of a card")
+    for gib in CARDS_GIB:
+        x = _x(gib * PLANNED_SHARE)
+        add_tip(add_rect(root, x, TOP - 8, 1, bottom - TOP + 12, "#888888", "none"), f"{gib} GiB")
+        add_text(root, x, bottom + 18, f"{gib}", anchor="middle", fill="#555555")
+    add_text(root, LEFT - 16, bottom + 18, "GiB", anchor="end", fill="#555555")
+    for at, shape in enumerate(SHAPES):
+        add_text(root, 16, TOP + ROW * at + 15, shape.name, weight="bold")
+        for number, kind in enumerate(DRAWN):
+            light, dark = colours_of(number)
+            y = TOP + ROW * at + (BAR + 2) * number
+            weights, whole = shape.weight_bytes(kind) / GIB, shape.need_bytes(kind, 4.0) / GIB
+            bar = add_rect(root, LEFT, y, _x(whole) - LEFT, BAR, light, dark)
+            add_tip(bar, f"{shape.name}, {kind}: {whole:.2f} GiB, {weights:.2f} of it weights")
+            if weights > LEAST_GIB:
+                add_rect(root, LEFT, y, _x(weights) - LEFT, BAR, dark, "none")
+    return as_text(root)
+
+
+def _x(gib: float) -> float:
+    share = math.log(gib / LEAST_GIB) / math.log(MOST_GIB / LEAST_GIB)
+    return LEFT + (WIDTH - LEFT - 30) * share
+
+
 def _card(gib: int | None) -> str:
     return "several" if gib is None else f"{gib} GiB"
 
@@ -123,6 +176,7 @@ def written(page: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     if "--write" in arguments:
         PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
+        save_picture(PICTURE, draw)
     else:
         print(table())
     return 0

@@ -268,6 +268,20 @@ def test_the_page_has_the_table_that_is_computed(runner: CliRunner) -> None:
 
     page = model_sizes.PAGE.read_text("utf-8")
     assert model_sizes.written(page) == page and model_sizes.table() in page
+    assert model_sizes.PICTURE.read_text("utf-8") == model_sizes.draw()
+
+
+def test_the_picture_of_parts_shows_each_part_on_each_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "scripts"))
+    import prompt_chart
+
+    prompt_chart.main(tmp_path / "parts.svg")
+    text = (tmp_path / "parts.svg").read_text("utf-8")
+    assert text.count(">the prompt:") == 2
+    assert [text.count(f">part {part}:") for part in range(1, 6)] == [2, 2, 2, 2, 0]
+    assert float(text.partition("in parts ")[2].split()[0]) > 1.5
 
 
 def test_the_page_of_language_models_is_written_from_results(
