@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from .fork import Owner
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
+from .models.opened import OpenModels, chat_of
 from .monitor.opening import watch
 from .ops.core.tensor import Tensor
 from .plan.plan import Plan
@@ -123,7 +123,7 @@ class Scheduler:
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False
-        self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
+        self._models = OpenModels()
         self._owner = Owner()
         self._opened = DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
@@ -225,18 +225,17 @@ class Scheduler:
         again are the same compiled graph, with nothing planned or allocated.
 
         outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
-        a tuple of arrays or a dict of names to arrays. Or an ONNX model of `vs.load`: then a run
-        returns a dict, and each set of shapes is compiled at its first call; `limit` of them are
-        kept. Or a language model: then it is `vs.Chat(sched, model, ctx, kv=kv)`, which answers.
+        a tuple of arrays or a dict of names to arrays. Or an ONNX model: then a run returns a dict,
+        and each set of shapes is compiled at its first call; `limit` of them are kept. Or a
+        language model: what is returned is `vs.Chat(sched, model, ctx, kv=kv)`.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
         updates: states (`vs.state`) to their next values, which each run puts in their places once
-        all else of it is done: a run that fails has changed none of them.
+        all else of it is done: a run that fails has changed none.
         observe: tensors or name patterns to functions, called with name and value as soon as the
         value is there, on the thread of the run; what returns False stops the run, which raises
-        RunCancelled. What comes after such a value waits for the function. A run that a fault
-        repeats shows its values again.
+        RunCancelled. What comes after it waits. A run that a fault repeats shows values again.
         precision: a word, as for the scheduler, or tensors or name patterns to words.
         """
         self._owner.require("the scheduler")
@@ -245,14 +244,9 @@ class Scheduler:
         if not isinstance(outputs, ImportedModel):
             return self.graphs.compile(outputs, placement, progress, **given)
         if kind == "gguf":
-            return _chat_of(self, outputs, placement, progress, **given)
+            return chat_of(self, outputs, placement, progress, **given)
         warns = len(self._opened.devices) > 1
-        run = _run_of_model(outputs, self.graphs, placement or {}, progress, warns, **given)
-        with self._lock:
-            self._models.add(run)
-        if run.model.is_static:
-            run.prepare()
-        return run
+        return self._models.run_of(self.graphs, outputs, placement, progress, warns, **given)
 
     def reserve(
         self,
@@ -324,10 +318,7 @@ class Scheduler:
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
         self._owner.require("the scheduler")
-        with self._lock:
-            models = list(self._models)
-        for model in models:
-            model.synchronize()
+        self._models.synchronize()
         self.graphs.synchronize()
 
     def close(self) -> None:
@@ -339,10 +330,7 @@ class Scheduler:
             return
         self.graphs.require_outside("close")
         self._unwatch()
-        with self._lock:
-            models = list(self._models)
-        for model in models:
-            model.close()  # their runs may still have stages to compile
+        self._models.close()
         if not self.graphs.close():
             return  # who closes the last one goes on from here
         with self._lock:
@@ -370,36 +358,3 @@ def _join(cluster: Cluster | str, trace: Trace) -> Joined:
     from .cluster.given import as_cluster  # without a cluster nothing of it is imported
 
     return as_cluster(cluster).join(trace.clock)
-
-
-def _chat_of(
-    scheduler: Scheduler,
-    model: ImportedModel,
-    placement: Placements | None,
-    progress: Progress | None,
-    ctx: int | None = None,
-    kv: str = "f32",
-) -> Chat:
-    """Returns what answers by a language model."""
-    from .importers.gguf.model import LanguageModel  # needs the gguf package, which is an extra
-    from .models.chat import Chat
-
-    assert isinstance(model, LanguageModel)
-    return Chat(scheduler, model, ctx, kv=kv, placement=placement, progress=progress)
-
-
-def _run_of_model(
-    outputs: ImportedModel,
-    graphs: Graphs,
-    placement: Placements,
-    progress: Progress | None,
-    warns: bool,
-    limit: int = 16,
-    precision: Precision | None = None,
-) -> ModelRun:
-    """Returns what compiles a model for the shapes of its calls."""
-    from .importers.onnx.model import Model  # needs the onnx package, which is an extra
-    from .models.run import ModelRun
-
-    assert isinstance(outputs, Model)
-    return ModelRun(outputs, graphs, placement, limit, progress, warns, precision)
