@@ -1,6 +1,5 @@
 // Convolutions of channels with weights of their own (depthwise), LANES channels abreast: a vector
 // holds one place of them all, so no stride, dilation or short row leaves a part of it empty.
-// Included by conv.cpp behind ways.hpp, in a namespace for each width of vectors.
 //
 //   x  (channels, places)  --turned-->  (places and padding, LANES)     some rows at a time
 //   result                 <--turned--  (places, LANES)

@@ -20,7 +20,6 @@ namespace {
 namespace plain {
 constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2, FEWER = 0;
 #include "loops/conv/ways.hpp"
-#include "loops/conv/abreast_ways.hpp"
 } // namespace plain
 
 #ifdef COMPILED_TWICE
@@ -31,7 +30,6 @@ constexpr size_t LANES = 4, ROWS = 4, COLUMNS = 2, FEWER = 0;
 namespace wider {
 constexpr size_t LANES = 8, ROWS = 4, COLUMNS = 3, FEWER = 0;
 #include "loops/conv/ways.hpp"
-#include "loops/conv/abreast_ways.hpp"
 } // namespace wider
 #undef LARGER
 #undef SMALLER
@@ -43,7 +41,6 @@ constexpr size_t LANES = 8, ROWS = 4, COLUMNS = 3, FEWER = 0;
 namespace widest {
 constexpr size_t LANES = 16, ROWS = 8, COLUMNS = 3, FEWER = 6;
 #include "loops/conv/ways.hpp"
-#include "loops/conv/abreast_ways.hpp"
 } // namespace widest
 #undef LARGER
 #undef SMALLER
