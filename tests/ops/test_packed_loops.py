@@ -127,6 +127,7 @@ def test_modules_that_lay_words_out_otherwise_are_not_used(
         monkeypatch.setattr(loops, "native", old)
         assert not loops.has_packed(name) and not loops.has_rounded(name)
         assert not loops.has_repack_file()
+        assert loops.about() == "native loops of another version"
         np.testing.assert_array_equal(held(name, 5, 768)[0], words)
         host, out = get_op("linear_packed").host, np.empty((2, 5), np.float32)
         assert host is not None

@@ -18,10 +18,10 @@ from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.host import SHARES
 from vksched.ops.core.op import all_ops
-from vksched.ops.core.recipe import Loop, Recipe, has_programs
+from vksched.ops.core.recipe import Loop, Recipe
 from vksched.types import NDArray
 
-pytestmark = pytest.mark.skipif(not has_programs(), reason="native programs are not built")
+pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native
 
 

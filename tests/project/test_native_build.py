@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vksched.ops.core import loops, recipe
+from vksched.ops.core import loops
 
 SCRIPT = Path(__file__).parent.parent.parent / "native" / "build.py"
 
@@ -184,7 +184,7 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
     ("source", "line"),
     [
         ("packed/packed.hpp", f"WORDS_VERSION = {loops.WORDS_VERSION};"),
-        ("program/program.cpp", f'm.attr("program_version") = {recipe.VERSION};'),
+        ("program/program.cpp", f'm.attr("program_version") = {loops.PROGRAM_VERSION};'),
     ],
 )
 def test_sources_have_the_versions_that_are_asked_for(source: str, line: str) -> None:

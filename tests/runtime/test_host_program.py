@@ -13,7 +13,6 @@ from graphs import CPU, make_plan, numpy_outputs, random_outputs
 
 import vksched as vs
 from vksched.ops.core import loops
-from vksched.ops.core.recipe import has_programs
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.plan import Plan
 from vksched.runtime.host import program
@@ -21,7 +20,7 @@ from vksched.runtime.host.layout import Layout, lay_out, leaving, overlapping
 from vksched.runtime.host.segment import Segment, recipes_of
 from vksched.types import NDArray
 
-built = pytest.mark.skipif(not has_programs(), reason="native programs are not built")
+built = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 WAYS = [pytest.param(True, id="native", marks=built)]
 WAYS.append(pytest.param(False, id="numpy"))
 

@@ -25,6 +25,8 @@ WORDS_VERSION = 2
 """Of how words hold weights of few bits (ops/products/block_layout.py), with that of
 native/loops/packed/packed.hpp. Who changes one counts both up.
 """
+PROGRAM_VERSION = 2
+"""The same of what recipes tell (recipe.py), with that of native/loops/program/program.cpp."""
 
 Into = Callable[[NDArray, NDArray], object]
 """(float32 values, result) -> None, which writes all of the result."""
@@ -347,10 +349,23 @@ def has_packed(format: str) -> bool:
     return _knows_words() and format in native.packed_formats
 
 
-def _knows_words() -> bool:
-    """Whether there are native loops that take words as they are laid out here; those of other
-    modules than set-up builds from these sources may not.
+def has_programs() -> bool:
+    """Whether there are native programs that are told what recipes tell (recipe.py); those of other
+    modules than set-up builds from these sources may not be.
     """
+    return getattr(native, "program_version", 0) == PROGRAM_VERSION
+
+
+def about() -> str:
+    """Returns which loops there are, for people; "" where there are none."""
+    if native is None:
+        return ""
+    current = has_programs() and _knows_words()
+    return "native loops" if current else "native loops of another version"
+
+
+def _knows_words() -> bool:
+    """The same of words as they are laid out here."""
     return getattr(native, "words_version", 0) == WORDS_VERSION
 
 

@@ -15,14 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...types import FLOAT32, TensorType
-from . import loops
 from .host import BLOCK
 
 if TYPE_CHECKING:
     from .attrs import Attrs
-
-VERSION = 2
-"""Of what loops are told, with that of native/loops/program/."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +46,6 @@ class Recipe:
 
 Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
 """(types of operands, result type, attributes) -> the call's recipe, None where it has none."""
-
-
-def has_programs() -> bool:
-    """Whether there are native programs that are told what recipes tell; those of other modules
-    than set-up builds from these sources may not be.
-    """
-    return getattr(loops.native, "program_version", 0) == VERSION
 
 
 def one_loop(

@@ -20,7 +20,7 @@ from ...errors import IndexOutOfRange
 from ...graph import Graph, Node
 from ...ops.core import loops
 from ...ops.core.precision import rounds_factors
-from ...ops.core.recipe import Recipe, has_programs
+from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ...types import BOOL, WORD_BYTES, NDArray, TensorType
 from ..states import HostValues
@@ -42,7 +42,7 @@ def writes_state(node: Node) -> bool:
 def recipes_of(plan: PlanValue, split: Split, known: Mapping[int, NDArray]) -> dict[int, Recipe]:
     """Returns the recipes of the nodes of a split that native loops run. known: its weights."""
     graph, found = plan.graph, dict[int, Recipe]()
-    if not has_programs():
+    if not loops.has_programs():
         return found
     by_call: dict[int, Recipe | None] = {}
     for node_id in split.nodes:

@@ -201,7 +201,7 @@ def cpu_device() -> DeviceInfo:
         label="numpy",
         type="cpu",
         vendor="",
-        driver=f"numpy {_numpy_version()}" + (", native loops" if loops.native else ""),
+        driver=", ".join(filter(None, (f"numpy {_numpy_version()}", loops.about()))),
         uuid="",
         memory_total_bytes=total,
         memory_free_bytes=free,
