@@ -202,17 +202,6 @@ INLINED Codes codes_of(const Tile& tile, uint32_t group)
     return made;
 }
 
-// Scales and shifts, in which the zero is.
-template <class Format>
-INLINED void read_parts(const Tile& tile, Parts& parts)
-{
-    read_scales<Format>(tile, parts);
-    if constexpr (zero_of<Format> != 0)
-        for (uint32_t part = 0; part < Format::parts; part += LANES)
-            store(parts.shift + part,
-                  loaded<Floats>(parts.scale + part) * -static_cast<float>(zero_of<Format>));
-}
-
 // Rows whose groups may be read whole: the last rows, whose words may end within one, as copies with
 // more behind them.
 template <class Format>

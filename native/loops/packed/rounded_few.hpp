@@ -72,7 +72,7 @@ INLINED void one_row(const Packed& told, const WholeGroups<Format>& rows, const 
             const Tile tile = tile_of<Format>(rows[row], first / RUNS);
             const Rounded& own = x[first / RUNS];
             Parts parts;
-            read_parts<Format>(tile, parts);
+            read_parts<Format, zero_of<Format>>(tile, parts);
             for (uint32_t part = 0; part < Format::parts; part += LANES) {
                 if (has_shifts<Format>)
                     least += loaded<Floats>(parts.shift + part) * loaded<Floats>(own.sums + part);

@@ -119,7 +119,7 @@ INLINED void fill_panel(const Packed& told, const WholeGroups<Format>& rows, siz
             const uint32_t own = first % RUNS;
             const Tile tile = tile_of<Format>(rows[row + r], first / RUNS);
             if (own == 0)
-                read_parts<Format>(tile, parts);
+                read_parts<Format, zero_of<Format>>(tile, parts);
             const Codes codes = codes_of<Format>(tile, own / GROUP);
             uint32_t words[GROUP * RUNS];
             std::memcpy(words, &codes, sizeof words);

@@ -43,10 +43,11 @@ INLINED Words steps(uint32_t bits)
 
 INLINED float sum_of(const Floats& values)
 {
-    float sums[4] = {};
-    for (uint32_t lane = 0; lane < LANES; ++lane)
-        sums[lane % 4] += values[lane];
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    typedef float Quad __attribute__((vector_size(16)));
+    const Quad four = __builtin_shufflevector(values, values, 0, 1, 2, 3)
+        + __builtin_shufflevector(values, values, 4, 5, 6, 7);
+    const Quad two = four + __builtin_shufflevector(four, four, 1, 0, 3, 2);
+    return two[0] + two[2];
 }
 
 // float16 in the lower halves of words.
@@ -81,6 +82,9 @@ INLINED Words columns_of(const uint32_t* words)
     const Words second = (Words{} + words[BITS - 1]) >> places;
     return __builtin_shufflevector(first, second, 0, 1, 2, 3, 12, 13, 14, 15);
 }
+
+// A number of each byte of a word.
+constexpr uint32_t in_bytes(uint32_t number) { return number * 0x01010101u; }
 
 // Entries 2 j and 2 j + 1 of all four columns.
 template <uint32_t BITS>
@@ -168,4 +172,15 @@ INLINED void read_scales(const Tile& at, Parts& parts)
         store(parts.scale,
               (Floats)((small & 0x00200000u << least) | (~small & (powers - 1) << 23)));
     }
+}
+
+// Scales and shifts, in which ZERO is: what is to be subtracted from codes.
+template <class Format, int32_t ZERO>
+INLINED void read_parts(const Tile& tile, Parts& parts)
+{
+    read_scales<Format>(tile, parts);
+    if constexpr (ZERO != 0)
+        for (uint32_t part = 0; part < Format::parts; part += LANES)
+            store(parts.shift + part,
+                  loaded<Floats>(parts.scale + part) * -static_cast<float>(ZERO));
 }
