@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from types import MappingProxyType
@@ -23,7 +24,7 @@ from .fork import Owner
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
-from .models.opened import OpenModels, chat_of
+from .models.made import chat_of, run_of_model
 from .monitor.opening import watch
 from .ops.core.tensor import Tensor
 from .plan.plan import Plan
@@ -42,6 +43,7 @@ from .types import NDArray, Progress
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
     from .cluster.joined import Joined
+    from .engine.configuring import Configuring
     from .importers.gguf.model import LanguageModel
     from .importers.onnx.model import Model
     from .models.chat import Chat
@@ -116,14 +118,13 @@ class Scheduler:
         cluster: Cluster | str | None = None,
     ) -> None:
         check_settings(copies, timeout_s, on_fault, policy, cluster is not None)
-        goal = check_objective(objective, policy, "Scheduler")
-        mode = mode_of(tune)
+        goal, mode = check_objective(objective, policy, "Scheduler"), mode_of(tune)
         self.policy = policy
         told = None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False
-        self._models = OpenModels()
+        self._models: weakref.WeakSet[ModelRun] = weakref.WeakSet()
         self._owner = Owner()
         self._opened = DeviceSet()
         self._states = StateTable(lambda: self._opened.devices)
@@ -152,13 +153,8 @@ class Scheduler:
                 Watchdog(self.trace),
                 self.trace,
             )
-            configuring = None
-            if told is not None:
-                from .engine.configuring import Configuring  # as for `_read`
-
-                about = self._preparing.machine, policy, self._opened.with_cpu
-                configuring = Configuring(told, self._states.lie, *about)
-            self.graphs = Graphs(self._preparing, configuring)
+            configured = _configuring(told, self._preparing, self._states, policy)
+            self.graphs = Graphs(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
             self._unwatch = watch(self.graphs, policy, monitor)
         except BaseException:
@@ -212,6 +208,7 @@ class Scheduler:
         *,
         ctx: int | None = None,
         kv: str = "f32",
+        precision: str | None = None,
     ) -> Chat: ...
 
     def compile(
@@ -225,28 +222,32 @@ class Scheduler:
         again are the same compiled graph, with nothing planned or allocated.
 
         outputs: one Tensor, a sequence of them or a dict of names to them; a run returns an array,
-        a tuple of arrays or a dict of names to arrays. Or an ONNX model: then a run returns a dict,
-        and each set of shapes is compiled at its first call; `limit` of them are kept. Or a
-        language model: what is returned is `vs.Chat(sched, model, ctx, kv=kv)`.
+        a tuple of arrays or a dict of names to arrays. Or a model of `vs.load`. Of an ONNX model a
+        run returns a dict, and each set of shapes is compiled at its first call; `limit` of them
+        are kept. A language model becomes a `vs.Chat`, with ctx, kv and precision.
         placement: tensors or name patterns (as in fnmatch) to device names; it never changes the
         math. A tensor wins over patterns, a later pattern over an earlier one. A weight pulls the
         ops that read it; what cannot be kept is noted in `plan.explain()`.
         updates: states (`vs.state`) to their next values, which each run puts in their places once
-        all else of it is done: a run that fails has changed none.
+        all else of it is done: a run that fails has changed none of them.
         observe: tensors or name patterns to functions, called with name and value as soon as the
         value is there, on the thread of the run; what returns False stops the run, which raises
-        RunCancelled. What comes after it waits. A run that a fault repeats shows values again.
+        RunCancelled. What comes after such a value waits for the function. A run that a fault
+        repeats shows its values again.
         precision: a word, as for the scheduler, or tensors or name patterns to words.
         """
         self._owner.require("the scheduler")
-        kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
-        given = given_options(kind, options)
+        given = given_options(outputs, options)
         if not isinstance(outputs, ImportedModel):
             return self.graphs.compile(outputs, placement, progress, **given)
-        if kind == "gguf":
+        if outputs.format == "gguf":
             return chat_of(self, outputs, placement, progress, **given)
-        warns = len(self._opened.devices) > 1
-        return self._models.run_of(self.graphs, outputs, placement, progress, warns, **given)
+        run = run_of_model(outputs, self.graphs, placement or {}, progress, **given)
+        with self._lock:
+            self._models.add(run)
+        if run.model.is_static:
+            run.prepare()
+        return run
 
     def reserve(
         self,
@@ -318,7 +319,10 @@ class Scheduler:
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
         self._owner.require("the scheduler")
-        self._models.synchronize()
+        with self._lock:
+            models = list(self._models)
+        for model in models:
+            model.synchronize()
         self.graphs.synchronize()
 
     def close(self) -> None:
@@ -330,7 +334,10 @@ class Scheduler:
             return
         self.graphs.require_outside("close")
         self._unwatch()
-        self._models.close()
+        with self._lock:
+            models = list(self._models)
+        for model in models:
+            model.close()  # their runs may still have stages to compile
         if not self.graphs.close():
             return  # who closes the last one goes on from here
         with self._lock:
@@ -352,6 +359,17 @@ def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:
     from .parallel.config.read import read_config  # without a config nothing of it is imported
 
     return read_config(config)
+
+
+def _configuring(
+    told: Config | None, preparing: Preparing, states: StateTable, policy: str
+) -> Configuring | None:
+    if told is None:
+        return None
+    from .engine.configuring import Configuring  # as for `_read`
+
+    about = preparing.machine, policy, preparing.opened.with_cpu
+    return Configuring(told, states.lie, *about)
 
 
 def _join(cluster: Cluster | str, trace: Trace) -> Joined:

@@ -82,8 +82,8 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
         answer = chat.generate(PROMPT, n=4, sampling=GREEDY)
         assert "".join(answer) == model.tokenizer.decode(answer.tokens)
         assert list(answer.tokens) == greedy(weights, answer.prompt, 4)
-        with pytest.raises(GraphError, match="ctx, kv for a model of a gguf file, got 'precision'"):
-            sched.compile(model, precision="int8")  # type: ignore[call-overload]
+        with pytest.raises(GraphError, match="precision for a model of a gguf file, got 'limit'"):
+            sched.compile(model, limit=4)  # type: ignore[call-overload]
         with pytest.raises(GraphError, match="observe, precision for tensors, got 'ctx'"):
             sched.compile(vs.input("x", (2,)) + 1, ctx=4)  # type: ignore[call-overload]
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from ..errors import GraphError, PlanError
 from ..graph import Graph
+from ..importers.base import ImportedModel
 from ..machine.choices import Choices
 from ..machine.limits import Limits
 from ..machine.spec import DeviceSpec, Machine
@@ -42,18 +43,19 @@ Cards = tuple[frozenset[str], Limits | None]
 OPTIONS = {
     "tensors": ("updates", "observe", "precision"),
     "onnx": ("limit", "precision"),
-    "gguf": ("ctx", "kv"),
+    "gguf": ("ctx", "kv", "precision"),
 }
 """What `compile` may be told of tensors, and of a model by the format of its file."""
 V = TypeVar("V")
 
 
-def given_options(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options of `compile` that are not None.
 
     Raises:
         GraphError: there are others than what is compiled takes.
     """
+    kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in OPTIONS[kind]:

@@ -79,7 +79,9 @@ class Chat:
     model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
     together; at most, and without it, 4,096 or the model's context where that is less. kv: how the
     keys and values of earlier tokens are kept: "f32", or "f16" in half the memory.
-    placement, progress: as for `Scheduler.compile`.
+    placement, progress: as for `Scheduler.compile`. precision: a word, as there; None: that of the
+    scheduler; "auto": "int8" for the layers that the CPU has at first, as llama.cpp computes there,
+    "float32" for all others.
 
     A prompt that begins like the text before it, as the next turn of a conversation does, is read
     from where it differs. Answers come one at a time, from any thread.
@@ -98,11 +100,12 @@ class Chat:
         kv: str = "f32",
         placement: Placements | None = None,
         progress: Progress | None = None,
+        precision: str | None = None,
     ) -> None:
         self.model = model
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         # first, as it has weights made ready meanwhile
-        self._reader = Reader(scheduler, model, self.ctx, placement, progress, kv)
+        self._reader = Reader(scheduler, model, self.ctx, placement, progress, kv, precision)
         try:
             with resting_collector(model.hyper.vocabulary):
                 self.tokenizer = model.tokenizer

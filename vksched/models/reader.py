@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..errors import StateLost
+from ..ops.core.precision import BYTES, SINGLE
 from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.make.collector import resting_collector
 from ..runtime.device import Ahead, Uploads
@@ -25,6 +26,7 @@ from .kept_steps import KeptStep
 from .layers.place import Places, place_layers, takes_all
 
 if TYPE_CHECKING:
+    from ..engine.precision import Precision
     from ..engine.request import Observe, Placements
     from ..engine.run import Run
     from ..graph import Outputs, Updates
@@ -42,6 +44,8 @@ card, and each step unpacks the weights anew.
 """
 NODES = 40
 """Of a layer, or so."""
+AUTO = "auto"
+"""A precision: on the CPU products by weights of few bits round their other operand to 8 bits."""
 LONGER = (4, 16)
 """Parts of longer steps, each of as many tokens as the largest size: while one device reads a part,
 the next one reads the part before it.
@@ -78,6 +82,7 @@ class Compiles(Places, Protocol):
         *,
         updates: Updates | None = None,
         observe: Observe | None = None,
+        precision: Precision | None = None,
     ) -> Run: ...
 
     @property
@@ -94,7 +99,7 @@ class Reader:
 
     tokens: the text whose keys and values are kept. length: how many tokens fit. placement: what
     the user gives; None: where layers take least, decided before the first step is compiled. kv:
-    how keys and values are kept, "f32" or "f16".
+    how keys and values are kept, "f32" or "f16". precision: a word, AUTO, or None: the scheduler's.
     """
 
     def __init__(
@@ -105,6 +110,7 @@ class Reader:
         placement: Placements | None = None,
         progress: Progress | None = None,
         kv: str = "f32",
+        precision: str | None = None,
     ) -> None:
         self.tokens: list[int] = []
         self.length = length
@@ -113,6 +119,10 @@ class Reader:
         self._cache = model.cache(length, kv)
         self._given = self.placement = placement
         self._progress = progress
+        self._asked = precision
+        self._precision: Precision | None = None
+        """What steps are compiled with, once it is decided where layers lie."""
+        self._is_decided = False
         self._sizes: list[int] = []
         """Of the steps, once it is decided where layers lie."""
         self._parts: dict[int, int] = {}
@@ -216,6 +226,19 @@ class Reader:
             if not flowing and self.length >= WIDE and self._has_a_card():
                 self._parts = {WIDE: 1}
             self._sizes += self._parts
+        if not self._is_decided:  # once: where a device is lost, answers go on with the same tokens
+            self._precision, self._is_decided = self._words(), True
+
+    def _words(self) -> Precision | None:
+        """Returns the precision of all, or that of names: of what the CPU has, in AUTO."""
+        if self._asked != AUTO:
+            return self._asked
+        if len(self._scheduler.devices) == 1:
+            return BYTES
+        hosts = {spec.name for spec in self._scheduler.machine.devices if spec.kind == "cpu"}
+        placed = (self.placement or {}).items()
+        words = {name: BYTES if device in hosts else SINGLE for name, device in placed}
+        return words if BYTES in words.values() else None
 
     def _run(self, size: int) -> Run:
         if size not in self._runs:
@@ -226,6 +249,8 @@ class Reader:
     def _compiled(self, size: int, parts: int) -> Run:
         """Returns a run of a step: of a graph that is kept, or that is written now."""
         rewriting = self._scheduler.graphs.rewriting if parts == 1 and self._is_alone() else None
+        if rewriting is not None and self._precision is not None:
+            rewriting += repr(self._precision)
         file = KeptStep(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
             kept = file.read()
@@ -234,8 +259,13 @@ class Reader:
             run = self._scheduler.graphs.compile_kept(kept, self._progress)
         else:
             assert step is not None
-            how = self.placement, self._progress
-            run = self._scheduler.compile(step.logits, *how, updates=step.updates)
+            run = self._scheduler.compile(
+                step.logits,
+                self.placement,
+                self._progress,
+                updates=step.updates,
+                precision=self._precision,
+            )
         if rewriting is not None and not (kept and kept.taken):
             plan = self._scheduler.graphs.keep(run.plan)
             if kept is None or plan is not None:

@@ -1,0 +1,48 @@
+"""What `Scheduler.compile` makes of a model of a file, importing what its format needs alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..engine.graphs import Graphs
+    from ..engine.precision import Precision
+    from ..engine.request import Placements
+    from ..importers.base import ImportedModel
+    from ..types import Progress
+    from .chat import Chat
+    from .reader import Compiles
+    from .run import ModelRun
+
+
+def chat_of(
+    scheduler: Compiles,
+    model: ImportedModel,
+    placement: Placements | None,
+    progress: Progress | None,
+    ctx: int | None = None,
+    **options: str,
+) -> Chat:
+    """Returns what answers by a language model."""
+    from ..importers.gguf.model import LanguageModel  # needs the gguf package, which is an extra
+    from .chat import Chat
+
+    assert isinstance(model, LanguageModel)
+    return Chat(scheduler, model, ctx, placement=placement, progress=progress, **options)
+
+
+def run_of_model(
+    outputs: ImportedModel,
+    graphs: Graphs,
+    placement: Placements,
+    progress: Progress | None,
+    limit: int = 16,
+    precision: Precision | None = None,
+) -> ModelRun:
+    """Returns what compiles a model for the shapes of its calls."""
+    from ..importers.onnx.model import Model  # needs the onnx package, which is an extra
+    from .run import ModelRun
+
+    assert isinstance(outputs, Model)
+    warns = len(graphs.preparing.opened.devices) > 1
+    return ModelRun(outputs, graphs, placement, limit, progress, warns, precision)
