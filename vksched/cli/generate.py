@@ -14,7 +14,7 @@ import click
 from ..errors import VkschedError
 from ..units import count_of, printable
 from . import feeds
-from .precision import word_option
+from .precision import AUTO, SINGLE, chat_precision_option
 
 if TYPE_CHECKING:
     from ..models.chat import Answer, Chat, Prompt
@@ -41,7 +41,7 @@ def _model_options(command: Command) -> Command:
                 help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
             ),
             feeds.kv_option("How keys and values of earlier tokens are kept."),
-            word_option,
+            chat_precision_option,
             click.option(
                 "-n",
                 type=click.IntRange(1),
@@ -174,9 +174,11 @@ def _opened(
     from ..scheduler import Scheduler
 
     model = load_gguf(model_file)
-    with Scheduler(feeds.parse_devices(devices), precision=precision) as sched:
+    own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
+    with Scheduler(feeds.parse_devices(devices), precision=own or SINGLE) as sched:
         with feeds.progress_bars(quiet) as progress:
-            made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress)
+            words = AUTO if own is None else None
+            made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress, precision=words)
             made.prepare(prompt)
         if not quiet:
             click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ WORDS = {"float32": TOLERANCE, "mixed": 1e-2, "float16": 5e-2, "bfloat16": 5e-2,
 Words = str | Mapping[Any, str]
 """A word for the whole model, or name patterns to words."""
 SINGLE = next(iter(WORDS))
+Command = Callable[..., None]
 
 precision_option = click.option(
     "--precision",
@@ -26,15 +27,24 @@ precision_option = click.option(
     "repeated. "
     "[default: float32]",
 )
-word_option = click.option(
-    "--precision",
-    type=click.Choice(tuple(WORDS)),
-    default=SINGLE,
-    show_default=True,
-    help="int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
-    "float16, bfloat16: products and attention may compute in these.",
+AUTO = "auto"
+_WORD_HELP = (
+    "int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
+    "float16, bfloat16: products and attention may compute in these."
 )
+
+
+def _one_word(words: Iterable[str], text: str) -> Callable[[Command], Command]:
+    known = tuple(words)
+    kind = click.Choice(known)
+    return click.option("--precision", type=kind, default=known[0], show_default=True, help=text)
+
+
+word_option = _one_word(WORDS, _WORD_HELP)
 """Of a language model: one word for all of it."""
+chat_precision_option = _one_word(
+    (AUTO, *WORDS), f"auto: int8 for layers on the CPU, float32 for others. {_WORD_HELP}"
+)
 
 
 def parse_precision(given: Sequence[str]) -> Words:
