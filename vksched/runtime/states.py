@@ -53,14 +53,16 @@ class HostValues(Protocol):
 
 
 def _own(array: NDArray) -> NDArray:
-    """Returns a copy; of zeros one that takes memory as it is written."""
+    """Returns a copy; of zeros one that takes no memory and cannot be written."""
     if is_uniform(array) and not any(array.flat[0].tobytes()):
-        return np.zeros(array.shape, array.dtype)
+        return np.broadcast_to(np.zeros((), array.dtype), array.shape)
     return np.array(array, order="C")
 
 
 class HostStates:
-    """States as numpy arrays, for the cpu and null devices."""
+    """States as numpy arrays, for the cpu and null devices. Zeros take memory once a run uses them,
+    and then as they are written.
+    """
 
     def __init__(self) -> None:
         self._arrays: dict[object, NDArray] = {}
@@ -83,7 +85,16 @@ class HostStates:
         array = self._arrays.get(key)
         if array is None:
             raise DeviceLost(_GONE)
-        return array
+        return array if array.flags.writeable else self._zeros(key)
+
+    def _zeros(self, key: object) -> NDArray:
+        with self._lock:
+            array = self._arrays.get(key)
+            if array is None:
+                raise DeviceLost(_GONE)
+            if not array.flags.writeable:
+                array = self._arrays[key] = np.zeros(array.shape, array.dtype)
+            return array
 
     def write(self, key: object, array: NDArray) -> None:
         self.replace([(key, array)])
