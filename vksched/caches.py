@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -109,13 +110,40 @@ def _while_busy(call: Callable[[], Result]) -> Result:
         time.sleep(0.01)
 
 
+PACKAGE = Path(__file__).parent
+
+
+def loaded_code() -> list[tuple[str, int, int]]:
+    """Returns the files of those modules of the package that are loaded, with sizes and times: what
+    was computed so far changes with one of them.
+    """
+    own = [module for name, module in list(sys.modules.items()) if name.startswith(__package__)]
+    files = {str(file) for module in own if (file := getattr(module, "__file__", None))}
+    skipped = len(str(PACKAGE)) + 1
+    inside = [file[skipped:] for file in sorted(files) if file.startswith(str(PACKAGE))]
+    return [(file, *_size_and_time(file)) for file in inside]
+
+
+def is_code(files: Iterable[tuple[str, int, int]]) -> bool:
+    """Whether files of the package are still as `loaded_code` found them.
+
+    Raises:
+        OSError: one is gone.
+    """
+    return all(_size_and_time(file) == (size, time_ns) for file, size, time_ns in files)
+
+
+def _size_and_time(file: str) -> tuple[int, int]:
+    about = os.stat(f"{PACKAGE}{os.sep}{file}")
+    return about.st_size, about.st_mtime_ns
+
+
 @cache
 def code_files() -> list[tuple[str, int, int]]:
     """Returns what changes with the package: its version; its files, with sizes and times."""
-    package = Path(__file__).parent
     found = [("version " + __version__, 0, 0)]
     with suppress(OSError):
-        found += sorted(_files(str(package), len(str(package))))
+        found += sorted(_files(str(PACKAGE), len(str(PACKAGE))))
     return found
 
 

@@ -17,7 +17,7 @@ from test_place_layers import CPU, SIZES, cards
 
 import vksched as vs
 from vksched import caches
-from vksched.caches import code_files
+from vksched.caches import code_files, is_code, loaded_code
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import Machine
@@ -137,6 +137,15 @@ def test_all_that_decides_is_another_key(
 def test_code_is_that_of_the_package() -> None:
     names = [name for name, _, _ in code_files()]
     assert any(name.endswith("measure.py") for name in names) and len(names) > 300
+
+
+def test_code_that_is_loaded_is_known_until_it_changes() -> None:
+    files = loaded_code()
+    assert "caches.py" in [name for name, _, _ in files] and len(files) > 100 and is_code(files)
+    (name, size, time_ns), *_ = files
+    assert not is_code([(name, size + 1, time_ns)]) and not is_code([(name, size, time_ns - 1)])
+    with pytest.raises(OSError, match="gone"):
+        is_code([("gone.py", 1, 1)])
 
 
 def cut(text: str) -> str:

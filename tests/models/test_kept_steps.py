@@ -19,7 +19,6 @@ from test_gguf_golden import made as golden
 
 import vksched as vs
 from vksched import caches
-from vksched.caches import code_files
 from vksched.graph import Graph, build_graph
 from vksched.importers.files import LEAST_MAPPED_BYTES
 from vksched.importers.gguf.model import LanguageModel
@@ -155,8 +154,8 @@ def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_pat
 Change = Callable[[pytest.MonkeyPatch], object]
 PATCHES: dict[str, Change] = {
     "format": lambda patch: patch.setattr(kept_steps, "FORMAT", kept_steps.FORMAT + 1),
-    "version": lambda patch: patch.setattr(caches, "__version__", "other"),
-    "code": lambda patch: patch.setattr(kept_steps, "code_files", lambda: [("more.py", 1, 1)]),
+    "version": lambda patch: patch.setattr(kept_steps, "__version__", "other"),
+    "folder of the code": lambda patch: patch.setattr(kept_steps, "PACKAGE", Path("elsewhere")),
     "python": lambda patch: patch.setattr(sys, "version", "other"),
     "numpy": lambda patch: patch.setattr(np, "__version__", "other"),
     "processor": lambda patch: patch.setattr("platform.machine", lambda: "other"),
@@ -193,9 +192,7 @@ def test_all_that_decides_is_another_key(tmp_path: Path, monkeypatch: pytest.Mon
     for change in PATCHES.values():
         with monkeypatch.context() as patch:
             change(patch)
-            code_files.cache_clear()
             others.append(key())
-    code_files.cache_clear()
     later = (tmp_path / "m.gguf").stat().st_mtime_ns + 10**9
     os.utime(tmp_path / "m.gguf", ns=(later, later))
     others.append(key(loaded(tmp_path / "m.gguf")))
@@ -278,6 +275,14 @@ def of_other_shapes(content: bytes) -> bytes:
     return anew(content, (b"[256]", b"[257]"))
 
 
+def of_other_code(content: bytes) -> bytes:
+    return anew(content, (b'["models/reader.py",', b'["models/reader.py",1'))
+
+
+def of_code_that_is_gone(content: bytes) -> bytes:
+    return anew(content, (b'["models/reader.py",', b'["models/gone.py",'))
+
+
 def behind_the_end(content: bytes) -> bytes:
     """Its first constant would begin there."""
     return anew(content, (b'"constant",0]', b'"constant",99999999]'))
@@ -299,7 +304,7 @@ def without_constants(content: bytes) -> bytes:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(cut, changed, of_another, of_other_shapes),
+        *(cut, changed, of_another, of_other_shapes, of_other_code, of_code_that_is_gone),
         *(behind_the_end, before_the_beginning, of_attrs_that_are_not_there, without_constants),
         *(lambda content: b"", lambda content: b"\n{}", lambda content: content[:-1]),
     ],

@@ -6,12 +6,13 @@ neither write, nor rewrite, nor plan them.
     later starts   file, weights, states -----------> graph, plan
 
     <cache>/steps/<hash of all that decides>.step: a line with the digest of all behind it; a line
-    with the graph and its plan as JSON; the bytes of its constants
+    with the graph, its plan and the code that made them as JSON; the bytes of its constants
 
 The hash is of the model's files as they were opened, the sizes that were read from them, the cache,
-the size of the step, the code, native modules and numpy's version, the variables of vksched, and
-what the scheduler tells of how it rewrites: whatever changes has another file. Whether the plan is
-still the right one is seen when it is asked for (plan/documents/kept.py). Nothing here is
+the size of the step, native modules and numpy's version, the variables of vksched, and what the
+scheduler tells of how it rewrites: whatever changes has another file. The code are the modules that
+were loaded then: a file that was written by other ones is of no use. Whether the plan is still the
+right one is seen when it is asked for (plan/documents/kept.py). Nothing here is
 needed: a file that is damaged, of another format, or does not fit the weights means that the step
 is written; so does a folder that cannot be found or written. Examples:
 tests/models/test_kept_steps.py.
@@ -32,7 +33,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..caches import code_files, default_folder, locked, read_whole, remove_old, replace_whole
+from ..caches import (
+    PACKAGE,
+    default_folder,
+    is_code,
+    loaded_code,
+    locked,
+    read_whole,
+    remove_old,
+    replace_whole,
+)
 from ..errors import VkschedError
 from ..graph import Graph, Node
 from ..ops.core import loops
@@ -41,12 +51,13 @@ from ..ops.core.late import Held, as_array
 from ..plan.documents.kept import KeptPlan
 from ..tuner.device_files import DAMAGE
 from ..types import NDArray, TensorType, numpy_dtype
+from ..version import __version__
 
 if TYPE_CHECKING:
     from ..importers.gguf.cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
-FORMAT = 3
+FORMAT = 4
 LEAST_LAYERS = 12
 """Of a model whose steps take long enough to write."""
 MOST_FILES = 32
@@ -79,6 +90,8 @@ class KeptStep:
             return None
         try:
             document = _document_of(read_whole(self._path))
+            if not is_code(document.told["code"]):
+                return None
             graph = _graph(document, self._model, self._cache)
             kept = KeptPlan(graph, document.told["plan"])
             self._read = document
@@ -112,7 +125,8 @@ def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str
     native = getattr(loops.native, "__file__", None)
     about = os.stat(native) if native else None
     told = (
-        *(FORMAT, code_files(), sys.version, np.__version__, platform.machine()),
+        *(FORMAT, str(PACKAGE), __version__),
+        *(sys.version, np.__version__, platform.machine()),
         (native, about and (about.st_size, about.st_mtime_ns)),
         sorted(item for item in os.environ.items() if item[0].startswith("VKSCHED_")),
         (model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)),
@@ -201,6 +215,7 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
         "outputs": graph.outputs,
         "kept": graph.kept,
         "merged": dict(graph.merged),
+        "code": loaded_code(),
     }
     return Document(told, b"".join(constants))
 
