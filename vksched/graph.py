@@ -181,6 +181,12 @@ class Graph:
         return tuple([of_call[call] for call in self.signatures])
 
     @cached_property
+    def host_bytes(self) -> tuple[int, ...]:
+        """For each node the bytes that its value takes in memory of the host."""
+        of_call = [node.type.host_bytes for node in self.calls]
+        return tuple([of_call[call] for call in self.signatures])
+
+    @cached_property
     def bounds(self) -> tuple[Bounds | None, ...]:
         """For each node the least and largest value it can hold; None where that is not known."""
         out: list[Bounds | None] = []

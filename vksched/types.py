@@ -33,6 +33,7 @@ NARROW: tuple[str, ...] = ("int8", "uint8", "int16", "uint16")
 """Element types of weights only: `widen` reads them, and makes 32 bits of each."""
 FLOATS: tuple[str, ...] = (FLOAT16, FLOAT32, FLOAT64)
 _NUMPY: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in (*DTYPES, *NARROW)}
+_NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
 def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
@@ -40,8 +41,10 @@ def canonical_dtype(dtype: object, more: tuple[str, ...] = ()) -> str:
 
     more: names that are taken beside DTYPES.
     """
+    name = _NAMES.get(dtype) if isinstance(dtype, np.dtype) else None
     try:
-        name = "None" if dtype is None else np.dtype(dtype).name  # type: ignore[call-overload]
+        if name is None:
+            name = "None" if dtype is None else np.dtype(dtype).name  # type: ignore[call-overload]
     except (TypeError, ValueError):
         name = str(dtype)
     if name not in (*DTYPES, *more):

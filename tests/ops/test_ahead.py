@@ -56,6 +56,10 @@ def lates_of(folder: Path, names: list[str], files: int = 1) -> Iterator[tuple[s
             at += raw.nbytes
 
 
+def nobody() -> None:
+    """Helps with nothing."""
+
+
 def refused(start: int, out: NDArray) -> None:
     raise AssertionError("is there already")
 
@@ -96,16 +100,16 @@ def test_nothing_is_made_when_the_interpreter_ends(
         patch.setattr(threading, "main_thread", lambda: ended)
         made = Ahead([late])
         made.wait()
-    assert late.begin()
-    late.end(None)
+    assert late.begin(nobody)
+    late.end(False)
 
 
 @native
 def test_who_has_words_keeps_them_and_who_needs_them_waits(tmp_path: Path) -> None:
     (_, _, first), (_, _, second) = lates_of(tmp_path, ["q8_0", "q4_K"])
     mine = as_array(first)
-    assert not first.begin() and second.begin() and not second.begin()
-    second.end(None)
+    assert not first.begin(nobody) and second.begin(nobody) and not second.begin(nobody)
+    second.end(False)
     made = Ahead([first, second])
     made.wait()
     assert as_array(first) is mine
@@ -153,8 +157,8 @@ def test_what_is_in_no_file_is_left_alone() -> None:
     made = Ahead([late, np.zeros((3, 4), np.uint32)])
     made.wait()
     made.close()
-    assert isinstance(late, Late) and late.begin()
-    late.end(None)
+    assert isinstance(late, Late) and late.begin(nobody)
+    late.end(False)
 
 
 def test_readers_on_the_cpu_make_words_ahead(

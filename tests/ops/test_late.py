@@ -86,7 +86,7 @@ def test_host_keeps_no_words_but_for_the_cpu(devices: list[str]) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_makes_what_was_being_made() -> None:
     late = Counting(np.arange(6, dtype=np.uint32).reshape(2, 3))
-    assert late.begin()
+    assert late.begin(pytest.fail)
     child = os.fork()
     if not child:
         signal.alarm(60)  # where it waits for ever
@@ -96,6 +96,6 @@ def test_a_forked_child_makes_what_was_being_made() -> None:
         finally:
             os._exit(total)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 15
-    late.end(None)
-    assert late.begin()
-    late.end(None)
+    late.end(False)
+    assert late.begin(pytest.fail)
+    late.end(False)

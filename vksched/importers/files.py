@@ -90,15 +90,18 @@ class FileBytes(Apart):
 
     def __init__(self, content: memoryview, file: Unchanged, start: int) -> None:
         self.size = len(content)
-        self._content, self._file, self._start = content, file, start
+        self.content, self._file, self._start = content, file, start
         self.place = file.descriptor, start
-        self.extent = Extent(file.path, file.identity, start, self.size)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self._file.path, self._file.identity, self._start, self.size)
 
     def read(self, start: int, out: NDArray) -> None:
         if hasattr(os, "preadv"):
             self._file.read(self._start + start, out)
         else:  # on Windows nobody can cut off a file that is mapped
-            out[...] = np.frombuffer(self._content, np.uint8)[start : start + out.size]
+            out[...] = np.frombuffer(self.content, np.uint8)[start : start + out.size]
             self._file.require()
 
     def require(self) -> None:
@@ -106,7 +109,7 @@ class FileBytes(Apart):
 
     def view(self) -> NDArray | None:
         self.require()
-        return np.frombuffer(self._content, np.uint8)
+        return np.frombuffer(self.content, np.uint8)
 
 
 @dataclass(frozen=True)

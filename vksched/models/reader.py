@@ -139,7 +139,7 @@ class Reader:
         """Has weights made ready from now on, where it is clear for which device."""
         first, *others = self._scheduler.devices
         if not others:
-            return MadeAhead(self._model.weights.words().values())
+            return MadeAhead(self._model.weights.held())
         if isinstance(first, Uploads) and self._is_alone():
             return first.upload_ahead(list(self._model.weights.words().items()))
         return None
@@ -254,18 +254,17 @@ class Reader:
         file = KeptStep(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
             kept = file.read()
-            step = self._model.step(self._cache, size, parts) if kept is None else None
-        if kept is not None:
-            run = self._scheduler.graphs.compile_kept(kept, self._progress)
-        else:
-            assert step is not None
-            run = self._scheduler.compile(
-                step.logits,
-                self.placement,
-                self._progress,
-                updates=step.updates,
-                precision=self._precision,
-            )
+            if kept is not None:
+                run = self._scheduler.graphs.compile_kept(kept, self._progress)
+            else:
+                step = self._model.step(self._cache, size, parts)
+                run = self._scheduler.compile(
+                    step.logits,
+                    self.placement,
+                    self._progress,
+                    updates=step.updates,
+                    precision=self._precision,
+                )
         if rewriting is not None and not (kept and kept.taken):
             plan = self._scheduler.graphs.keep(run.plan)
             if kept is None or plan is not None:

@@ -3,13 +3,18 @@
 //   repack("q4_K", blocks, words)    blocks: (rows, bytes of a row), words: (rows, words of a row)
 //   repack_file(file, [(start, "q4_K", row_bytes, words), ...]) -> how many of them were there:
 //       the same from the bytes of an open file, with one way back to Python for all
+//   Repacking([(file, start, "q4_K", row_bytes, words), ...])    the same by several threads:
+//       work(bytes) takes so many bytes of it, and says whether anything is left to begin;
+//       end() begins no more, waits for those at work, and says whether all is there
 //
 // Compiled as packed.cpp is; without such a compiler numpy does it.
 // Examples: tests/ops/test_blocks.py.
 #include "loops/packed/packed.hpp"
 
 #include <algorithm>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #ifndef _WIN32
@@ -39,7 +44,7 @@ struct Format {
     static constexpr uint8_t flipped = FLIPPED;
 };
 
-struct Repacking {
+struct Way {
     void (*repack)(const Blocks&, uint32_t*);
     uint32_t block, values, low, tile_words;
 };
@@ -61,7 +66,7 @@ struct Repacking {
 
 namespace plain {
 #include "loops/packed/repack_ways.hpp"
-const std::map<std::string, Repacking> all{ALL_REPACKING};
+const std::map<std::string, Way> all{ALL_REPACKING};
 } // namespace plain
 
 #ifdef COMPILED_TWICE
@@ -69,14 +74,14 @@ const std::map<std::string, Repacking> all{ALL_REPACKING};
 #pragma GCC target("avx2,fma,f16c")
 namespace wider {
 #include "loops/packed/repack_ways.hpp"
-const std::map<std::string, Repacking> all{ALL_REPACKING};
+const std::map<std::string, Way> all{ALL_REPACKING};
 } // namespace wider
 #pragma GCC pop_options
 #else
 namespace wider = plain;
 #endif
 
-const Repacking& way_of(const std::string& name, bool wide)
+const Way& way_of(const std::string& name, bool wide)
 {
     const auto& ways = wide && has_wider() ? wider::all : plain::all;
     const auto found = ways.find(name);
@@ -86,7 +91,7 @@ const Repacking& way_of(const std::string& name, bool wide)
 }
 
 // Returns the columns of rows of so many bytes.
-size_t columns_of(const Repacking& way, size_t row_bytes, const Matrix<uint32_t>& to)
+size_t columns_of(const Way& way, size_t row_bytes, const Matrix<uint32_t>& to)
 {
     require(row_bytes % way.block == 0, "expected rows of whole blocks, without gaps");
     const size_t columns = row_bytes / way.block * way.values;
@@ -97,7 +102,7 @@ size_t columns_of(const Repacking& way, size_t row_bytes, const Matrix<uint32_t>
 
 void repack(const std::string& name, const py::buffer& blocks, const py::buffer& words, bool wide)
 {
-    const Repacking& way = way_of(name, wide);
+    const Way& way = way_of(name, wide);
     const py::buffer_info from = blocks.request();
     const Matrix<uint32_t> to(words);
     require(from.itemsize == 1 && from.ndim == 2
@@ -117,10 +122,14 @@ void repack(const std::string& name, const py::buffer& blocks, const py::buffer&
 constexpr size_t PIECE_BYTES = size_t{1} << 18;
 
 struct Part {
-    const Repacking* way;
+    const Way* way;
+    int file;
     uint64_t start;
     size_t row_bytes, columns;
     Matrix<uint32_t> to;
+
+    // How many rows are read at a time.
+    size_t step() const { return std::max<size_t>(1, PIECE_BYTES / row_bytes); }
 };
 
 // Returns whether all bytes were there.
@@ -137,41 +146,115 @@ bool read_all(int file, uint8_t* to, size_t size, uint64_t start)
     return true;
 }
 
-bool repack_part(int file, const Part& part, std::vector<uint8_t>& piece)
+// Returns room for the bytes that are read at a time, of any of some parts.
+std::vector<uint8_t> room_for(const std::vector<Part>& parts)
 {
-    const size_t step = std::max<size_t>(1, PIECE_BYTES / part.row_bytes);
-    piece.resize(std::max(piece.size(), step * part.row_bytes));
-    uint32_t* words = part.to.data();
-    for (size_t row = 0; row < part.to.rows(); row += step) {
-        const size_t rows = std::min(step, part.to.rows() - row);
-        const size_t size = rows * part.row_bytes;
-        if (!read_all(file, piece.data(), size, part.start + row * part.row_bytes))
-            return false;
-        const Blocks told{piece.data(), rows, part.columns, part.to.row()};
-        part.way->repack(told, words + row * part.to.row());
-    }
+    size_t most = 0;
+    for (const Part& part : parts)
+        most = std::max(most, part.step() * part.row_bytes);
+    return std::vector<uint8_t>(most);
+}
+
+// Repacks rows from one on; returns whether they were there.
+bool repack_rows(const Part& part, size_t first, size_t rows, std::vector<uint8_t>& piece)
+{
+    const size_t size = rows * part.row_bytes;
+    if (!read_all(part.file, piece.data(), size, part.start + first * part.row_bytes))
+        return false;
+    const Blocks told{piece.data(), rows, part.columns, part.to.row()};
+    part.way->repack(told, part.to.data() + first * part.to.row());
     return true;
+}
+
+bool repack_part(const Part& part, std::vector<uint8_t>& piece)
+{
+    for (size_t row = 0; row < part.to.rows(); row += part.step())
+        if (!repack_rows(part, row, std::min(part.step(), part.to.rows() - row), piece))
+            return false;
+    return true;
+}
+
+using Given = std::tuple<uint64_t, std::string, size_t, py::buffer>;
+
+Part part_of(int file, const Given& given, bool wide)
+{
+    const auto& [start, name, row_bytes, words] = given;
+    const Way& way = way_of(name, wide);
+    Matrix<uint32_t> to(words);
+    require(row_bytes > 0, "expected rows of whole blocks, without gaps");
+    const size_t columns = columns_of(way, row_bytes, to);
+    return {&way, file, start, row_bytes, columns, std::move(to)};
 }
 
 size_t repack_file(int file, const py::list& given, bool wide)
 {
     std::vector<Part> parts;
-    for (const py::handle each : given) {
-        const auto [start, name, row_bytes, words] =
-            each.cast<std::tuple<uint64_t, std::string, size_t, py::buffer>>();
-        const Repacking& way = way_of(name, wide);
-        Matrix<uint32_t> to(words);
-        require(row_bytes > 0, "expected rows of whole blocks, without gaps");
-        const size_t columns = columns_of(way, row_bytes, to);
-        parts.push_back({&way, start, row_bytes, columns, std::move(to)});
-    }
+    for (const py::handle each : given)
+        parts.push_back(part_of(file, each.cast<Given>(), wide));
     py::gil_scoped_release unlocked;
-    std::vector<uint8_t> piece;
+    std::vector<uint8_t> piece = room_for(parts);
     size_t done = 0;
-    while (done < parts.size() && repack_part(file, parts[done], piece))
+    while (done < parts.size() && repack_part(parts[done], piece))
         ++done;
     return done;
 }
+
+// Parts of files, of which each thread that works takes the next rows that nobody has taken.
+class Repacking {
+public:
+    Repacking(const py::list& given, bool wide)
+    {
+        for (const py::handle each : given) {
+            const auto [file, start, name, row_bytes, words] =
+                each.cast<std::tuple<int, uint64_t, std::string, size_t, py::buffer>>();
+            parts_.push_back(part_of(file, {start, name, row_bytes, words}, wide));
+        }
+    }
+
+    bool work(size_t most_bytes)
+    {
+        py::gil_scoped_release unlocked;
+        std::vector<uint8_t> piece = room_for(parts_);
+        std::unique_lock lock(changing_);
+        for (size_t done = 0; done < most_bytes && at_ < parts_.size();) {
+            const Part& part = parts_[at_];
+            const size_t first = row_, rows = std::min(part.step(), part.to.rows() - first);
+            row_ += rows;
+            if (row_ == part.to.rows())
+                ++at_, row_ = 0;
+            ++at_work_;
+            lock.unlock();
+            const bool there = repack_rows(part, first, rows, piece);
+            lock.lock();
+            --at_work_;
+            if (!there)
+                stop();
+            changed_.notify_all();
+            done += rows * part.row_bytes;
+        }
+        return at_ < parts_.size();
+    }
+
+    bool end()
+    {
+        py::gil_scoped_release unlocked;
+        std::unique_lock lock(changing_);
+        if (at_ < parts_.size())
+            stop();
+        changed_.wait(lock, [this] { return at_work_ == 0; });
+        return whole_;
+    }
+
+private:
+    void stop() { whole_ = false, at_ = parts_.size(); }
+
+    std::vector<Part> parts_;
+    std::mutex changing_;
+    std::condition_variable changed_;
+    size_t at_ = 0, row_ = 0; // what is taken next
+    size_t at_work_ = 0;
+    bool whole_ = true;
+};
 #endif
 
 } // namespace
@@ -182,6 +265,10 @@ void add_repack(py::module_& m)
           py::arg("wide") = true);
 #ifndef _WIN32
     m.def("repack_file", &repack_file, py::arg("file"), py::arg("parts"), py::arg("wide") = true);
+    py::class_<Repacking>(m, "Repacking")
+        .def(py::init<const py::list&, bool>(), py::arg("parts"), py::arg("wide") = true)
+        .def("work", &Repacking::work, py::arg("most_bytes"))
+        .def("end", &Repacking::end);
 #endif
 }
 #else

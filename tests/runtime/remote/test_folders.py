@@ -12,7 +12,7 @@ from conftest import needs_linux, needs_posix
 
 from vksched.errors import DeviceError, ModelFormatError, VkschedError
 from vksched.importers.files import open_model
-from vksched.ops.core.late import ORIGINS, Late, late_bytes
+from vksched.ops.core.late import Late, late_bytes, origin_of
 from vksched.ops.products.blocks import held_words
 from vksched.plan.documents.digests import digest_of
 from vksched.runtime.remote.cache import WeightCache, hash_of
@@ -38,7 +38,7 @@ def asked(of: Path, **changes: object) -> tuple[str, dict[str, Any]]:
     """Returns the hash of a weight in the middle of a file, and what a caller asks for it."""
     part = open_model(of, "test").part(4096, 4096 + 1024)
     held = late_bytes(part, (16, 16), np.float32)  # type: ignore[arg-type]
-    origin = ORIGINS.of(held)
+    origin = origin_of(held)
     assert origin is not None
     name = digest_of(held)
     return name, {"hash": name, "file": {**file_document(origin), **changes}}
@@ -65,7 +65,7 @@ def test_blocks_are_repacked_where_they_lie(tmp_path: Path, rng: np.random.Gener
     path.write_bytes(rng.integers(0, 60, SIZE, np.uint8).tobytes())
     part = open_model(path, "test").part(144 * 3, 144 * 11)
     held = held_words("q4_K", part, (4, 512))
-    origin = ORIGINS.of(held)
+    origin = origin_of(held)
     assert origin is not None and origin.blocks == "q4_K"
     name, made = digest_of(held), holding(tmp_path)
     assert made.missing(1, [{"hash": name, "file": file_document(origin)}]) == []

@@ -163,7 +163,7 @@ def expected_logits(model: LanguageModel, ids: NDArray, last: Sequence[int]) -> 
 
 def _widened(tensor: GgufTensor) -> GgufTensor:
     values = tensor.to_numpy().reshape(-1).view(np.uint8).data
-    return GgufTensor(tensor.name, tensor.shape, "F32", values, values)
+    return GgufTensor(tensor.name, tensor.shape, "F32", values)
 
 
 def _last(spec: Spec) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import Context
+from functools import cache
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 
 from ...errors import ModelFormatError
-from ...ops.core.late import ORIGINS, Apart, Held, Joined, Origin, late_bytes
+from ...ops.core.late import ORIGINS, Apart, Held, Joined, late_bytes
 from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
@@ -34,8 +35,10 @@ class Weights:
         self._tensors = file.tensors
         self._made: dict[str, Tensor] = {}
         self._asked: dict[str, Asked] = {}
+        self._held: dict[str, Held] = {}
+        """The words of matrices, which are perhaps made ready ahead."""
         self._words: dict[str, Tensor] = {}
-        """Of matrices, which are perhaps made ready ahead."""
+        """Those of them that graphs have, or will."""
         self._making = threading.Lock()
 
     def __contains__(self, name: str) -> bool:
@@ -62,8 +65,12 @@ class Weights:
 
     def leaf(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
         """Returns what `take` makes a weight of: itself, or its words where it is packed."""
-        words = None if parts else self._words.get(name)
-        return _leaf(self.take(name, shape, parts)) if words is None else words
+        tensor = None if parts else self._tensors.get(name)
+        kind = None if tensor is None or tensor.shape != shape else _packed_as([tensor])
+        if tensor is None or kind is None:
+            return _leaf(self.take(name, shape, parts))
+        with self._making:
+            return Context().run(self._words_of, tensor, kind)
 
     def leaves(self) -> dict[Tensor, Asked]:
         """Returns all that were taken, as `leaf` returns them, with its operands."""
@@ -93,19 +100,34 @@ class Weights:
 
     def _words_of(self, tensor: GgufTensor, kind: Format) -> Tensor:
         if tensor.name not in self._words:
-            held = held_words(kind.name, tensor.blocks, tensor.shape)
+            held = self._held_of(tensor, kind)
             self._words[tensor.name] = weight(held, f"{tensor.name}.words")
         return self._words[tensor.name]
 
+    def _held_of(self, tensor: GgufTensor, kind: Format) -> Held:
+        if tensor.name not in self._held:
+            self._held[tensor.name] = held_words(kind.name, tensor.blocks, tensor.shape)
+        return self._held[tensor.name]
+
+    def held(self) -> list[Held]:
+        """Returns the words of all matrices, as the weights of graphs will have them."""
+        with self._making:
+            return [self._held_of(tensor, kind) for tensor, kind in self._matrices()]
+
     def words(self) -> dict[Tensor, Held]:
-        """Returns the words of all matrices, by the weights that graphs will have."""
+        """Returns the same by these weights."""
         return Context().run(self._all_words)
 
     def _all_words(self) -> dict[Tensor, Held]:
-        found = ((tensor, _packed_as([tensor])) for tensor in self._tensors.values())
         with self._making:
-            made = [self._words_of(t, kind) for t, kind in found if kind is not None]
+            made = [self._words_of(tensor, kind) for tensor, kind in self._matrices()]
         return {each: each.held for each in made if each.held is not None}
+
+    def _matrices(self) -> Iterator[tuple[GgufTensor, Format]]:
+        for tensor in self._tensors.values():
+            kind = _packed_as([tensor])
+            if kind is not None:
+                yield tensor, kind
 
     def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
         """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
@@ -139,8 +161,9 @@ def _vector(tensor: GgufTensor, blocks: Apart, name: str) -> Tensor:
     """Returns floats of a file in memory of their own, as a change of the file is told late."""
     made = weight(tensor.to_numpy().copy(), name)
     blocks.require()
-    if blocks.extent is not None:
-        ORIGINS.note(made.held, Origin(blocks.extent, made.shape, made.dtype))
+    origin = blocks.origin(made.shape, made.dtype)
+    if origin is not None:
+        ORIGINS.note(made.held, origin)
     return made
 
 
@@ -167,8 +190,13 @@ def _packed_as(tensors: Sequence[GgufTensor]) -> Format | None:
     """Returns the format in which tensors are held; None where they become float32, as they do
     where they are of several.
     """
-    kinds = {numbered(GGMLQuantizationType[tensor.type]) for tensor in tensors}
-    kind, shape = kinds.pop(), tensors[0].shape
-    if kinds or kind is None or len(shape) < 2 or shape[-1] % kind.step:
+    types = {tensor.type for tensor in tensors}
+    kind, shape = _format_of(types.pop()), tensors[0].shape
+    if types or kind is None or len(shape) < 2 or shape[-1] % kind.step:
         return None
     return kind
+
+
+@cache
+def _format_of(type: str) -> Format | None:
+    return numbered(GGMLQuantizationType[type])

@@ -28,10 +28,18 @@ Make = Callable[[int, NDArray], None]
 """(first row, (rows, words)) -> None, which writes so many rows."""
 
 
+def _nothing() -> NDArray | None:
+    return None
+
+
+def _unknown() -> Origin | None:
+    return None
+
+
 class Late:
     """An array of a 32-bit type with two axes or more. make: writes rows of it; to any memory, by
     any threads, and the same ones each time. lying: returns all of it where it lies already, None
-    where it does not.
+    where it does not. origin: returns of which bytes of a file it is made.
     """
 
     def __init__(
@@ -39,7 +47,8 @@ class Late:
         shape: Shape,
         make: Make,
         dtype: Any = np.uint32,
-        lying: Callable[[], NDArray | None] = lambda: None,
+        lying: Callable[[], NDArray | None] = _nothing,
+        origin: Callable[[], Origin | None] = _unknown,
     ) -> None:
         self.shape = shape
         self.dtype = np.dtype(dtype)
@@ -47,39 +56,63 @@ class Late:
         self.nbytes = self.size * self.dtype.itemsize
         self._make = make
         self._lying = lying
-        self._made: Callable[[], NDArray | None] = lambda: None
+        self.origin = origin
+        self._room = self._made = _nothing
+        self._help: Callable[[], object] = _nothing
         self._making = threading.Lock()
         _LATES.add(self)
 
     def take(self) -> NDArray:
         """Returns all of it, read-only: the array that is there, as long as somebody has it."""
+        self._help()
         with self._making:
             lying = self._lying()
             if lying is not None:
                 return lying
             made = self._made()
             if made is None:
-                made = np.empty(self.shape, self.dtype)
+                made = self.room()
                 self.into(made.reshape(-1))
-                made.flags.writeable = False
-                self._made = weakref.ref(made)
+                self._fill(made)
             return made
 
-    def begin(self) -> bool:
-        """Whether the caller is to make all of it, and to call `end`: nobody has it or makes it."""
+    def room(self, offered: NDArray | None = None) -> NDArray:
+        """Returns the array that `take` returns to those who have this one, with any content until
+        then. offered: it, where there is none yet.
+        """
+        lying = self._lying()
+        if lying is not None:
+            return lying
+        with _PLACING:
+            room = self._room()
+            if room is None:
+                room = np.empty(self.shape, self.dtype) if offered is None else offered
+                self._room = weakref.ref(room)
+            return room
+
+    def begin(self, help: Callable[[], object]) -> bool:
+        """Whether the caller is to fill the room, and to call `end`: nobody does, or did. help: has
+        the work done sooner, by who waits for it.
+        """
         if not self._making.acquire(blocking=False):
             return False
         if self._made() is None:
+            self._help = help
             return True
         self._making.release()
         return False
 
-    def end(self, made: NDArray | None) -> None:
-        """Takes all of it from who began; None where that failed."""
-        if made is not None:
-            made.flags.writeable = False
-            self._made = weakref.ref(made)
+    def end(self, filled: bool) -> None:
+        """Ends what was begun. filled: whether all of it is there."""
+        room = self._room()
+        if filled and room is not None:
+            self._fill(room)
+        self._help = _nothing
         self._making.release()
+
+    def _fill(self, room: NDArray) -> None:
+        room.flags.writeable = False
+        self._made = self._room
 
     def into(self, out: NDArray, start: int = 0) -> None:
         """Writes elements from `start` on, as many as `out` has, which is flat, has no gaps, and
@@ -107,13 +140,17 @@ class Late:
 
 
 _LATES: weakref.WeakSet[Late] = weakref.WeakSet()
+_PLACING = threading.Lock()
+"""Held while an array without content is made."""
 
 
 @in_child
 def _renew_locks() -> None:
     """A child of a process that forked makes what another thread was making there."""
+    global _PLACING
+    _PLACING = threading.Lock()
     for late in _LATES:
-        late._making = threading.Lock()
+        late._making, late._help = threading.Lock(), _nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +174,15 @@ class Apart(ABC):
 
     size: int
     place: tuple[int, int] | None = None
-    extent: Extent | None = None
+
+    @property
+    def extent(self) -> Extent | None:
+        return None
+
+    def origin(self, shape: Shape, dtype: str = "uint32", blocks: str = "") -> Origin | None:
+        """Returns the origin of an array that is made of them; see `Origin`."""
+        extent = self.extent
+        return None if extent is None else Origin(extent, shape, dtype, blocks)
 
     @abstractmethod
     def read(self, start: int, out: NDArray) -> None:
@@ -180,7 +225,7 @@ class Origin:
 
 
 ORIGINS: Notes[Origin] = Notes()
-"""Of arrays that are made of files; see `origin_of`."""
+"""Of arrays in memory that are made of files; see `origin_of`."""
 _maps: dict[int, tuple[weakref.ref[mmap.mmap], Extent]] = {}
 """Of files, by the address where they lie."""
 
@@ -199,8 +244,10 @@ def origin_of(held: Held) -> Origin | None:
     """Returns of which bytes of a file an array is made; None where it is of none, or in another
     order than they.
     """
+    if isinstance(held, Late):
+        return held.origin()
     noted = ORIGINS.of(held)
-    if noted is not None or isinstance(held, Late) or not held.flags.c_contiguous:
+    if noted is not None or not held.flags.c_contiguous:
         return noted
     begin, size = held.ctypes.data, held.nbytes
     for address, (ref, whole) in list(_maps.items()):
@@ -221,10 +268,8 @@ def late_bytes(blocks: Apart, shape: Shape, dtype: Any) -> Late:
         found = blocks.view()
         return None if found is None else found.view(dtype).reshape(shape)
 
-    made = Late(shape, make, dtype, lying)
-    if blocks.extent is not None:
-        ORIGINS.note(made, Origin(blocks.extent, shape, np.dtype(dtype).name))
-    return made
+    name = np.dtype(dtype).name
+    return Late(shape, make, dtype, lying, lambda: blocks.origin(shape, name))
 
 
 Held: TypeAlias = NDArray | Late
@@ -234,3 +279,10 @@ Held: TypeAlias = NDArray | Late
 def as_array(held: Held) -> NDArray:
     """Returns what a leaf holds as an array."""
     return held.take() if isinstance(held, Late) else held
+
+
+def place_of(held: Held) -> NDArray:
+    """Returns the array that `as_array` returns to those who have this one, which may not be filled
+    before.
+    """
+    return held.room() if isinstance(held, Late) else held

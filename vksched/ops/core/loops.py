@@ -182,8 +182,8 @@ FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
 
 
 def has_repack_file() -> bool:
-    """Whether `repack_file` is there."""
-    return _knows_words() and hasattr(native, "repack_file")
+    """Whether `repack_file` and `repacking` are there."""
+    return _knows_words() and hasattr(native, "Repacking")
 
 
 def repack_file(parts: Sequence[FilePart]) -> int:
@@ -192,6 +192,14 @@ def repack_file(parts: Sequence[FilePart]) -> int:
     """
     made: int = native.repack_file(parts[0][0], [part[1:] for part in parts]) if parts else 0
     return made
+
+
+def repacking(parts: Sequence[FilePart]) -> Any:
+    """Returns what does the same for parts of several files, in as many threads as call it:
+    `work(bytes)` repacks so many and returns whether anything is left to begin; `end()` begins no
+    more, waits for others, and returns whether all was there.
+    """
+    return native.Repacking(parts)
 
 
 def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:

@@ -5,6 +5,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Union
 
 import numpy as np
@@ -367,8 +368,13 @@ def _leaf(
     data: Held | None,
     more: Mapping[str, AttrValue] | None = None,
 ) -> Tensor:
-    attrs = Attrs({"shape": type_.shape, "dtype": type_.dtype, **(more or {})})
+    attrs = Attrs({**_attrs_of(type_), **more}) if more else _attrs_of(type_)
     return Tensor(op, (), attrs, type_, name, data)
+
+
+@lru_cache(1024)
+def _attrs_of(type_: TensorType) -> Attrs:
+    return Attrs({"shape": type_.shape, "dtype": type_.dtype})
 
 
 def input(
@@ -414,7 +420,7 @@ def weight(array: Any, name: str | None = None) -> Tensor:
     16 bits are held as they are, for `vs.widen` alone to read.
     """
     if isinstance(array, Late):
-        return _leaf("weight", TensorType(array.shape, str(array.dtype)), name, array)
+        return _leaf("weight", TensorType(array.shape, canonical_dtype(array.dtype)), name, array)
     return from_array("weight", array, name)
 
 

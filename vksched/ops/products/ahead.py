@@ -1,12 +1,13 @@
 """Words of weights made ahead, by a thread of its own, while graphs are written and planned.
 
-    thread   |--- repack some MiB ---|--- repack some MiB ---| ...      needs no interpreter between
-    caller   |-- write --|-- passes --|-- plan --|-- prepare: takes what is there, makes the rest
+    thread   |----------------------- repack ------------------------|-- repack --|
+    caller   |-- write --|-- passes --|-- plan --|-- lay out rooms --|-- repack --|-- run
 
 Problem: the CPU wants its weights repacked, which takes as long as all else of a start, and a core
-is free meanwhile. Method: native loops read and repack several weights in one call; after small
-calls the thread would wait for the interpreter, each time. Nothing depends on it: what is not made,
-or fails, is made by who needs it. Examples: tests/ops/test_ahead.py.
+is free meanwhile. Method: all rooms are there from the beginning, so what is made ready needs no
+content. Native loops read and repack a few rows at a time, without the interpreter: who needs words
+takes rows as well, until none are left. Nothing depends on it: what is not made, or fails, is made
+by who needs it. Examples: tests/ops/test_ahead.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +25,16 @@ from ..core import loops
 from ..core.late import Held
 from .blocks import Repacked
 
-BATCH_BYTES = 32 << 20
-"""Of words, made in one call: behind each the thread waits for the interpreter, 5 ms and more where
-another thread computes.
+ROOM_BYTES = 32 << 20
+"""Of words whose rooms are one piece of memory: the system gives large pages of it, which are
+cleared in two thirds of the time.
 """
 LINE = 16
 """Words of a line of a core's cache."""
+BATCH_BYTES = 256 << 20
+"""Of the file, read in one call: behind each the thread waits for the interpreter, and sees whether
+anybody needs more.
+"""
 
 
 class Ahead:
@@ -41,18 +47,46 @@ class Ahead:
         self._made: list[NDArray] = []
         self._changing = threading.Lock()
         self._closed = False
+        self._job: Any = None
         self._thread = threading.Thread(target=self._work, args=(wanted,), name="vksched-ahead")
         if wanted and loops.has_repack_file():
             self._thread.start()
 
     def _work(self, wanted: Sequence[Repacked]) -> None:
-        for batch in _batches(wanted):
-            if self._closed or not threading.main_thread().is_alive():
-                return  # nobody needs it: the interpreter waits for this thread to end
-            made = _make([each for each in batch if each.begin()])
-            with self._changing:
-                if not self._closed:
-                    self._made += made
+        begun: list[Repacked] = []
+        filled = False
+        try:
+            self._keep([room for some in _together(wanted) for room in _rooms(some)])
+            begun += (each for each in wanted if each.begin(self._help))
+            parts = [each.part(each.room()) for each in begun]
+            self._job = job = loops.repacking(parts)
+            while self._is_wanted() and job.work(BATCH_BYTES):
+                pass
+            filled = job.end()
+            of_files = {part[0]: each for part, each in zip(parts, begun, strict=True)}
+            for each in of_files.values():
+                each.require()
+        except (VkschedError, OSError, MemoryError):
+            filled = False  # who needs it says so
+        finally:
+            self._job = None
+            for each in begun:
+                each.end(filled)
+
+    def _keep(self, rooms: list[NDArray]) -> None:
+        with self._changing:
+            if not self._closed:
+                self._made = rooms
+
+    def _is_wanted(self) -> bool:
+        """Whether anybody may need more: else the interpreter waits for this thread to end."""
+        return not self._closed and threading.main_thread().is_alive()
+
+    def _help(self) -> None:
+        """Takes rows until none are left."""
+        job = self._job
+        while job is not None and not self._closed and job.work(BATCH_BYTES):
+            pass
 
     def close(self) -> None:
         """Makes and keeps no more."""
@@ -66,47 +100,25 @@ class Ahead:
             self._thread.join()
 
 
-def _batches(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
-    """Yields weights of one file each time, of some MiB."""
-    batch: list[Repacked] = []
+def _together(wanted: Sequence[Repacked]) -> Iterator[list[Repacked]]:
+    """Yields weights of some MiB each time."""
+    some: list[Repacked] = []
+    size_bytes = 0
     for each in wanted:
-        if batch and (
-            each.place[0] != batch[0].place[0]  # type: ignore[index]
-            or sum(one.nbytes for one in batch) >= BATCH_BYTES
-        ):
-            yield batch
-            batch = []
-        batch.append(each)
-    if batch:
-        yield batch
+        if some and size_bytes >= ROOM_BYTES:
+            yield some
+            some, size_bytes = [], 0
+        some.append(each)
+        size_bytes += each.nbytes
+    yield some
 
 
 def _rooms(wanted: Sequence[Repacked]) -> list[NDArray]:
-    """Returns room for words, in one piece of memory: the system gives large pages of it, which are
-    cleared in two thirds of the time.
-    """
+    """Returns the rooms of words, in one piece of memory where they have none yet."""
     ends = list(accumulate(-(-each.size // LINE) * LINE for each in wanted))
-    memory: NDArray = np.empty(ends[-1] if ends else 0, np.uint32)
+    memory: NDArray = np.empty(ends[-1], np.uint32)
     starts = [0, *ends][: len(ends)]
     return [
-        memory[start : start + each.size].reshape(each.shape)
+        each.room(memory[start : start + each.size].reshape(each.shape))
         for start, each in zip(starts, wanted, strict=True)
     ]
-
-
-def _make(begun: Sequence[Repacked]) -> list[NDArray]:
-    """Returns the words of weights that were begun, and ends them: as far as they can be made."""
-    made: list[NDArray] = []
-    try:
-        arrays = _rooms(begun)
-        parts = [each.part(array) for each, array in zip(begun, arrays, strict=True)]
-        done = loops.repack_file(parts)
-        if begun:
-            begun[0].require()
-        made = arrays[:done]
-    except (VkschedError, OSError, MemoryError):
-        pass  # who needs it says so
-    finally:
-        for position, each in enumerate(begun):
-            each.end(made[position] if position < len(made) else None)
-    return made

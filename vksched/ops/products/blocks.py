@@ -20,7 +20,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import NDArray, Shape
 from ..core import loops
 from ..core.host import BLOCK, rows_of_piece
-from ..core.late import ORIGINS, Apart, Held, Late, Origin, late_bytes
+from ..core.late import Apart, Held, Late, late_bytes
 from .block_layout import (
     BlockFormat,
     FloatFormat,
@@ -298,10 +298,7 @@ def held_words(name: str, blocks: Any, shape: Shape) -> Held:
     if isinstance(raw, Apart):
         if isinstance(kind, FloatFormat):
             return late_bytes(raw, words_shape, np.uint32)
-        made = Repacked(kind, columns, words_shape, raw)
-        if raw.extent is not None:
-            ORIGINS.note(made, Origin(raw.extent, shape, blocks=kind.name))
-        return made
+        return Repacked(kind, shape, words_shape, raw)
     raw = raw.reshape(rows, row_bytes)
     if isinstance(kind, FloatFormat):
         return kind.words_of(raw, columns).reshape(words_shape)
@@ -309,10 +306,15 @@ def held_words(name: str, blocks: Any, shape: Shape) -> Held:
 
 
 class Repacked(Late):
-    """The words of blocks that lie apart."""
+    """The words of blocks that lie apart. values: the shape of the values that they stand for."""
 
-    def __init__(self, kind: Format, columns: int, shape: Shape, blocks: Apart) -> None:
-        super().__init__(shape, partial(_make_of_apart, kind, columns, blocks))
+    def __init__(self, kind: Format, values: Shape, shape: Shape, blocks: Apart) -> None:
+        columns = values[-1]
+        super().__init__(
+            shape,
+            partial(_make_of_apart, kind, columns, blocks),
+            origin=partial(blocks.origin, values, blocks=kind.name),
+        )
         self.place, self.require = blocks.place, blocks.require
         self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
 

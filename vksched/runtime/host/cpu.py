@@ -138,10 +138,8 @@ class CpuSession:
         self._buffers = Buffers()
         self._governor = workers.governor
         weights = HostWeights(plan.graph)
-        # the last one first, as the first ones may be under way
-        leaves = sorted(_weights_read(plan, index), reverse=True)
-        workers.each(weights.make, [(leaf,) for leaf in leaves])
         self._programs = make_programs(plan, index, weights, workers, self._buffers)
+        workers.each(weights.make, [(leaf,) for leaf in _weights_read(plan, index)])
         self._product_threads: dict[int, int] = {}
         """By split with products for which numpy's libraries take several threads: how many may."""
         for split_id, program in self._programs.items():

@@ -87,7 +87,7 @@ def make_programs(
     graph, leaves, dead = plan.graph, leaving(plan, device), last_uses(plan, device)
     entering = {copy.node for split in own for copy in split.copies_in}
     read = {leaf for s in own for n in s.nodes for leaf in graph.leaves_read(graph.nodes[n])}
-    known = {leaf: weights[leaf] for leaf in read & graph.data.keys() - entering}
+    known = {leaf: weights.place(leaf) for leaf in read & graph.data.keys() - entering}
     made_once = make_constants(plan, own, weights, known, leaves)
     own = [replace(s, nodes=tuple(n for n in s.nodes if n not in made_once)) for s in own]
     operands = {graph.roots[i] for s in own for n in s.nodes for i in graph.nodes[n].inputs}
@@ -106,7 +106,7 @@ def make_programs(
     memory = Memory(layouts)
     made: dict[int, Program] = {}
     for split, native, layout in zip(own, natives, layouts, strict=True):
-        arrays = _Arrays(plan, {**known, **memory.arrays(graph, layout)})
+        arrays = _Arrays(plan, weights, {**known, **memory.arrays(graph, layout)})
         steps = _Maker(plan, split, arrays, native, layout, workers, buffers).steps(dead)
         states = {n: graph.keys[n] for n in split.nodes if graph.nodes[n].op == "state"}
         others = tuple(n for n in split.nodes if n not in native and graph.nodes[n].op != "state")
@@ -121,12 +121,12 @@ def _writes(plan: PlanValue, node: Node) -> bool:
 
 
 class _Arrays:
-    """Arrays that are the same in each run. shown: those of which a run makes views, as numpy does
-    not show them in the same memory.
+    """Arrays that are the same in each run; those of weights may not be filled yet. shown: those of
+    which a run makes views, as numpy does not show them in the same memory.
     """
 
-    def __init__(self, plan: PlanValue, fixed: dict[int, NDArray]) -> None:
-        self._graph = plan.graph
+    def __init__(self, plan: PlanValue, weights: HostWeights, fixed: dict[int, NDArray]) -> None:
+        self._graph, self._weights = plan.graph, weights
         self._found: dict[int, NDArray | None] = {**fixed}
         self._rounded: dict[tuple[int, str], NDArray] = {}
         self.shown: dict[int, NDArray] = {}
@@ -139,11 +139,11 @@ class _Arrays:
                 self.shown[self._graph.roots[value]] = whole
         return self._found[value]
 
-    def rounded(self, weight: int, array: NDArray, word: str) -> NDArray:
+    def rounded(self, weight: int, word: str) -> NDArray:
         """Returns a weight rounded as a word has it, made once."""
         key = weight, word
         if key not in self._rounded:
-            self._rounded[key] = as_factor(array, word)
+            self._rounded[key] = as_factor(self._weights[weight], word)
         return self._rounded[key]
 
     def is_part(self, value: int) -> bool:
@@ -258,8 +258,8 @@ class _Maker:
         word = precision_of(node.attrs)
         for number in rounded_operands(node.declaration, node.attrs):
             value = node.inputs[number] if number < len(node.inputs) else -1
-            if value in graph.data and (array := self._arrays(value)) is not None:
-                found[number] = self._arrays.rounded(value, array, word)
+            if value in graph.data and self._arrays(value) is not None:
+                found[number] = self._arrays.rounded(value, word)
         return found
 
     def _operands(

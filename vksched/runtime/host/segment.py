@@ -182,7 +182,7 @@ class _Slots:
         return made
 
     def _of_node(self, value: int) -> int:
-        return self._of(value, self._graph.nodes[value].type.host_bytes)
+        return self._of(value, self._graph.host_bytes[value])
 
     def _of(self, value: int, size_bytes: int) -> int:
         if value not in self.by_value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ....ops.core import loops
 from ....types import NDArray
 
 _LENGTH = struct.Struct("<Q")
-_LAYOUTS = {code: struct.Struct(f"<{code}") for code in "BbHhIiQqfd"}
+_layout = cache(lambda codes: struct.Struct(f"<{codes}"))
 
 
 class Cursor:
@@ -46,11 +47,15 @@ class Cursor:
 
     def number(self, code: str, what: str) -> Any:
         """Returns a number. code: as in Python's struct: "I", "Q", "f"."""
-        layout = _LAYOUTS[code]
+        return self.fields(code, what)[0]
+
+    def fields(self, codes: str, what: str) -> tuple[Any, ...]:
+        """Returns numbers of several kinds, one behind the other."""
+        layout = _layout(codes)
         if layout.size > self.left:
             self.take(layout.size, what)  # which says so
         self.at += layout.size
-        return layout.unpack_from(self.data, self.at - layout.size)[0]
+        return layout.unpack_from(self.data, self.at - layout.size)
 
     def numbers(self, dtype: str, count: int, what: str) -> NDArray:
         """Returns numbers as a read-only view of the file."""

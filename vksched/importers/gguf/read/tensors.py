@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ....errors import ModelFormatError
-from ....ops.core.late import Apart
 from ....types import NDArray, Shape
-from ...files import ModelFile
+from ...files import FileBytes, ModelFile
 from .cursor import Cursor
 from .dequantize import dequantize
 from .limits import MAX_NAME_BYTES, MAX_RANK
@@ -29,15 +29,18 @@ class GgufTensor:
     """A tensor of a file, as it lies there.
 
     shape: as numpy has it, the innermost axis last. type: the element type as ggml names it,
-    "Q4_K". data: the bytes, a read-only view of the file. blocks: the same, for those who use them
-    later; `data` where the file is in memory.
+    "Q4_K". blocks: the bytes, for those who use them later; `data` where the file is in memory.
     """
 
     name: str
     shape: Shape
     type: str
-    data: memoryview
-    blocks: memoryview | Apart
+    blocks: memoryview | FileBytes
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes, a read-only view of the file."""
+        return self.blocks.content if isinstance(self.blocks, FileBytes) else self.blocks
 
     @property
     def size(self) -> int:
@@ -47,7 +50,7 @@ class GgufTensor:
     @property
     def nbytes(self) -> int:
         """The bytes in the file."""
-        return len(self.data)
+        return self.data.nbytes
 
     def __repr__(self) -> str:
         return f"<GgufTensor {self.name}: {self.type} {self.shape}, {self.nbytes} bytes>"
@@ -61,8 +64,7 @@ class GgufTensor:
         return dequantize(self.name, self.type, self.shape, self.data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Info:
+class _Info(NamedTuple):
     name: str
     shape: Shape
     type: GGMLQuantizationType
@@ -96,10 +98,7 @@ def read_tensors(
     _check_places(list(infos.values()), len(cursor.data) - begin)
     return {
         info.name: GgufTensor(
-            info.name,
-            info.shape,
-            info.type.name,
-            cursor.data[begin + info.start : begin + info.end].toreadonly(),
+            *(info.name, info.shape, info.type.name),
             file.part(begin + info.start, begin + info.end),
         )
         for info in infos.values()
@@ -112,17 +111,17 @@ def _read_info(cursor: Cursor, what: str, alignment: int) -> _Info:
     rank = cursor.number("I", f"{what}, rank")
     if not 1 <= rank <= MAX_RANK:
         raise ModelFormatError(f"[gguf] {what}: expected a rank of 1 to {MAX_RANK}, got {rank}")
-    shape = tuple(cursor.numbers("u8", rank, f"{what}, sizes").tolist()[::-1])
+    *sizes, number, start = cursor.fields(f"{rank}QIQ", f"{what}, sizes, type and offset")
+    shape = tuple(sizes[::-1])
     if 0 in shape:
         raise ModelFormatError(f"[gguf] {what}: expected sizes of 1 or more, got {shape}")
-    kind = _type(cursor.number("I", f"{what}, type"), what)
+    kind = _type(number, what)
     elements, block_bytes = GGML_QUANT_SIZES[kind]
     if shape[-1] % elements:
         raise ModelFormatError(
             f"[gguf] {what}: expected rows of whole blocks of {elements} elements of {kind.name}, "
             f"got shape {shape}"
         )
-    start = cursor.number("Q", f"{what}, offset")
     if start % alignment:
         raise ModelFormatError(
             f"[gguf] {what}: expected an offset that is a multiple of {alignment}, got {start}"
