@@ -35,15 +35,14 @@ _WORD_HELP = (
 
 
 def _one_word(words: Iterable[str], text: str) -> Callable[[Command], Command]:
-    known = tuple(words)
-    kind = click.Choice(known)
-    return click.option("--precision", type=kind, default=known[0], show_default=True, help=text)
+    kind = click.Choice(tuple(words))
+    return click.option("--precision", type=kind, default=SINGLE, show_default=True, help=text)
 
 
 word_option = _one_word(WORDS, _WORD_HELP)
 """Of a language model: one word for all of it."""
 chat_precision_option = _one_word(
-    (AUTO, *WORDS), f"auto: int8 for layers on the CPU, float32 for others. {_WORD_HELP}"
+    (*WORDS, AUTO), f"{_WORD_HELP} auto: int8 for layers on the CPU, float32 for others."
 )
 
 
