@@ -106,7 +106,8 @@ class Graph:
     @cached_property
     def ops(self) -> tuple[Node, ...]:
         """The nodes that compute or view something: all but the leaves."""
-        return tuple(n for n in self.nodes if not n.declaration.leaf)
+        leaves = self._leaves
+        return tuple([n for n in self.nodes if n.id not in leaves])
 
     @cached_property
     def signatures(self) -> tuple[int, ...]:
@@ -115,7 +116,9 @@ class Graph:
         them.
         """
         types: dict[TensorType, int] = {}
-        kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]
+        objects = {id(node.type): node.type for node in self.nodes}  # few, which many nodes share
+        kind_of = {key: types.setdefault(each, len(types)) for key, each in objects.items()}
+        kinds = [kind_of[id(node.type)] for node in self.nodes]
         over, calls = self.written_over, dict[tuple[object, ...], int]()
         asked = (
             (n.op, n.attrs, n.id in over, kinds[n.id], *[kinds[i] for i in n.inputs])
@@ -255,7 +258,8 @@ class Graph:
 
     @cached_property
     def _leaves(self) -> frozenset[int]:
-        return frozenset([n.id for n in self.nodes if n.declaration.leaf])
+        is_leaf = [node.declaration.leaf for node in self.calls]
+        return frozenset([i for i, call in enumerate(self.signatures) if is_leaf[call]])
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ import vksched as vs
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.value import PlanValue
 from vksched.runtime.host import constants, program
+from vksched.runtime.host.evaluate import HostWeights
 
 W = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -60,9 +61,11 @@ def test_what_only_others_of_them_read_is_not_kept(monkeypatch: pytest.MonkeyPat
     kept: list[set[str]] = []
 
     class Noted(program._Arrays):
-        def __init__(self, plan: PlanValue, fixed: dict[int, np.ndarray]) -> None:
+        def __init__(
+            self, plan: PlanValue, weights: HostWeights, fixed: dict[int, np.ndarray]
+        ) -> None:
             kept.append({plan.graph.nodes[n].op for n in fixed})
-            super().__init__(plan, fixed)
+            super().__init__(plan, weights, fixed)
 
     monkeypatch.setattr(program, "_Arrays", Noted)
     with vs.Scheduler(["cpu"], optimize=False) as sched:

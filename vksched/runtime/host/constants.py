@@ -36,18 +36,21 @@ def make_constants(
     graph, made, left_bytes = plan.graph, dict[int, NDArray](), MOST_BYTES
     if plan.any_order:
         return made
-    values = Values(graph, weights)
+    values, roots, fixed = Values(graph, weights), graph.roots, set(known)
     for node_id in (n for split in splits for n in split.nodes):
-        node, roots = graph.nodes[node_id], [graph.roots[i] for i in graph.nodes[node_id].inputs]
+        node = graph.nodes[node_id]
+        if any(roots[i] not in fixed for i in node.inputs):
+            continue
         if node_id in leaves or node_id in plan.in_place or not _is_fixed(node):
             continue
-        if node.type.host_bytes > left_bytes or not all(r in known or r in made for r in roots):
+        if node.type.host_bytes > left_bytes:
             continue
         try:
             operands = tuple([values[i] for i in node.inputs])
             values[node_id] = made[node_id] = evaluate_node(graph, node_id, operands).copy()
         except VkschedError:  # for the run to raise
             continue
+        fixed.add(node_id)
         left_bytes -= node.type.host_bytes
     return made
 

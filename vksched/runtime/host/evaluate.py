@@ -60,9 +60,9 @@ class HostWeights:
     def place(self, node_id: int) -> NDArray:
         """Returns the same array before `make` has filled it."""
         if node_id not in self._placed:
+            found = place_of(self._data[node_id])
             # in a file they may lie at odd addresses, where numpy's products take 50 times longer
-            found = np.require(place_of(self._data[node_id]), requirements="A")
-            self._placed[node_id] = found
+            self._placed[node_id] = found if found.flags.aligned else found.copy()
         return self._placed[node_id]
 
     def make(self, node_id: int) -> None:
@@ -186,7 +186,7 @@ def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
 
     What a policy that decides in each run has copied in or out is needed until the run ends.
     """
-    graph = plan.graph
+    graph, roots = plan.graph, plan.graph.roots
     kept = {graph.root(c.node) for s in plan.splits if s.device == device for c in s.copies_out}
     if plan.any_order:
         own = [split for split in plan.splits if split.device == device]
@@ -199,7 +199,7 @@ def last_uses(plan: PlanValue, device: int) -> dict[int, tuple[int, ...]]:
             for node_id in split.nodes:
                 for value in (node_id, *graph.nodes[node_id].inputs):
                     # a part that crossed on its own is a value beside its root: both live as long
-                    last[value] = last[graph.root(value)] = node_id
+                    last[value] = last[roots[value]] = node_id
     dead: dict[int, list[int]] = {}
     for value, node_id in last.items():
         if value not in kept and value not in graph.data:

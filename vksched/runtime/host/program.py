@@ -195,23 +195,26 @@ class _Maker:
     def _runs(self) -> list[list[int]]:
         """Returns the nodes, those together that are one step."""
         runs: list[list[int]] = []
+        run: set[int] = set()
         for node_id in self._split.nodes:
             if self._graph.nodes[node_id].op == "state":
                 continue
-            if runs and self._goes_on(runs[-1], node_id):
+            if runs and self._goes_on(run, runs[-1][-1], node_id):
                 runs[-1].append(node_id)
+                run.add(node_id)
             else:
                 runs.append([node_id])
+                run = {node_id}
         return runs
 
-    def _goes_on(self, run: list[int], node_id: int) -> bool:
+    def _goes_on(self, run: Collection[int], last: int, node_id: int) -> bool:
         """Whether a node goes into a segment: it writes states as the others do, or not, and reads
-        no copy of what they make.
+        no copy of what they make. last: the last one of them.
         """
         native, graph, in_place = self._native, self._graph, self._plan.in_place
-        if run[-1] not in native or node_id not in native:
+        if last not in native or node_id not in native:
             return False
-        if (node_id in in_place) != (run[-1] in in_place):
+        if (node_id in in_place) != (last in in_place):
             return False
         read = [i for i in graph.nodes[node_id].inputs if i in graph.views]
         return all(self._arrays.is_part(i) for i in read if graph.roots[i] in run)

@@ -86,7 +86,11 @@ def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray
 
 def _lies_plain(array: NDArray) -> bool:
     """Whether elements lie without gaps from a word on, whatever their size."""
-    return array.flags.c_contiguous and array.ctypes.data % WORD_BYTES == 0
+    if not array.flags.c_contiguous:
+        return False
+    if array.itemsize % WORD_BYTES == 0:
+        return array.flags.aligned
+    return array.ctypes.data % WORD_BYTES == 0  # which takes ten times as long
 
 
 class Segment:
@@ -167,7 +171,8 @@ class _Slots:
         self, node: Node, recipe: Recipe, beside: Sequence[int]
     ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
         """Returns the loops of a node as the native program takes them."""
-        registers = [self._of_node(value) for value in node.inputs]
+        sizes = self._graph.host_bytes
+        registers = [self._of(value, sizes[value]) for value in node.inputs]
         made = []
         for number, loop in enumerate(recipe.loops):
             if number < len(beside):
@@ -175,20 +180,15 @@ class _Slots:
             elif writes_state(node):
                 result = registers[0]
             else:
-                result = self._of_node(node.id)
+                result = self._of(node.id, sizes[node.id])
             registers.append(result)
             at = [*(registers[r] for r in loop.operands), result]
             made.append((loop.name, at, loop.numbers, loop.reals, loop.pieces))
         return made
 
-    def _of_node(self, value: int) -> int:
-        return self._of(value, self._graph.host_bytes[value])
-
     def _of(self, value: int, size_bytes: int) -> int:
-        if value not in self.by_value:
-            self.by_value[value] = self._new(size_bytes)
-        return self.by_value[value]
-
-    def _new(self, size_bytes: int) -> int:
-        self.sizes.append(size_bytes)
-        return len(self.sizes) - 1
+        slot = self.by_value.get(value)
+        if slot is None:
+            slot = self.by_value[value] = len(self.sizes)
+            self.sizes.append(size_bytes)
+        return slot
