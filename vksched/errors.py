@@ -85,7 +85,13 @@ class HostLost(DeviceLost):
 
 
 class OutOfMemory(DeviceError):
-    """An allocation failed, or a plan needs more memory than the device has free."""
+    """An allocation failed, or a plan needs more memory than the device has free.
+
+    holder: the name of the device that holds a state and has no memory for its graph beside it; ""
+    where a graph may go elsewhere, or could nowhere.
+    """
+
+    holder: str = ""
 
 
 class DeviceTimeout(DeviceError):

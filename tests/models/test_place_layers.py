@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf_models import Tiny, write
-from test_chat import PROMPT, TEMPLATE, answer_with, greedy
+from test_chat import GREEDY, PROMPT, TEMPLATE, answer_with, greedy
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
@@ -136,6 +136,34 @@ def test_an_answer_survives_each_device_of_an_automatic_placement(
         got, _, lost = answer_with(at, index, model, devices_of(*specs), placed=False)
         assert got == wanted
         assert lost or at == count - 1, "keys and values lie on both"
+
+
+@pytest.mark.parametrize(
+    ("call", "at", "others"),
+    [("prepare", 0, True), ("prepare", 1, True), ("submit", 3, True), ("prepare", 0, False)],
+)
+def test_a_device_without_memory_gets_no_layers_any_more(
+    call: str, at: int, others: bool, tmp_path: Path
+) -> None:
+    """Its keys and values are there, and the next step has no memory beside them."""
+    model, weights = made(tmp_path)
+    full, *rest = devices_of(*cards(*[40] * (1 + others)))
+    full = vs.FaultyDevice(full, at, "memory", call)
+    with vs.Scheduler([full, *rest]) as sched, pytest.warns(vs.VkschedWarning) as told:
+        chat = vs.Chat(sched, model)
+        answer = chat.generate(PROMPT, 6, GREEDY)
+        list(answer)
+        assert chat.layers == {"null:1" if others else "cpu": TINY.layers}
+        assert not sched.quarantined
+    text = model.tokenizer.encode(PROMPT, bos=True)
+    assert list(answer.tokens) == greedy(weights, text, 6, TINY)
+    assert any("null:0 gets no layers any more" in str(warning.message) for warning in told)
+    full = vs.FaultyDevice(devices_of(*cards(40))[0], at, "memory", call)
+    with warnings.catch_warnings(), vs.Scheduler([full]) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        placed = vs.Chat(sched, model, placement={"*": "null:0"}).generate(PROMPT, 6, GREEDY)
+        with pytest.raises(vs.OutOfMemory, match="expected memory on null:0, where the state"):
+            list(placed)
 
 
 def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:

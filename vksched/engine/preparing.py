@@ -321,11 +321,13 @@ class Preparing:
                 continue
             for node_id in graph.initial:
                 if device.states.holds(graph.keys[node_id]):
-                    raise OutOfMemory(
+                    error = OutOfMemory(
                         f"[compile] expected memory on {device.name}, where the state "
                         f"{graph.nodes[node_id].name!r} lives, got none: {left_out[device.name]}; "
                         "try closing other graphs"
                     )
+                    error.holder = device.name
+                    raise error
 
     @property
     def precision(self) -> str:

@@ -10,17 +10,18 @@ a device is lost, and keys and values with it --> layers are placed anew on what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from ..errors import StateLost
+from ..errors import OutOfMemory, StateLost
 from ..ops.core.precision import BYTES, SINGLE
 from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.make.collector import resting_collector
 from ..runtime.device import Ahead, Uploads
+from ..trace import warn_user
 from ..types import NDArray, Progress
 from .kept_steps import KeptStep
 from .layers.place import Places, place_layers, takes_all
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ..plan.plan import Plan
     from ..runtime.device import Device
 
+T = TypeVar("T")
 SIZES = (1, 8, 32, 128)
 """Of steps, in tokens. Each is a graph, compiled when it is first used."""
 WIDE = 512
@@ -131,6 +133,8 @@ class Reader:
         """Layers whose experts are on the CPU, and not with their keys and values."""
         self._without: set[str] = set()
         """Devices that had failed by then."""
+        self._full: set[str] = set()
+        """Devices that turned out to have no room."""
         self._runs: dict[int, Run] = {}
         model.file.read_ahead()
         self._ahead = self._begin_ahead()
@@ -146,6 +150,9 @@ class Reader:
 
     def prepare(self, tokens: int | None = None) -> None:
         """Compiles steps now: all of them, or those that read a text of so many tokens."""
+        self._anew_where_lost(lambda: self._prepare(tokens))
+
+    def _prepare(self, tokens: int | None) -> None:
         self._decide()
         sizes = self._sizes if tokens is None else self._sizes_for(tokens)
         for size in dict.fromkeys(sizes):
@@ -163,17 +170,31 @@ class Reader:
     def read(self, text: Sequence[int]) -> NDArray:
         """Returns the logits of what follows a text, (vocabulary,).
 
-        Where devices fail, layers are placed anew, and the text is read again.
+        Where devices fail, or have no memory left, layers are placed anew, and the text is read
+        again.
         """
         gone = set(self._scheduler.quarantined)
         if self._given is None and self._sizes and gone != self._without:
             self.forget()
+        return self._anew_where_lost(lambda: self._read(text))
+
+    def _anew_where_lost(self, work: Callable[[], T]) -> T:
+        """Returns what comes of some work, done again without what a device took along or has no
+        memory for.
+        """
         for _ in self._scheduler.devices:
             try:
-                return self._read(text)
+                return work()
             except StateLost:
                 self.forget()
-        return self._read(text)
+            except OutOfMemory as error:
+                name = error.holder
+                if self._given is not None or not name or name in self._full:
+                    raise
+                warn_user(f"[chat] {name} gets no layers any more: {error}")
+                self._full.add(name)
+                self.forget()
+        return work()
 
     def _read(self, text: Sequence[int]) -> NDArray:
         del self.tokens[min(_shared(self.tokens, text), len(text) - 1) :]
@@ -216,7 +237,8 @@ class Reader:
         self._without = set(self._scheduler.quarantined)
         self._sizes = sizes_of(self.length)
         if self._given is None:
-            layout = place_layers(self._scheduler, self._model, self._cache, self._sizes)
+            about = self._scheduler, self._model, self._cache, self._sizes
+            layout = place_layers(*about, self._full)
             self.placement = layout.placement if layout else {}
             self.away = layout.layers_without_experts if layout else 0
             part = SIZES[-1]

@@ -9,7 +9,7 @@ steps, so no weight and no state moves between them. Examples: tests/models/test
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -130,19 +130,27 @@ class Places(Protocol):
 
 
 def place_layers(
-    scheduler: Places, model: LanguageModel, cache: KeyValueCache, sizes: Sequence[int]
+    scheduler: Places,
+    model: LanguageModel,
+    cache: KeyValueCache,
+    sizes: Sequence[int],
+    full: Container[str] = (),
 ) -> Layout | None:
     """Returns where the layers of a model shall lie; None where there is nothing to decide, as only
     the CPU works, or one device alone that surely has room, or where the policy is not to look for
     the fastest way.
+
+    full: devices that turned out to have no room.
     """
     machine = scheduler.machine
     working = [spec for spec in machine.devices[:-1] if not spec.out_of_use]
-    if scheduler.policy != "auto" or not working or takes_all(scheduler, model, cache):
+    if scheduler.policy != "auto" or not working:
+        return None
+    if not full and takes_all(scheduler, model, cache):
         return None
     about = model, cache, sizes, machine
     measured = kept_or_measured(*about, lambda: _measured(*about))
-    return Layout(machine, measured, decide(measured, machine, scheduler.with_cpu))
+    return Layout(machine, measured, decide(measured, machine, scheduler.with_cpu, full))
 
 
 def takes_all(scheduler: Places, model: LanguageModel, cache: KeyValueCache) -> bool:
@@ -184,11 +192,14 @@ def _measured(
     return measure_layers(write, read, sizes, machine)
 
 
-def decide(measured: Measured, machine: Machine, with_cpu: bool) -> Division:
-    """Returns the division that takes least on the devices that work, one for each memory."""
-    usable = [
-        next((d for d in pool if not machine.devices[d].out_of_use), None) for pool in machine.pools
-    ]
+def decide(
+    measured: Measured, machine: Machine, with_cpu: bool, full: Container[str] = ()
+) -> Division:
+    """Returns the division that takes least on the devices that work, one for each memory. full:
+    devices that take nothing.
+    """
+    able = [not spec.out_of_use and spec.name not in full for spec in machine.devices]
+    usable = [next((d for d in pool if able[d]), None) for pool in machine.pools]
     places = [
         place if d == machine.cpu or d in usable else replace(place, room_bytes=NO_ROOM)
         for d, place in enumerate(measured.places)
