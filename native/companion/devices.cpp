@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace companion {
@@ -244,7 +245,17 @@ struct ShortInstance {
     ~ShortInstance() { vkDestroyInstance(instance, nullptr); }
 };
 
-py::list describe_devices()
+// With the GIL: the last instance that was to be kept.
+VkInstance kept = VK_NULL_HANDLE;
+
+void let_drivers_go()
+{
+    VkInstance last = std::exchange(kept, VK_NULL_HANDLE);
+    py::gil_scoped_release no_gil;
+    vkDestroyInstance(last, nullptr);
+}
+
+py::list describe_devices(bool keep)
 {
     VkApplicationInfo application{};
     application.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
@@ -275,6 +286,9 @@ py::list describe_devices()
     for (uint32_t i = 0; i < devices.size(); ++i) {
         found.append(describe_device(owner.instance, devices[i], i));
     }
+    if (keep) {
+        std::swap(owner.instance, kept);
+    }
     return found;
 }
 
@@ -299,8 +313,10 @@ py::list memory_info(kp::Manager& manager)
 void bind_devices(py::module_& m)
 {
     m.def("loader_version", &loader_version, "Vulkan version of the loader.");
-    m.def("describe_devices", &describe_devices,
-          "Every physical device in loader order; raises VulkanError where there is no driver.");
+    m.def("describe_devices", &describe_devices, py::arg("keep") = false,
+          "Every physical device in loader order; raises VulkanError where there is no driver. keep: "
+          "their drivers stay loaded until let_drivers_go.");
+    m.def("let_drivers_go", &let_drivers_go, "Ends what describe_devices has kept.");
     m.def("memory_info", &memory_info, py::arg("manager"), "Heaps of an open device, as they are now.");
 }
 

@@ -24,6 +24,7 @@ from vksched.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, 
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.buffers import HostBuffer
 from vksched.runtime.vulkan.context import Context, Pipeline, Recording
+from vksched.runtime.vulkan.drivers import manifests
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_S = 60.0
@@ -733,6 +734,41 @@ def manifest(folder: Path, library: str) -> str:
     content = {"library_path": library, "api_version": "1.1.0"}
     path.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": content}))
     return str(path)
+
+
+KEPT = """
+import sys
+from vksched.runtime.vulkan import binding
+
+def loaded():
+    maps = open("/proc/self/maps").read()
+    return any(name in maps for name in sys.argv[1:])
+
+binding.describe_devices()
+out = [loaded()]
+with binding.drivers_kept():
+    binding.describe_devices()
+    with binding.drivers_kept():
+        binding.describe_devices()
+    out.append(loaded())
+out.append(loaded())
+print(out)
+"""
+
+
+@needs_device
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system tells no mappings")
+@pytest.mark.skipif(
+    not hasattr(binding.companion, "let_drivers_go"), reason="native modules of before"
+)
+def test_drivers_stay_loaded_as_long_as_they_are_kept() -> None:
+    named = [json.loads(Path(path).read_text())["ICD"]["library_path"] for path in manifests()]
+    done = python(KEPT, *map(os.path.basename, named))
+    assert done.returncode == 0, done.stderr
+    before, inside, after = json.loads(done.stdout.lower())
+    if before:
+        pytest.skip("these drivers never leave memory")
+    assert inside and not after
 
 
 @native_only

@@ -15,6 +15,7 @@ from ..machine.spec import SYNC
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan import probe
+from ..runtime.vulkan.binding import drivers_kept
 from ..runtime.vulkan.opening import open_device
 from .hosts import Hosts
 
@@ -39,6 +40,7 @@ class DeviceSet:
         self._aliases: dict[str, str] = {}
         self._dropped: weakref.finalize[[Hosts], DeviceSet] | None = None
 
+    @drivers_kept()
     def open(self, devices: Wanted | None, hosts: Hosts | None = None) -> None:
         """Opens devices by name, takes open ones; None stands for all that are used by default, and
         all of the other computers.

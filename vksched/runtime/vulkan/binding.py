@@ -27,6 +27,8 @@ kp: Any = None
 companion: Any = None
 """The modules, None until `load` has imported them."""
 _load_lock = threading.Lock()
+_keepers = 0
+"""How many want drivers to stay loaded."""
 _drivers: Owner | None = None
 """The process in which drivers were started; they do not survive a fork."""
 _described: tuple[dict[str, str], list[dict[str, Any]]] | None = None
@@ -75,7 +77,9 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
     _drivers = _drivers or Owner()
     _drivers.require("Vulkan")
     try:
-        devices: list[dict[str, Any]] = companion.describe_devices()
+        # modules that were built before could not keep drivers
+        kept = (True,) if _keepers and hasattr(companion, "let_drivers_go") else ()
+        devices: list[dict[str, Any]] = companion.describe_devices(*kept)
     except companion.VulkanError as error:
         if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
             raise DeviceError(
@@ -85,6 +89,24 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
         raise _translated(error, "devices", "the Vulkan loader") from error
     _described = chosen, devices
     return devices
+
+
+@contextlib.contextmanager
+def drivers_kept() -> Iterator[None]:
+    """Keeps drivers loaded that list their devices inside, for those that are opened there: each
+    leaves with its last instance, and to load it again takes longer than to open a device.
+    """
+    global _keepers
+    with _load_lock:
+        _keepers += 1
+    try:
+        yield
+    finally:
+        with _load_lock:
+            _keepers -= 1
+            last = _keepers == 0 and hasattr(companion, "let_drivers_go") and not forked()
+        if last:
+            companion.let_drivers_go()
 
 
 def load() -> None:
@@ -112,8 +134,8 @@ def forked() -> bool:
 
 @in_child
 def _after_fork() -> None:
-    global _load_lock
-    _load_lock = threading.Lock()
+    global _load_lock, _keepers
+    _load_lock, _keepers = threading.Lock(), 0
     if _drivers is not None:
         companion.leak(companion)  # also: drivers that wait for their threads at exit are left out
 
