@@ -147,12 +147,22 @@ uvec4 ones_of(uint word, int up) {
     return uvec4(MOVED(word, up), MOVED(word, up - 1), MOVED(word, up - 2), MOVED(word, up - 3)) & 0x1010101u << LOW;
 }
 
+#ifdef TWO_RUNS
+// Words of two bits of a run and the next, which has an odd number, by one load.
+uvec4 twos_of_runs(uint at, uint number) { return four_words(at + (FRONT + 8 * HIGH) / UNIT + number / 2u); }
+#define LOADED_TWOS , uvec4 loaded, bool odd
+#define TWO_OF_RUN(pair) (odd ? loaded.zw : loaded.xy)
+#else
+#define LOADED_TWOS
+#define TWO_OF_RUN(pair) two_words(pair)
+#endif
+
 // Run `number` of the tile that starts at a unit.
-Run run_of(Head head, uint at, uint number) {
+Run run_of(Head head, uint at, uint number LOADED_TWOS) {
     Run run;
     const uint low = at + (FRONT + 8 * HIGH) / UNIT + LOW / UNIT * number;
 #if LOW == 2
-    const uvec2 twos = two_words(2u * at + FRONT / 2 + 4 * HIGH + number);
+    const uvec2 twos = TWO_OF_RUN(2u * at + FRONT / 2 + 4 * HIGH + number);
 #ifdef IN_PLACE
     run.low.xy = twos;
 #else

@@ -26,6 +26,9 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "fours.glsl"
 #include "matmul.glsl"
 VIEWS(1, b)
+#if LANES == 8 && LOW == 2 && ROWS == 1
+#define TWO_RUNS // such formats have whole tiles
+#endif
 #include "packed.glsl"
 
 #if ROWS == 1
@@ -134,11 +137,41 @@ VIEWS(1, b)
 #define BETWEEN(c) EACH_ROW(FINISH_0, c) BEGIN_WITH(4)
 #define AT_END(i, c) FINISH_1(i, c)
 #endif
+#if LANES == 8 && LOW <= 4
+// The words of a column are loaded before the one in front of it is multiplied: processors do both at once.
+#define ADD_RUN(LOAD) \
+    const Spot spot = spot_of(number); \
+    LOAD(x) \
+    EACH_ROW(TAKE_ROW, 0) \
+    LOAD(y) ADD_COLUMN(x) LOAD(z) ADD_COLUMN(y) LOAD(w) ADD_COLUMN(z) ADD_COLUMN(w)
+#else
+#define ADD_RUN(LOAD) \
+    const Spot spot = spot_of(number); \
+    EACH_ROW(TAKE_ROW, 0) \
+    EACH_COLUMN(ADD_COLUMN)
+#define RUN_OF(c) run_of(head_##c, at.c, number)
+#endif
+#define LOAD_RUN(c) const Run run_##c = run_of(head_##c, at.c, number);
+#ifdef TWO_RUNS
+#define STEP 2u
+#define ADD_STEP(first) \
+    { const uint number = first; const bool odd = false; ADD_RUN(LOAD_TWOS) \
+      { const uint number = first + 1u; const bool odd = true; ADD_RUN(LEAVE) } }
+#define LOAD_TWOS(c) const uvec4 twos_##c = twos_of_runs(at.c, number);
+#define LEAVE(c)
+#define RUN_OF(c) run_of(head_##c, at.c, number, twos_##c, odd)
+#else
+#define STEP 1u
+#define ADD_STEP(first) { const uint number = first; ADD_RUN(LOAD_RUN) }
+#ifndef RUN_OF
+#define RUN_OF(c) run_##c
+#endif
+#endif
 #define START_COLUMN(c) const Head head_##c = head_of(start.c, tile_of_k, at.c);
 #define ADD_COLUMN(c) { \
     const Scales scales = scales_of(head_##c, spot); \
     const vec2 scale = scales.scale, shift = shift_of_codes(scales); \
-    const Run run = run_of(head_##c, at.c, number); \
+    const Run run = RUN_OF(c); \
     LOWER \
     EACH_ROW(DECLARE, 0) \
     BEGIN_WITH(0) GO_ON(1) GO_ON(2) GO_ON(3) BETWEEN(c) GO_ON(5) GO_ON(6) GO_ON(7) \
@@ -208,11 +241,7 @@ void main() {
         const uvec4 at = start + units_before(tile_of_k);
         const uint runs = min(all_runs - tile_of_k * 8u, 8u);
         EACH_COLUMN(START_COLUMN)
-        for (uint number = 0u; number < runs; ++number) {
-            const Spot spot = spot_of(number);
-            EACH_ROW(TAKE_ROW, 0)
-            EACH_COLUMN(ADD_COLUMN)
-        }
+        for (uint first = 0u; first < runs; first += STEP) ADD_STEP(first)
     }
     EACH_ROW(STORE_ROW, 0)
 }
