@@ -41,7 +41,9 @@ def file_of(folder: Path, content: bytes) -> ModelFile:
         os.close(file)
 
 
-def lates_of(folder: Path, names: list[str], files: int = 1) -> Iterator[tuple[str, NDArray, Late]]:
+def lates_of(
+    folder: Path, names: list[str], files: int = 1
+) -> Iterator[tuple[str, NDArray, Repacked]]:
     """Yields formats, the blocks of weights, and these in files, 3 bytes from the beginning."""
     for part in range(files):
         raws = [blocks(name, 7 + part, 512) for name in names]
@@ -150,6 +152,60 @@ def test_files_end_where_they_end(tmp_path: Path) -> None:
             loops.repack_file([(file, start, "q8_0", wrong, out)])
     with pytest.raises(ValueError, match="expected"):
         loops.repack_file([(file, start, "q8_0", part[3], out.astype(np.float32))])
+
+
+@native
+@pytest.mark.parametrize("threads", [1, 5])
+def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) -> None:
+    """Each takes rows until none are left, here a piece at a time."""
+    found = list(lates_of(tmp_path, PACKED, files=2))
+    parts = [late.part(np.zeros(late.shape, np.uint32)) for _, _, late in found]
+    job = loops.repacking(parts)
+
+    def work() -> None:
+        while job.work(1):
+            pass
+
+    helpers = [threading.Thread(target=work) for _ in range(threads)]
+    for each in helpers:
+        each.start()
+    for each in helpers:
+        each.join()
+    assert job.end() and not job.work(1 << 30) and job.end()
+    for (name, raw, _), (*_, words) in zip(found, parts, strict=True):
+        assert np.array_equal(words, repack(name, raw, (len(words), 512))), name
+
+
+@native
+def test_work_that_ends_early_or_lacks_bytes_is_not_whole(tmp_path: Path) -> None:
+    ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
+    part = late.part(np.zeros(late.shape, np.uint32))
+    begun = loops.repacking([part, part])
+    assert begun.work(1) and not begun.end() and not begun.work(1 << 30)
+    assert loops.repacking([]).end()
+    size = (tmp_path / "0.bin").stat().st_size
+    cut = loops.repacking([part, (part[0], size - 1, *part[2:]), part])
+    assert not cut.work(1 << 30) and not cut.end()
+    with pytest.raises(KeyError):
+        loops.repacking([(*part[:2], "q9_9", *part[3:])])
+    with pytest.raises(ValueError, match="expected"):
+        loops.repacking([(*part[:3], part[3] + 1, part[4])])
+
+
+@native
+def test_who_needs_words_helps_to_make_them(tmp_path: Path) -> None:
+    ((_, raw, late),) = lates_of(tmp_path, ["q8_0"])
+    room = late.room()
+    job = loops.repacking([late.part(room)])
+    helped: list[bool] = []
+
+    def help() -> None:
+        helped.append(job.work(1 << 30))
+        late.end(job.end())
+
+    assert late.begin(help)
+    assert as_array(late) is room and helped == [False] and not room.flags.writeable
+    assert np.array_equal(room, repack("q8_0", raw, (len(room), 512)))
 
 
 def test_what_is_in_no_file_is_left_alone() -> None:

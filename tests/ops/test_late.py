@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.cases.packed import blocks
-from vksched.ops.core.late import Late, as_array
+from vksched.ops.core.late import Late, as_array, place_of
 from vksched.ops.products.blocks import held_words, repack
 from vksched.types import NDArray
 
@@ -53,6 +53,18 @@ def test_an_array_is_made_once_for_those_who_have_it() -> None:
     gc.collect()
     assert gone() is None
     assert as_array(late)[2, 3] == 11 and late.rows == 6
+
+
+def test_an_array_has_a_room_before_it_is_made() -> None:
+    late = Counting(np.arange(12, dtype=np.uint32).reshape(3, 4))
+    room = late.room()
+    assert late.room(np.zeros((3, 4), np.uint32)) is room is place_of(late) and late.rows == 0
+    assert as_array(late) is room and late.rows == 3 and not room.flags.writeable
+    del room
+    gc.collect()
+    offered = np.zeros((3, 4), np.uint32)
+    assert late.room(offered) is offered and late.rows == 3
+    assert as_array(late) is offered and offered[2, 3] == 11 and late.rows == 6
 
 
 def test_words_are_made_of_the_blocks_as_they_are() -> None:
