@@ -116,9 +116,7 @@ class Graph:
         them.
         """
         types: dict[TensorType, int] = {}
-        objects = {id(node.type): node.type for node in self.nodes}  # few, which many nodes share
-        kind_of = {key: types.setdefault(each, len(types)) for key, each in objects.items()}
-        kinds = [kind_of[id(node.type)] for node in self.nodes]
+        kinds = [types.setdefault(node.type, len(types)) for node in self.nodes]
         over, calls = self.written_over, dict[tuple[object, ...], int]()
         asked = (
             (n.op, n.attrs, n.id in over, kinds[n.id], *[kinds[i] for i in n.inputs])
@@ -181,12 +179,6 @@ class Graph:
     def words(self) -> tuple[int, ...]:
         """For each node the words that its value takes on a device."""
         of_call = [node.type.words for node in self.calls]
-        return tuple([of_call[call] for call in self.signatures])
-
-    @cached_property
-    def host_bytes(self) -> tuple[int, ...]:
-        """For each node the bytes that its value takes in memory of the host."""
-        of_call = [node.type.host_bytes for node in self.calls]
         return tuple([of_call[call] for call in self.signatures])
 
     @cached_property

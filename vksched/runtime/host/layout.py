@@ -111,7 +111,7 @@ def lay_out(
 
 
 def _words(graph: Graph, node_id: int) -> int:
-    return -(-graph.host_bytes[node_id] // WORD_BYTES)
+    return -(-graph.nodes[node_id].type.host_bytes // WORD_BYTES)
 
 
 class Memory:

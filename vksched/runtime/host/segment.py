@@ -163,7 +163,8 @@ class _Slots:
     """Numbers where values lie. by_value: the slots of nodes and of what stands beside them."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+        of_call = [node.type.host_bytes for node in graph.calls]
+        self._bytes = [of_call[call] for call in graph.signatures]
         self.by_value: dict[int, int] = {}
         self.sizes: list[int] = []
 
@@ -171,8 +172,7 @@ class _Slots:
         self, node: Node, recipe: Recipe, beside: Sequence[int]
     ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
         """Returns the loops of a node as the native program takes them."""
-        sizes = self._graph.host_bytes
-        registers = [self._of(value, sizes[value]) for value in node.inputs]
+        registers = [self._of(value, self._bytes[value]) for value in node.inputs]
         made = []
         for number, loop in enumerate(recipe.loops):
             if number < len(beside):
@@ -180,7 +180,7 @@ class _Slots:
             elif writes_state(node):
                 result = registers[0]
             else:
-                result = self._of(node.id, sizes[node.id])
+                result = self._of(node.id, self._bytes[node.id])
             registers.append(result)
             at = [*(registers[r] for r in loop.operands), result]
             made.append((loop.name, at, loop.numbers, loop.reals, loop.pieces))
