@@ -94,6 +94,25 @@ def test_an_unknown_architecture_is_told(
         assert line in out
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mamba", "an architecture without layers of states that are not attention, got 'mamba'"),
+        ("new", "one of the architectures llama, "),
+    ],
+)
+def test_an_unknown_architecture_is_what_is_told_whatever_keys_it_lacks(
+    name: str, why: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(Draft().with_key("general.architecture", ValueType.STRING, name).packed())
+    _, out, _ = call(capsys, "info", str(path))
+    assert f"note: [gguf] expected {why}" in out and out.count("note: ") == 1
+    for command in (("generate", "--prompt", "a"), ("embed", "--text", "a"), ("chat",)):
+        status, _, err = call(capsys, command[0], str(path), *command[1:], "--devices", "cpu")
+        assert status == 1 and f"[gguf] expected {why}" in err
+
+
 def test_options_of_onnx_models_are_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

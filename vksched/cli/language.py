@@ -42,14 +42,17 @@ def show_language_model(model_file: str, as_json: bool, place: Place | None = No
 def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     """Returns what the file says, as plain data. hyper: None where it does not say all of it."""
     from ..importers.gguf.architectures import architecture
+    from ..importers.gguf.hyper import read_hyper
 
-    hyper, notes, learned = None, [], False
+    file, hyper, notes, learned = model.file, None, [], False
     try:
-        hyper = asdict(model.hyper)
         learned = architecture(model.architecture).learned_positions
     except ModelFormatError as error:
         notes.append(str(error))
-    file = model.file
+    try:
+        hyper = asdict(read_hyper(file))
+    except ModelFormatError as error:
+        notes = notes or [str(error)]  # what is missing of an unknown one is no matter
     return {
         "model": model.name,
         "architecture": _text(file, "general.architecture"),

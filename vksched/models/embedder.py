@@ -58,8 +58,8 @@ class Embedder:
         progress: Progress | None = None,
     ) -> None:
         self.model = model
-        self.tokenizer = model.tokenizer
         self.pooling = model.pooling(pooling)
+        self.tokenizer = model.tokenizer
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         if not 0 < self.ctx <= model.hyper.context:
             raise ShapeError(

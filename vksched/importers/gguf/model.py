@@ -52,7 +52,8 @@ class LanguageModel(ImportedModel):
 
     @cached_property
     def hyper(self) -> Hyper:
-        """Its sizes and numbers."""
+        """Its sizes and numbers, of an architecture that is known: others lack keys of these."""
+        architecture(self.architecture)
         return read_hyper(self.file)
 
     @cached_property
