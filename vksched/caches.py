@@ -111,17 +111,34 @@ def _while_busy(call: Callable[[], Result]) -> Result:
 
 
 PACKAGE = Path(__file__).parent
+LOADED_NS = time.time_ns()
+"""When this process began to load the package."""
 
 
-def loaded_code() -> list[tuple[str, int, int]]:
+def loaded_code() -> list[tuple[str, int, int]] | None:
     """Returns the files of those modules of the package that are loaded, with sizes and times: what
-    was computed so far changes with one of them.
+    was computed so far changes with one of them. None where a file is gone or was written since
+    this process began: it may have loaded another one.
     """
     own = [module for name, module in list(sys.modules.items()) if name.startswith(__package__)]
     files = {str(file) for module in own if (file := getattr(module, "__file__", None))}
-    skipped = len(str(PACKAGE)) + 1
-    inside = [file[skipped:] for file in sorted(files) if file.startswith(str(PACKAGE))]
-    return [(file, *_size_and_time(file)) for file in inside]
+    folder = f"{PACKAGE}{os.sep}"  # beside it are native modules, whose names begin alike
+    inside = [file for file in sorted(files) if file.startswith(folder)]
+    told = [(file[len(folder) :], about_loaded(file)) for file in inside]
+    found = [(file, *about) for file, about in told if about is not None]
+    return found if len(found) == len(told) else None
+
+
+def about_loaded(file: str) -> tuple[int, int] | None:
+    """Returns the size and time of a file that is loaded; None where it is gone or was written
+    since, so that it may not be the one that was loaded.
+    """
+    try:
+        about = os.stat(file)
+    except OSError:
+        return None
+    written_ns = max(about.st_mtime_ns, about.st_ctime_ns)  # a file may bring an old time along
+    return (about.st_size, about.st_mtime_ns) if written_ns < LOADED_NS else None
 
 
 def is_code(files: Iterable[tuple[str, int, int]]) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -141,11 +143,39 @@ def test_code_is_that_of_the_package() -> None:
 
 def test_code_that_is_loaded_is_known_until_it_changes() -> None:
     files = loaded_code()
+    assert files is not None
     assert "caches.py" in [name for name, _, _ in files] and len(files) > 100 and is_code(files)
     (name, size, time_ns), *_ = files
     assert not is_code([(name, size + 1, time_ns)]) and not is_code([(name, size, time_ns - 1)])
     with pytest.raises(OSError, match="gone"):
         is_code([("gone.py", 1, 1)])
+
+
+def test_native_modules_beside_the_package_are_no_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beside = ModuleType("vksched_native.loops")
+    beside.__file__ = f"{caches.PACKAGE}_native{os.sep}loops.so"
+    before = loaded_code()
+    monkeypatch.setitem(sys.modules, beside.__name__, beside)
+    assert before is not None and loaded_code() == before
+
+
+def test_code_that_was_written_since_it_was_loaded_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "part.py"
+    file.write_text("")
+    os.utime(file, ns=(1, 1))
+    part = ModuleType("vksched.part")
+    part.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, part.__name__, part)
+    monkeypatch.setattr(caches, "PACKAGE", tmp_path)
+    assert loaded_code() is None, "it has an old time, and came to be now"
+    monkeypatch.setattr(caches, "LOADED_NS", file.stat().st_ctime_ns + 1)
+    assert loaded_code() == [("part.py", 0, 1)]
+    file.unlink()
+    assert loaded_code() is None
 
 
 def cut(text: str) -> str:

@@ -323,7 +323,9 @@ def test_files_that_are_damaged_are_written_anew(
     assert written == 0 and np.array_equal(got, right)
 
 
-@pytest.mark.parametrize("how", ["few layers", "no folder", "in memory", "a folder in its way"])
+@pytest.mark.parametrize(
+    "how", ["few layers", "no folder", "in memory", "a folder in its way", "code that has changed"]
+)
 def test_nothing_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, how: str
 ) -> None:
@@ -333,6 +335,8 @@ def test_nothing_is_kept(
         monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 3)
     elif how == "no folder":
         monkeypatch.setattr(kept_steps, "default_folder", lambda: None)
+    elif how == "code that has changed":
+        monkeypatch.setattr(kept_steps, "loaded_code", lambda: None)
     elif how == "in memory":
         from vksched.importers import load_gguf
 
@@ -368,6 +372,25 @@ def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.Monkey
     assert _document(graph, model, cache) is not None
     assert _document(graph, other, cache) is None, "these are another model's weights"
     assert _document(graph, model, other.cache(32)) is None, "these are another cache's states"
+
+
+def test_a_plan_is_kept_with_the_code_that_made_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    def file() -> KeptStep:
+        return KeptStep(model, cache, 1, "")
+
+    model = made(tmp_path / "m.gguf")
+    cache = model.cache(32)
+    step = model.step(cache, 1)
+    file().write(build_graph(step.logits, step.updates)[0], None)
+    read_file = file()
+    kept = read_file.read()
+    assert kept is not None
+    code = caches.loaded_code()
+    monkeypatch.setattr(kept_steps, "loaded_code", lambda: [*(code or ()), ("planner.py", 1, 1)])
+    read_file.write(kept.graph, None)
+    assert file().read() is None, "the file that made the plan is another one"
 
 
 def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

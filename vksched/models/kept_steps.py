@@ -11,11 +11,11 @@ neither write, nor rewrite, nor plan them.
 The hash is of the model's files as they were opened, the sizes that were read from them, the cache,
 the size of the step, native modules and numpy's version, the variables of vksched, and what the
 scheduler tells of how it rewrites: whatever changes has another file. The code are the modules that
-were loaded then: a file that was written by other ones is of no use. Whether the plan is still the
-right one is seen when it is asked for (plan/documents/kept.py). Nothing here is
-needed: a file that is damaged, of another format, or does not fit the weights means that the step
-is written; so does a folder that cannot be found or written. Examples:
-tests/models/test_kept_steps.py.
+were loaded then: a file that was written by other ones is of no use, and none is written where one
+of them has changed since it was loaded. Whether the plan is still the right one is seen when it is
+asked for (plan/documents/kept.py). Nothing here is needed: a file that is damaged, of another
+format, or does not fit the weights means that the step is written; so does a folder that cannot be
+found or written. Examples: tests/models/test_kept_steps.py.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ import numpy as np
 
 from ..caches import (
     PACKAGE,
+    about_loaded,
     default_folder,
     is_code,
     loaded_code,
@@ -105,10 +106,12 @@ class KeptStep:
         """
         if self._path is None:
             return
-        document = self._read or _document(graph, self._model, self._cache)
-        if document is None:
+        document, code = self._read or _document(graph, self._model, self._cache), loaded_code()
+        if document is None or code is None:
             return
-        whole = replace(document, told={**document.told, "plan": plan})
+        # those that made a graph that was read, and those that made a plan of it
+        made_by = sorted({*map(tuple, document.told.get("code", ())), *code})
+        whole = replace(document, told={**document.told, "plan": plan, "code": made_by})
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self._path.parent / "lock"):
@@ -118,16 +121,16 @@ class KeptStep:
 
 def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str) -> str | None:
     """Returns a hash of all that decides what graph a step has; None where that is not known, as
-    the model is in memory.
+    the model is in memory, or as native modules were built anew since they were loaded.
     """
-    if model.file.identity is None:
-        return None
     native = getattr(loops.native, "__file__", None)
-    about = os.stat(native) if native else None
+    about = about_loaded(native) if native else None
+    if model.file.identity is None or (native and about is None):
+        return None
     told = (
         *(FORMAT, str(PACKAGE), __version__),
         *(sys.version, np.__version__, platform.machine()),
-        (native, about and (about.st_size, about.st_mtime_ns)),
+        (native, about),
         sorted(item for item in os.environ.items() if item[0].startswith("VKSCHED_")),
         (model.file.identity, type(model).__name__, model.architecture, repr(model.hyper)),
         (cache.length, cache.dtype, size, rewriting),
@@ -215,7 +218,6 @@ def _document(graph: Graph, model: LanguageModel, cache: KeyValueCache) -> Docum
         "outputs": graph.outputs,
         "kept": graph.kept,
         "merged": dict(graph.merged),
-        "code": loaded_code(),
     }
     return Document(told, b"".join(constants))
 
