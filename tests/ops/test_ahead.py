@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,32 @@ def test_file_that_is_not_whole(how: str, tmp_path: Path) -> None:
     for _, _, late in found:
         with pytest.raises(vs.ModelFormatError, match=r"0\.bin"):
             as_array(late)
+
+
+@native
+def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((name, raw, late),) = lates_of(tmp_path, ["q8_0"])
+    ended: list[bool] = []
+
+    class Failing:
+        """Fails for want of memory before it takes a row."""
+
+        def __init__(self, parts: Any) -> None:
+            self.job = native_repacking(parts)
+
+        def work(self, most_bytes: int) -> bool:
+            raise MemoryError
+
+        def end(self) -> bool:
+            ended.append(self.job.end())
+            return ended[-1]
+
+    native_repacking = loops.repacking
+    monkeypatch.setattr(loops, "repacking", Failing)
+    made = Ahead([late])
+    made.wait()
+    assert ended == [False], "helpers have nothing to do from then on"
+    assert np.array_equal(as_array(late), repack(name, raw, (len(raw), 512)))
 
 
 @native

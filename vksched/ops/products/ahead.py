@@ -60,9 +60,11 @@ class Ahead:
             begun += (each for each in wanted if each.begin(self._help))
             parts = [each.part(each.room()) for each in begun]
             self._job = job = loops.repacking(parts)
-            while self._is_wanted() and job.work(BATCH_BYTES):
-                pass
-            filled = job.end()
+            try:
+                while self._is_wanted() and job.work(BATCH_BYTES):
+                    pass
+            finally:
+                filled = job.end()  # from now on nobody reads the files, which may be closed
             of_files = {part[0]: each for part, each in zip(parts, begun, strict=True)}
             for each in of_files.values():
                 each.require()
