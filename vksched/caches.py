@@ -142,17 +142,9 @@ def about_loaded(file: str) -> tuple[int, int] | None:
 
 
 def is_code(files: Iterable[tuple[str, int, int]]) -> bool:
-    """Whether files of the package are still as `loaded_code` found them.
-
-    Raises:
-        OSError: one is gone.
-    """
-    return all(_size_and_time(file) == (size, time_ns) for file, size, time_ns in files)
-
-
-def _size_and_time(file: str) -> tuple[int, int]:
-    about = os.stat(f"{PACKAGE}{os.sep}{file}")
-    return about.st_size, about.st_mtime_ns
+    """Whether files of the package are still as `loaded_code` found them, for this process too."""
+    folder = f"{PACKAGE}{os.sep}"
+    return all(about_loaded(folder + file) == (size, time_ns) for file, size, time_ns in files)
 
 
 @cache
