@@ -17,7 +17,14 @@ from test_state_faults import named_devices
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
-from vksched.errors import DTypeError, GraphError, ModelFormatError, ShapeError, VkschedError
+from vksched.errors import (
+    DTypeError,
+    GraphError,
+    ModelFormatError,
+    PlanError,
+    ShapeError,
+    VkschedError,
+)
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.runtime.device import Device
@@ -86,6 +93,11 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
             sched.compile(model, limit=4)  # type: ignore[call-overload]
         with pytest.raises(GraphError, match="observe, precision for tensors, got 'ctx'"):
             sched.compile(vs.input("x", (2,)) + 1, ctx=4)  # type: ignore[call-overload]
+        with pytest.raises(GraphError, match="observe, precision for tensors, got 'update'"):
+            sched.compile(vs.input("x", (2,)) + 1, update=None)  # type: ignore[call-overload]
+        for make in (sched.compile, lambda *about, **more: vs.Chat(sched, *about, **more)):
+            with pytest.raises(PlanError, match='"int8", "auto", got \'int9\''):
+                make(model, precision="int9")
 
 
 class Counted(reader.Reader):

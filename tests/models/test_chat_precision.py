@@ -50,6 +50,32 @@ def test_the_cpu_alone_rounds_activations(tmp_path: Path) -> None:
     assert 0 < np.square(rounded - exact).sum() < 0.003 * np.square(exact).sum()
 
 
+def test_a_card_has_float32_whatever_its_scheduler_has(tmp_path: Path) -> None:
+    model, devices = made(tmp_path), null_devices(1)[1]
+    with vs.Scheduler(devices, precision=BYTES) as sched:
+        for asked, wanted in ((AUTO, SINGLE), (None, BYTES)):
+            reader = Reader(sched, model, 16, precision=asked)
+            reader.read(TEXT)
+            assert words(reader) == {devices[0].name: {wanted}}
+
+
+def test_the_cpu_rounds_where_no_card_works_from_the_beginning(tmp_path: Path) -> None:
+    model, devices = made(tmp_path), null_devices(1)[1]
+    with warnings.catch_warnings(), vs.Scheduler(lost(devices)) as sched:
+        warnings.simplefilter("ignore", vs.VkschedWarning)
+        x = vs.input("x", (2,))
+        sched.compile(x + 1, {"*": devices[0].name})(x=np.zeros(2, np.float32))
+        assert sched.quarantined
+        reader = Reader(sched, model, 16, precision=AUTO)
+        reader.read(TEXT)
+        assert words(reader) == {"cpu": {BYTES}}
+
+
+def lost(devices: list[Device]) -> list[Device]:
+    """Devices whose first one fails at once."""
+    return [vs.FaultyDevice(devices[0], at=0, times=1), *devices[1:]]
+
+
 def test_layers_beside_a_card_keep_what_they_began_with(tmp_path: Path) -> None:
     model, devices = made(tmp_path), null_devices(1)[1]
     card = devices[0].name

@@ -8,7 +8,7 @@ over an earlier one, as with placement. Examples: tests/scheduler/test_precision
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..errors import PlanError
 from ..graph import Graph
@@ -23,15 +23,15 @@ Precision = str | Mapping[Tensor | str, str]
 """One word for all, or tensors or name patterns to words."""
 
 
-def check_precision(given: object, stage: str) -> str:
-    """Returns a word of PRECISIONS.
+def check_precision(given: object, stage: str, words: Sequence[str] = PRECISIONS) -> str:
+    """Returns a word of those that are known.
 
     Raises:
         PlanError: it is none.
     """
-    if isinstance(given, str) and given in PRECISIONS:
+    if isinstance(given, str) and given in words:
         return given
-    known = ", ".join(f'"{word}"' for word in PRECISIONS)
+    known = ", ".join(f'"{word}"' for word in words)
     raise PlanError(f"[{stage}] expected a precision of {known}, got {given!r}")
 
 

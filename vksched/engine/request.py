@@ -56,7 +56,8 @@ def given_options(outputs: object, options: Mapping[str, Any]) -> dict[str, Any]
         GraphError: there are others than what is compiled takes.
     """
     kind = outputs.format if isinstance(outputs, ImportedModel) else "tensors"
-    given = {name: value for name, value in options.items() if value is not None}
+    known = {name for names in OPTIONS.values() for name in names}
+    given = {n: value for n, value in options.items() if value is not None or n not in known}
     for name in given:
         if name not in OPTIONS[kind]:
             what = kind if kind == "tensors" else f"a model of a {kind} file"

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from ..engine.precision import check_precision
 from ..errors import OutOfMemory, StateLost
-from ..ops.core.precision import BYTES, SINGLE
+from ..ops.core.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.make.collector import resting_collector
 from ..runtime.device import Ahead, Uploads
@@ -114,6 +115,8 @@ class Reader:
         kv: str = "f32",
         precision: str | None = None,
     ) -> None:
+        if isinstance(precision, str):
+            check_precision(precision, "chat", (*PRECISIONS, AUTO))
         self.tokens: list[int] = []
         self.length = length
         self._scheduler = scheduler
@@ -255,12 +258,13 @@ class Reader:
         """Returns the precision of all, or that of names: of what the CPU has, in AUTO."""
         if self._asked != AUTO:
             return self._asked
-        if len(self._scheduler.devices) == 1:
+        specs = self._scheduler.machine.devices
+        if all(spec.kind == "cpu" or spec.out_of_use for spec in specs):
             return BYTES
-        hosts = {spec.name for spec in self._scheduler.machine.devices if spec.kind == "cpu"}
+        hosts = {spec.name for spec in specs if spec.kind == "cpu"}
         placed = (self.placement or {}).items()
         words = {name: BYTES if device in hosts else SINGLE for name, device in placed}
-        return words if BYTES in words.values() else None
+        return words if BYTES in words.values() else SINGLE
 
     def _run(self, size: int) -> Run:
         if size not in self._runs:
