@@ -6,14 +6,14 @@
 
 Results are put together by device and case, later ones win, and kept beside the page. A run takes
 the place of all that was known of its devices. One that was stopped goes on where it was when it is
-started again: what was measured lies in build/llm until all is there. Pictures need matplotlib
-(extra `bench`); without it, those that are there stay.
+started again: what was measured lies in build/llm until all is there. Other code, drivers or
+options have to begin anew. Pictures need matplotlib (extra `bench`); without it, those that are
+there stay.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -305,6 +305,7 @@ def main(
     present = [d.name for d in list_devices() if d.usable and not d.duplicate_of]
     chosen = devices.split(",") if devices else present
     if wanted:
+        run.require_same()
         measure(run, chosen, few.split(","), models)
         if run.unfinished:
             raise click.ClickException(
@@ -321,7 +322,7 @@ def main(
     draw(report)
     PAGE.write_text("\n".join(filter(None, lines_of_page(report))), "utf-8")
     if wanted:
-        shutil.rmtree(work, ignore_errors=True)
+        run.remove()
     click.echo(f"wrote {PAGE}")
 
 

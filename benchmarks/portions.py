@@ -12,16 +12,35 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import click
 from results import EXTRAS, read  # beside this file
 
+from vksched.caches import PACKAGE
+from vksched.ops.core import loops
+from vksched.runtime.vulkan.probe import list_devices
+
 PORTION = 6
 """Cases measured by one process."""
 LAST_FACT = {"overhead": "a trivial run", "models": "{}: a run, beside its kernels"}
 """What a suite measures behind its cases."""
+ABOUT = "measured-by"
+"""The file that tells what measured, beside the results."""
+
+
+def code_and_drivers() -> str:
+    """Returns what figures depend on: a hash of the package and its native loops, and drivers."""
+    digest = sha256()
+    native = [Path(loops.native.__file__)] if loops.native else []
+    for path in (*sorted(PACKAGE.rglob("*.*")), *native):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(f"{path}\0".encode() + path.read_bytes())
+    drivers = [f"{info.name}: {info.label}, {info.driver}" for info in list_devices()]
+    return "\n".join((digest.hexdigest(), *drivers))
 
 
 @dataclass
@@ -40,7 +59,30 @@ class Run:
 
     def results(self) -> list[Path]:
         """Returns the files with what was measured so far, the oldest first."""
-        return sorted(self.folder.glob("*.json"))
+        return sorted(self.folder.glob("[0-9]*.json"))
+
+    def require_same(self) -> None:
+        """Notes what measures, where nothing is measured yet.
+
+        Raises:
+            click.ClickException: what is there is of other code, drivers or options.
+        """
+        about, now = self.folder / ABOUT, "\n".join((code_and_drivers(), *self.options))
+        if not self.results():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            about.write_text(now, "utf-8")
+        elif not about.exists() or about.read_text("utf-8") != now:
+            raise click.ClickException(
+                f"expected figures of this code, these drivers and options in {self.folder}, got "
+                "others; remove that folder, or give another one by --work"
+            )
+
+    def remove(self) -> None:
+        """Removes what was measured, and its folder where nothing else is in it."""
+        for path in (*self.results(), self.folder / ABOUT):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def suite(
         self, suite: str, device: str, names: Sequence[str], more: Sequence[str] = ()

@@ -16,7 +16,6 @@ goes into the page as it is. Plots need matplotlib (extra `bench`).
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -131,7 +130,7 @@ def main(
     report, extras = read(paths)
     write(report, extras, docs)
     if wanted and not run.unfinished:
-        shutil.rmtree(work, ignore_errors=True)
+        run.remove()
     overall = geometric_mean(x for x in map(to_fastest, report.results) if x is not None)
     click.echo(
         f"wrote {docs / 'performance.md'}; overall {ratio_text(overall)} of the fastest peers"

@@ -372,6 +372,13 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     assert {f"random 27M {kind} prompt 128" for kind in TYPES} < {name for name, _ in asked}
     assert ("own-q4_k load", 3) in asked and ("random 27M Q4_K int8 prompt 128", 3) in asked
     asked.clear()
+    with monkeypatch.context() as other:
+        other.setattr(portions, "code_and_drivers", lambda: "of another commit")
+        refused = runner.invoke(language_models.main, given)
+    assert refused.exit_code == 1 and "expected figures of this code" in refused.output
+    refused = runner.invoke(language_models.main, [*given, "--budget", "2"])
+    assert refused.exit_code == 1 and "and options" in refused.output and not asked
+    (tmp_path / "work" / "mine.json").write_text("not of a run")
     fails = False
     done = runner.invoke(language_models.main, given)
     assert done.exit_code == 0, done.output
@@ -381,7 +388,11 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     ]
     text = (tmp_path / "page.md").read_text()
     assert all(f"| random 27M {kind} token at 2048 |" in text for kind in TYPES)
-    assert "| old |" not in text and not (tmp_path / "work").exists()
+    assert "| old |" not in text
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["mine.json"]
     asked.clear()
     assert runner.invoke(language_models.main, [*given, "--few", "cpu"]).exit_code == 0
     assert asked == [("random 27M F16 token at 128", 4)]
+    (tmp_path / "work" / "mine.json").unlink()
+    assert runner.invoke(language_models.main, given).exit_code == 0
+    assert not (tmp_path / "work").exists()
