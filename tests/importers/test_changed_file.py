@@ -63,6 +63,22 @@ def test_weights_of_a_changed_file_are_refused(
         assert np.array_equal(sched.compile(x + 1.0)(x=np.ones(3, np.float32)), [2, 2, 2])
 
 
+def test_vectors_are_read_and_not_found_in_the_map(tmp_path: Path) -> None:
+    """What a cut off file leaves of a map ends the process that touches it."""
+    models = [made(tmp_path / f"{number}.gguf", "Q8_0") for number in range(2)]
+    name = "blk.0.attn_norm.weight"
+    tensors = [model.file.tensors[name] for model in models]
+    expected = np.array(tensors[0].to_numpy())
+    for tensor in tensors:
+        assert isinstance(tensor.blocks, FileBytes)
+        tensor.blocks.content = memoryview(b"")
+    found = models[0].weights.take(name, expected.shape).held
+    assert found is not None and np.array_equal(as_array(found), expected)
+    cut_off(tmp_path / "1.gguf")
+    with pytest.raises(vs.ModelFormatError, match="bytes, got "):
+        models[1].weights.take(name, expected.shape)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_file_in_the_place_of_another_changes_nothing(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"

@@ -112,6 +112,17 @@ class FileBytes(Apart):
         return np.frombuffer(self.content, np.uint8)
 
 
+def copied(part: memoryview | FileBytes) -> memoryview:
+    """Returns bytes that no change of a file reaches: of a mapped one a copy, read as `Unchanged`
+    reads.
+    """
+    if isinstance(part, memoryview):
+        return part
+    made: NDArray = np.empty(part.size, np.uint8)
+    part.read(0, made)
+    return made.data
+
+
 @dataclass(frozen=True)
 class ModelFile:
     """content: the bytes of a file. file: None where they are in memory, not mapped."""

@@ -17,7 +17,9 @@ from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
 from ...ops.products.packed import packed, unpack
-from ...types import WORD_BYTES
+from ...types import WORD_BYTES, NDArray
+from ..files import copied
+from .read.dequantize import dequantize
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor
 
@@ -95,7 +97,7 @@ class Weights:
             if len(shape) > 1:
                 return weight(late_bytes(blocks, shape, "<f4"), name)
             return _vector(tensors[0], blocks, name)
-        arrays = [tensor.to_numpy() for tensor in tensors]
+        arrays = [_floats(tensor) for tensor in tensors]
         return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
 
     def _words_of(self, tensor: GgufTensor, kind: Format) -> Tensor:
@@ -159,12 +161,16 @@ class HollowWeights(Weights):
 
 def _vector(tensor: GgufTensor, blocks: Apart, name: str) -> Tensor:
     """Returns floats of a file in memory of their own, as a change of the file is told late."""
-    made = weight(tensor.to_numpy().copy(), name)
-    blocks.require()
+    made = weight(_floats(tensor), name)
     origin = blocks.origin(made.shape, made.dtype)
     if origin is not None:
         ORIGINS.note(made.held, origin)
     return made
+
+
+def _floats(tensor: GgufTensor) -> NDArray:
+    """Returns the values of a tensor, of bytes that stay as they are."""
+    return dequantize(tensor.name, tensor.type, tensor.shape, copied(tensor.blocks))
 
 
 def _leaf(taken: Tensor) -> Tensor:

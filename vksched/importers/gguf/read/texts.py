@@ -10,10 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import overload
 
-import numpy as np
-
-from ....types import NDArray
-from ...files import ModelFile
+from ...files import ModelFile, copied
 from .cursor import Cursor
 
 
@@ -31,12 +28,7 @@ class Texts(Sequence[str]):
 
     @cached_property
     def _made(self) -> tuple[str, ...]:
-        part = self._part
-        if not isinstance(part, memoryview):
-            read: NDArray = np.empty(part.size, np.uint8)
-            part.read(0, read)
-            part = read.data
-        return tuple(Cursor(part).texts(self._count, "texts"))
+        return tuple(Cursor(copied(self._part)).texts(self._count, "texts"))
 
     def __len__(self) -> int:
         return self._count
