@@ -75,7 +75,7 @@ class Fitting:
             click.echo(line)
 
     def _show_held(self, forecast: Forecast) -> None:
-        from ..units import format_bytes, format_share
+        from ..units import count_of, format_bytes, format_share
 
         rows = feeds.table(
             "device", "layers", "weights", "keys, values", "work", "of its memory", left=2
@@ -87,7 +87,8 @@ class Fitting:
         feeds.print_table(rows, wide=True)
         for held in forecast.held:
             if held.away:
-                click.echo(f"the experts of {held.away} layers of {held.device} are on the CPU\n")
+                layers = count_of(held.away, "layer")
+                click.echo(f"the experts of {layers} of {held.device} are on the CPU\n")
         for note in forecast.notes:
             if not note.startswith(OWN_NOTES):
                 click.echo(f"note: {note}")
