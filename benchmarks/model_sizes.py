@@ -143,7 +143,7 @@ def draw() -> str:
         x = _x(gib * PLANNED_SHARE)
         add_tip(add_rect(root, x, TOP - 8, 1, bottom - TOP + 12, "#888888", "none"), f"{gib} GiB")
         add_text(root, x, bottom + 18, f"{gib}", anchor="middle", fill="#555555")
-    add_text(root, LEFT - 16, bottom + 18, "GiB", anchor="end", fill="#555555")
+    add_text(root, LEFT - 16, bottom + 18, "GiB (log)", anchor="end", fill="#555555")
     for at, shape in enumerate(SHAPES):
         add_text(root, 16, TOP + ROW * at + 15, shape.name, weight="bold")
         for number, kind in enumerate(DRAWN):
