@@ -166,6 +166,22 @@ def test_a_device_without_memory_gets_no_layers_any_more(
             list(placed)
 
 
+def test_a_chat_that_was_closed_asks_a_device_for_memory_again(tmp_path: Path) -> None:
+    model, weights = made(tmp_path)
+    full = vs.FaultyDevice(devices_of(*cards(40))[0], 1, "memory", "prepare", times=2)
+    with vs.Scheduler([full]) as sched:
+        chat = vs.Chat(sched, model)
+        with pytest.warns(vs.VkschedWarning):
+            list(chat.generate(PROMPT, 6, GREEDY))
+        list(chat.generate(PROMPT, 2, GREEDY))
+        assert chat.layers == {"cpu": TINY.layers}
+        chat.close()
+        list(answer := chat.generate(PROMPT, 6, GREEDY))
+        assert chat.layers == {"null:0": TINY.layers}
+        text = model.tokenizer.encode(PROMPT, bos=True)
+        assert list(answer.tokens) == greedy(weights, text, 6, TINY)
+
+
 def test_layers_are_placed_anew_for_what_is_left(tmp_path: Path) -> None:
     model, weights = made(tmp_path)
     fast, slow = cards(7, 7, bytes_per_s=1e12), cards(0, 0, 40, bytes_per_s=1e9)

@@ -139,13 +139,13 @@ class Chat:
 
     def close(self) -> None:
         """Frees its graphs, keys and values, which otherwise stay until the scheduler is closed.
-        Used again, it makes them anew.
+        Used again, it makes them anew, on devices that had no memory left as well.
 
         Raises:
             VkschedError: an answer is under way.
         """
         with self._alone():
-            self._reader.forget()
+            self._reader.close()
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns the tokens of a text, or of messages as the model's template writes them.

@@ -314,6 +314,11 @@ class Reader:
             self._ahead.close()
             self._ahead = None
 
+    def close(self) -> None:
+        """Frees all; what is read next may go to devices again that had no room."""
+        self._full.clear()
+        self.forget()
+
     def forget(self) -> None:
         """Frees all that was compiled, with keys and values; what is read next is read anew."""
         self._make_no_more()
