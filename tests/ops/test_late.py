@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.cases.packed import blocks
-from vksched.ops.core.late import Late, as_array, place_of
+from vksched.importers.files import open_model
+from vksched.ops.core.late import Late, as_array, leave_maps, place_of
 from vksched.ops.products.blocks import held_words, repack
 from vksched.types import NDArray
 
@@ -111,3 +114,20 @@ def test_a_forked_child_makes_what_was_being_made() -> None:
     late.end(False)
     assert late.begin(pytest.fail)
     late.end(False)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="no account of mapped pages")
+def test_pages_of_mapped_files_are_let_go(tmp_path: Path) -> None:
+    path, size = tmp_path / "m.gguf", 1 << 22
+    path.write_bytes(b"ab" * (size // 2))
+    file = open_model(path, "test")
+    assert np.frombuffer(file.content, np.uint8).max() == ord("b")
+
+    def resident_kib() -> int:
+        told = Path("/proc/self/smaps").read_text().split(str(path))[1]
+        return int(re.findall(r"Rss: +([0-9]+) kB", told)[0])
+
+    assert resident_kib() == size >> 10
+    leave_maps()
+    assert resident_kib() == 0
+    assert bytes(file.content[:4]) == b"abab"

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ...errors import VkschedError
+from ...ops.core.late import leave_maps
 from ...trace import warn_user
 from ..facts import Fact
 from ..peers.specs import Spec
@@ -70,6 +71,7 @@ def start_facts(device: str, spec: Spec) -> Iterator[Fact]:
         try:
             first, *later = [_start(device, spec, caches) for _ in range(1 + SECOND)]
             rounds = SECOND if hasattr(os, "posix_fadvise") else 0
+            leave_maps()
             from_disk = [_start(device, spec, caches, "from disk") for _ in range(rounds)]
         except VkschedError as error:
             warn_user(str(error))

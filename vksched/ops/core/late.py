@@ -240,6 +240,15 @@ def note_map(mapped: mmap.mmap, path: str, identity: tuple[int, ...]) -> None:
     _maps[address] = weakref.ref(mapped), Extent(path, identity, 0, len(mapped))
 
 
+def leave_maps() -> None:
+    """Lets go of the pages of mapped files, which are read again when they are needed: the system
+    cannot forget a file of which a process has pages.
+    """
+    for mapped in [ref() for ref, _ in list(_maps.values())]:
+        if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def origin_of(held: Held) -> Origin | None:
     """Returns of which bytes of a file an array is made; None where it is of none, or in another
     order than they.
