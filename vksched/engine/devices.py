@@ -40,11 +40,14 @@ class DeviceSet:
         self._aliases: dict[str, str] = {}
         self._dropped: weakref.finalize[[Hosts], DeviceSet] | None = None
 
-    @drivers_kept()
     def open(self, devices: Wanted | None, hosts: Hosts | None = None) -> None:
         """Opens devices by name, takes open ones; None stands for all that are used by default, and
         all of the other computers.
         """
+        with drivers_kept():
+            self._open(devices, hosts)
+
+    def _open(self, devices: Wanted | None, hosts: Hosts | None) -> None:
         self.hosts = hosts
         if hosts is not None:
             self._dropped = weakref.finalize(self, _drop, hosts)
