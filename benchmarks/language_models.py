@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 from page import WIDTH  # beside this file
-from portions import Run
+from portions import Run, bench_options, devices_of, run_options
 from results import merge, read
 
 from vksched.bench.language.files import TYPES
@@ -30,7 +30,6 @@ from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Figure, Result, geometric_mean
 from vksched.bench.suites import specs_of
 from vksched.ops.core.precision import SINGLE
-from vksched.runtime.vulkan.probe import list_devices
 from vksched.units import format_bytes, format_number, format_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -271,8 +270,7 @@ def _without(report: Report, devices: Sequence[str]) -> Report:
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it.")
-@click.option("--devices", help="With --run, as of vksched bench; all there are when not given.")
+@run_options("llm")
 @click.option("--few", default="", help="With --run: slow devices, of which only few cases count.")
 @click.option(
     "--model",
@@ -280,14 +278,6 @@ def _without(report: Report, devices: Sequence[str]) -> Report:
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
     help="With --run: this file, too; may be repeated.",
-)
-@click.option("--peer-python", "pythons", multiple=True, help="With --run, as of vksched bench.")
-@click.option("--budget", default=1.0, show_default=True, help="With --run: seconds per case.")
-@click.option(
-    "--work",
-    default=ROOT / "build" / "llm",
-    type=click.Path(path_type=Path),
-    help="Where a run keeps what is measured until it is complete.",
 )
 def main(
     files: tuple[Path, ...],
@@ -299,11 +289,8 @@ def main(
     budget: float,
     work: Path,
 ) -> None:
-    options = ["--peers", PEER, "--budget", str(budget)]
-    options += [word for p in pythons for word in ("--peer-python", p)]
-    run = Run(work, options, [], False)
-    present = [d.name for d in list_devices() if d.usable and not d.duplicate_of]
-    chosen = devices.split(",") if devices else present
+    run = Run(work, bench_options([PEER], budget, pythons), [], False)
+    chosen = devices_of(devices) if wanted else []
     if wanted:
         run.require_same()
         measure(run, chosen, few.split(","), models)
@@ -312,7 +299,7 @@ def main(
                 f"{run.unfinished} cases are missing: the same command again goes on with them"
             )
     kept = [read([KEPT])[0]] if KEPT.exists() else []
-    found = [_without(report, chosen if wanted else ()) for report in kept]
+    found = [_without(report, chosen) for report in kept]
     found += [read(files)[0]] * bool(files) + [read(run.results())[0]] * wanted
     if not found:
         raise click.ClickException("expected results; try --run, or files of vksched bench")

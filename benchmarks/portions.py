@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,10 +24,12 @@ from vksched.caches import PACKAGE
 from vksched.ops.core import loops
 from vksched.runtime.vulkan.probe import list_devices
 
+BUILD = Path(__file__).resolve().parent.parent / "build"
 PORTION = 6
 """Cases measured by one process."""
 LAST_FACT = {"overhead": "a trivial run", "models": "{}: a run, beside its kernels"}
 """What a suite measures behind its cases."""
+Command = Callable[..., None]
 ABOUT = "measured-by"
 """The file that tells what measured, beside the results."""
 
@@ -41,6 +43,49 @@ def code_and_drivers() -> str:
             digest.update(f"{path}\0".encode() + path.read_bytes())
     drivers = [f"{info.name}: {info.label}, {info.driver}" for info in list_devices()]
     return "\n".join((digest.hexdigest(), *drivers))
+
+
+def run_options(folder: str) -> Callable[[Command], Command]:
+    """Returns what adds the options that all scripts with --run have. folder: of build/, where a
+    run keeps what is measured.
+    """
+    given = "With --run, as of vksched bench"
+    options = (
+        click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it."),
+        click.option("--devices", help=f"{given}; all there are when not given."),
+        click.option("--peer-python", "pythons", multiple=True, help=f"{given}."),
+        click.option(
+            "--budget", default=1.0, show_default=True, help="With --run: seconds per case."
+        ),
+        click.option(
+            "--work",
+            default=BUILD / folder,
+            type=click.Path(path_type=Path),
+            help="Where a run keeps what is measured until it is complete.",
+        ),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def bench_options(peers: Sequence[str], budget: float, pythons: Sequence[str]) -> list[str]:
+    """Returns the options of `vksched bench` that all portions of a run have. peers: all there are
+    where none is named.
+    """
+    found = [word for python in pythons for word in ("--peer-python", python)]
+    return ["--peers", *peers, "--budget", str(budget), *found]
+
+
+def devices_of(given: str | None) -> list[str]:
+    """Returns the devices that --devices names, or all there are."""
+    if given:
+        return given.split(",")
+    return [info.name for info in list_devices() if info.usable and not info.duplicate_of]
 
 
 @dataclass

@@ -23,13 +23,12 @@ import click
 from cards import keep_card, write_cards  # beside this file
 from page import Extras, page, ratio_text, to_fastest
 from plots import plots
-from portions import Run
+from portions import Run, bench_options, devices_of, run_options
 from results import EXTRAS, SUITES, read, write_results
 
 from vksched.bench.report import Report, find_devices
 from vksched.bench.rounds import geometric_mean
 from vksched.bench.suites import fitting, specs_of
-from vksched.runtime.vulkan.probe import list_devices
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,9 +70,7 @@ def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iter
 
 @click.command(help=__doc__.splitlines()[0] if __doc__ else "")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--run", "wanted", is_flag=True, help="Measure first, or go on with it.")
-@click.option("--devices", help="With --run, as of vksched bench; all there are when not given.")
-@click.option("--peer-python", "pythons", multiple=True, help="With --run, as of vksched bench.")
+@run_options("bench")
 @click.option(
     "--suite",
     "suites",
@@ -81,15 +78,8 @@ def _inputs(kept: Path, files: Iterable[Path], measured: Iterable[Path]) -> Iter
 )
 @click.option("--case", "pattern", help="With --run: only such cases, of ops or --suite, anew.")
 @click.option("--under", default="", help="With --run: a command to put before each portion.")
-@click.option("--budget", default=1.0, show_default=True, help="With --run: seconds per case.")
 @click.option("--card", help="FILES are of this card, not at hand: write the page of cards alone.")
 @click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="The page's.")
-@click.option(
-    "--work",
-    default=ROOT / "build" / "bench",
-    type=click.Path(path_type=Path),
-    help="Where a run keeps what is measured until it is complete.",
-)
 def main(
     files: tuple[Path, ...],
     wanted: bool,
@@ -107,17 +97,15 @@ def main(
         keep_card(card, files, docs)
         click.echo(f"wrote {write_cards(docs)}")
         return
-    options = ["--peers", "--budget", str(budget)]
-    options += [word for p in pythons for word in ("--peer-python", p)]
+    options = bench_options([], budget, pythons)
     run = Run(work, options, shlex.split(under), pattern is not None)
     known = (*SUITES, "planning", *EXTRAS)
     chosen = suites.split(",") if suites else known if pattern is None else ("ops",)
     if unknown := set(chosen) - set(known):
         raise click.BadParameter(f"expected some of {', '.join(known)}, got {unknown.pop()}")
     if wanted:
-        present = [d.name for d in list_devices() if d.usable and not d.duplicate_of]
         try:
-            run_all(run, devices.split(",") if devices else present, chosen, pattern)
+            run_all(run, devices_of(devices), chosen, pattern)
         except KeyboardInterrupt:
             raise click.ClickException(
                 f"[report] stopped; what is measured lies in {work}, and the same command goes on"
