@@ -14,7 +14,7 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chat test test-all test-clients bench validate lint wheel docs clean distclean
+.PHONY: help setup demo chat test test-rest test-all test-clients bench validate lint wheel docs clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -37,11 +37,14 @@ chat: setup ## talk with a small language model spread over two Vulkan devices
 	fi; \
 	$(VENV)/bin/python examples/chat.py $(CHAT_ARGS)
 
-test: setup ## run all tests, on every Vulkan device present and without any
+test: setup ## run every test, and the op cases that cover every kernel (5 minutes on two cores)
 	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
-test-all: setup ## run the tests with more draws, and each on every set of devices
-	@VKSCHED_THOROUGH=1 $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+test-rest: setup ## run the tests and cases that test-all adds to test
+	@VKSCHED_TESTS=rest $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+test-all: setup ## run every case, every set of devices and more random draws
+	@VKSCHED_TESTS=all $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-clients: setup ## run packages that use onnxruntime on vksched, unchanged, and compare both
 	@$(VENV)/bin/python scripts/clients.py --json build/clients.json $(CLIENTS_ARGS)

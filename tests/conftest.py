@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from failures import Failures
+from selection import TIER, Tier, quick_items
 
 import vksched as vs
 import vksched.session
@@ -28,13 +30,15 @@ os.environ.pop("VKSCHED_MONITOR", None)
 os.environ["VKSCHED_TUNE"] = "0"  # nothing but the static choice, whatever this machine knows
 os.environ["VKSCHED_CACHE"] = os.path.join(tempfile.gettempdir(), "no results of the tests' own")
 
-THOROUGH = os.environ.get("VKSCHED_THOROUGH", "") not in ("", "0")
-"""`make test-all`: more draws, and again on every device what one device or a smaller test says."""
+THOROUGH = TIER is not Tier.QUICK
+"""More draws: what `make test-all` runs beyond `make test`."""
 needs_posix = pytest.mark.skipif(
     sys.platform == "win32", reason="Windows has no sh, no fifos and no modes of files"
 )
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells in /proc")
 
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""All tests that pytest found, those too that `make test` leaves out."""
 LAYER_LINE = re.compile(r"^Validation Layer Info - Logging|/build/validation/messages\.pipe$")
 """Or the rest of it, where a process was forked while the line was on its way."""
 
@@ -60,8 +64,6 @@ def device_sets() -> dict[str, list[str]]:
 
 DEVICE_SETS = device_sets()
 MULTI_SETS = {k: v for k, v in DEVICE_SETS.items() if len(v) > 1}
-FEWER_SETS = list(dict.fromkeys([*list(DEVICE_SETS)[:2], list(DEVICE_SETS)[-1]]))
-"""Numpy, one Vulkan device, all of them."""
 
 
 @pytest.fixture
@@ -143,20 +145,30 @@ def ort(request: pytest.FixtureRequest) -> ModuleType:
     return found
 
 
-def left_to_test_all(item: pytest.Item) -> bool:
-    """Whether `make test` goes without: marked so, or with one more set of devices."""
-    if item.get_closest_marker("thorough"):
-        return True
-    if not item.get_closest_marker("fewer_sets"):
-        return False
-    call = getattr(item, "callspec", None)
-    return call is not None and call.params.get("devices") not in FEWER_SETS
+@pytest.fixture
+def failures(request: pytest.FixtureRequest) -> Iterator[Failures]:
+    """Collects the failures of a test that goes through cases."""
+    found = Failures(request.node.nodeid, request.config.getoption("--case"))
+    yield found
+    found.raise_all()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--case",
+        default="",
+        metavar="TEXT",
+        help="of tests that go through cases: run those alone whose names contain TEXT",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest go first, so that no process ends alone with them."""
-    if not THOROUGH:
-        left = [item for item in items if left_to_test_all(item)]
-        items[:] = [item for item in items if not left_to_test_all(item)]
-        config.hook.pytest_deselected(items=left)
-    items.sort(key=lambda item: "test_elsewhere" not in item.nodeid)
+    config.stash[COLLECTED] = list(items)
+    quick = quick_items(items)
+    if TIER is not Tier.ALL and not config.getoption("--case"):
+        both = {item for item in items if item.get_closest_marker("scales")}
+        wanted = quick if TIER is Tier.QUICK else {*items} - quick | both
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = [item for item in items if item in wanted]
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

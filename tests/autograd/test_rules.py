@@ -56,6 +56,7 @@ def test_every_op_has_a_rule_or_a_reason() -> None:
     assert missing == [], "see docs/adding-an-op.md"
 
 
+@pytest.mark.scales
 @of_every_rule
 def test_some_directions_count_for_every_rule(op: str) -> None:
     found = [first_order(case) for case in few(op)]
@@ -63,12 +64,14 @@ def test_some_directions_count_for_every_rule(op: str) -> None:
     assert sum(o.directions for o in found) > 0
 
 
+@pytest.mark.scales
 @of_every_rule
 def test_gradients_of_gradients_equal_differences(op: str) -> None:
     found = [second_order(case) for case in spread(few(op), FEW // 2)]
     assert found and [f"{o.case}: {o.wrong}" for o in found if o.wrong] == []
 
 
+@pytest.mark.scales
 @of_every_rule
 def test_rules_take_every_float(op: str) -> None:
     """The walk refuses a gradient of another type or shape than the operand's."""
@@ -87,6 +90,7 @@ def test_all_cases_equal_differences(op: str) -> None:
     assert [f"{o.case}: {o.wrong}" for o in wrong if o.wrong] == []
 
 
+@pytest.mark.scales
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("op", [op for op in RULED if op in DRAWS])
 def test_drawn_calls_equal_differences(op: str) -> None:
@@ -99,6 +103,7 @@ def test_drawn_calls_equal_differences(op: str) -> None:
     run()
 
 
+@pytest.mark.scales
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("device", ["cpu", *vulkan_names()])
 def test_devices_compute_the_gradient(device: str) -> None:

@@ -206,7 +206,6 @@ def sched(devices: list[str]) -> Iterator[vs.Scheduler]:
         yield opened
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_gradients_equal_those_of_pytorch(row: Row, sched: vs.Scheduler) -> None:
     _, arrays, ours, theirs = row

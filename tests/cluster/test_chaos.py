@@ -65,6 +65,7 @@ def test_a_conversation_without_faults_has_so_many_messages(forked: Forked) -> N
             assert FRAMES - 40 < len(frames) <= FRAMES
 
 
+@pytest.mark.scales
 @pytest.mark.timeout(ALL_S)
 def test_results_are_right_or_one_error_tells_why(forked: Forked) -> None:
     cases = [

@@ -78,7 +78,6 @@ def test_logits_are_those_of_rows_that_gguf_rounds(name: str, tmp_path: Path) ->
     assert LEAST < squared_error(got[1:], golden.wanted[ends][1:]) < MOST
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("name", ["gemma2", "gpt2"])
 def test_so_they_are_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     golden, model = made(name, tmp_path)

@@ -46,7 +46,6 @@ def ops_on_all_of(plan: Plan, length: int) -> set[str]:
     } - {"reshape"}
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("kv", KV)
 def test_nothing_but_attention_goes_through_the_cache(
     kv: str, scheds: Scheds, tmp_path: Path
@@ -71,7 +70,6 @@ def test_nothing_but_attention_goes_through_the_cache(
             assert off < {"f32": 1e-3, "f16": 5e-3, "q8_0": 0.1}[kv]
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize("name", ["gpt-oss", "llama4"])
 def test_nor_does_anything_of_layers_that_pick_rows(
@@ -87,7 +85,6 @@ def test_nor_does_anything_of_layers_that_pick_rows(
     assert not any(plan.graph.nodes[n].op == "assign" for s in plan.splits for n in s.nodes)
 
 
-@pytest.mark.fewer_sets
 def test_keys_and_values_may_be_kept_as_float16(scheds: Scheds, tmp_path: Path) -> None:
     model, weights = made(tmp_path)
     cache = model.cache(64, "f16")

@@ -66,7 +66,6 @@ def greedy(
     return text[len(prompt) :]
 
 
-@pytest.mark.fewer_sets
 def test_greedy_tokens_are_those_of_numpy(scheds: Scheds, tmp_path: Path) -> None:
     model, weights = made(tmp_path)
     chat = vs.Chat(scheds[0], model)

@@ -62,7 +62,6 @@ def alone(sched: vs.Scheduler, model: LanguageModel, texts: list[str]) -> NDArra
     return np.concatenate([vectors(sched, model, [each]) for each in tokens])
 
 
-@pytest.mark.fewer_sets
 def test_vectors_are_those_of_each_text_alone(scheds: Scheds, tmp_path: Path) -> None:
     model = made(tmp_path)
     texts = texts_of(3, 20, 0, 14, 5, 1, 2, 4, 6, 7, 8, 3)

@@ -60,7 +60,6 @@ def test_vectors_of_an_encoder_equal_those_of_transformers(tmp_path: Path) -> No
         compare(sched, tmp_path)
 
 
-@pytest.mark.fewer_sets
 def test_so_they_do_on_devices(scheds: Scheds, tmp_path: Path) -> None:
     compare(scheds[0], tmp_path)
 

@@ -11,10 +11,11 @@ import pytest
 from conftest import THOROUGH, needs_linux
 from mutants import read_mutants
 
-MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000" if THOROUGH else "1000"))
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000" if THOROUGH else "200"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 
 
+@pytest.mark.scales
 @needs_linux
 @pytest.mark.timeout(1200)
 def test_mutants_load_or_are_refused() -> None:

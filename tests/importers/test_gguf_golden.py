@@ -93,7 +93,6 @@ def test_the_largest_gemma_scales_scores_by_the_width(
         compare("gemma2_large", sched, tmp_path)
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize(
     "name",
     [

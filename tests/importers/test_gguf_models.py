@@ -68,7 +68,6 @@ def test_logits_equal_those_of_numpy(name: str, tmp_path: Path) -> None:
         compare(MODELS[name], sched, tmp_path)
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize(
     "name", ["llama F16 tied", "llama Q4_K, Llama 3.1's positions", "qwen2 Q5_0", "qwen3 F32"]
 )
@@ -76,7 +75,6 @@ def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> Non
     compare(replace(MODELS[name], layers=1), scheds[0], tmp_path)
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_K"])
 def test_weights_take_what_the_file_takes(kind: str, scheds: Scheds, tmp_path: Path) -> None:
     tiny = replace(QWEN3, kind=kind, vocabulary=2003)
@@ -87,7 +85,6 @@ def test_weights_take_what_the_file_takes(kind: str, scheds: Scheds, tmp_path: P
     assert model.parameter_bytes <= held - angles <= 1.01 * model.parameter_bytes
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize(
     "tiny",
     [LLAMA, QWEN3, replace(QWEN3, kind="Q4_0"), Tiny(kind="Q4_K")],

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("causal", [0, 1])
 @pytest.mark.parametrize("left", [-1, 2])
 def test_only_the_first_keys_count(causal: int, left: int, scheds: Scheds) -> None:

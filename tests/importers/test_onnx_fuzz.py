@@ -11,15 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import needs_linux
+from conftest import THOROUGH, needs_linux
 from mutants import TESTS, read_mutants
 
-MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000"))
+MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "5000" if THOROUGH else "500"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
 PARTS = 4
 
 
 @needs_linux
+@pytest.mark.scales
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_mutants_load_or_are_refused(part: int) -> None:

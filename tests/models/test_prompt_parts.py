@@ -29,7 +29,6 @@ def made(folder: Path, tiny: Tiny = TINY) -> tuple[LanguageModel, dict[str, NDAr
     return model, weights
 
 
-@pytest.mark.fewer_sets
 def test_parts_have_the_logits_of_the_whole(scheds: Scheds, tmp_path: Path) -> None:
     model, weights = made(tmp_path)
     text = np.random.default_rng(1).integers(0, 61, (1, 32)).astype(np.int32)

@@ -21,7 +21,7 @@ from vksched.errors import UnsupportedOp
 from vksched.ops.core.op import computing_ops
 from vksched.runtime.vulkan.device import VulkanDevice
 
-COUNT = int(os.environ.get("VKSCHED_DRAWS", "200" if THOROUGH else "50"))
+COUNT = int(os.environ.get("VKSCHED_DRAWS", "200" if THOROUGH else "10"))
 SETTINGS = settings(
     max_examples=COUNT,
     deadline=None,
@@ -41,6 +41,7 @@ def runners() -> Iterator[list[Runner]]:
         yield [Runner(d) for d in sched.devices if isinstance(d, VulkanDevice)]
 
 
+@pytest.mark.scales
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("op", sorted(DRAWS))
 def test_drawn_calls_equal_numpy(op: str, runners: list[Runner]) -> None:

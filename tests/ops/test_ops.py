@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from types import ModuleType
 
 import numpy as np
 import pytest
-from conftest import NUMPY_ONLY, vulkan_names
+from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
+from failures import Failures
+from op_runs import (
+    LEAST_ROUNDING,
+    LOWERED,
+    ROUNDING,
+    choose_function_cases,
+    choose_runs,
+    runs_of,
+)
+from selection import select_cases
 
 import vksched as vs
 from vksched.bench.ceiling import COPY, FMA
-from vksched.cases.case import Case, ErrorCase, FunctionCase
-from vksched.cases.runner import Runner, check, check_device, check_function, lowering_of
-from vksched.cases.table import (
-    CASES,
-    DOUBLES,
-    ERRORS,
-    FUNCTIONS,
-    HALVES,
-    LONGS,
-    PRECISE,
-    UNSIGNED,
-    fits_32_bits,
-)
+from vksched.cases.case import Case
+from vksched.cases.runner import Runner, check, check_device, check_function
+from vksched.cases.table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
 from vksched.cases.units import lost_by_units
 from vksched.errors import UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.ops import __all__ as PUBLIC
-from vksched.ops.core.lower import CONVERTER_SHADERS, Lowering, lower
+from vksched.ops.core.lower import CONVERTER_SHADERS, lower
 from vksched.ops.core.op import OUTPUT, SCRATCH, Call, Dispatch, all_ops, computing_ops, view_offset
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.runtime.vulkan.device import VulkanDevice
@@ -37,18 +39,8 @@ from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, l
 
 PARTLY_BY_NUMPY: set[str] = set()
 """Functions of which numpy computes a part even on these devices."""
-LOWERED = {
-    "the Vulkan minimum": Limits(),
-    "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1), storage_buffers=8),
-    "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
-}
-ROUNDING = Limits(storage_buffers=8, float16=True)
-LEAST_ROUNDING = Limits(float16=True)
-"""GPUs that compute in float16, one with nothing else over the least."""
 DOTS = Limits(integer_dot=True)
 """A GPU that sums four products of 8 bits at once."""
-WITH_DOTS = {"matmul_integer", "conv_integer"}
-"""Ops with variants for devices with integer dot products."""
 NOISE = np.random.default_rng(3)
 STEPPED = {"round_float", "ceil", "floor", "trunc", "round", "sign", "floor_divide"}
 """Ops with few values as results."""
@@ -58,62 +50,70 @@ CEILINGS = {*COPY, *FMA}
 """What `vksched bench` holds kernels against, and no kernels themselves."""
 
 
-def large_gpu(own: Limits) -> Limits:
-    """Returns the limits of a GPU with nothing beyond the core, as large as a device is."""
-    sizes = {"max_invocations": 1024, "shared_bytes": 49152, "max_buffer_bytes": 1 << 32}
-    fitting = {name: min(size, getattr(own, name)) for name, size in sizes.items()}
-    return replace(Limits(), max_local_size=own.max_local_size, **fitting)
+NAMES = vulkan_names() or [None]
 
 
 def cases_of(op: str, cases: Iterable[Case] = CASES) -> list[Case]:
     return [case for case in cases if case.op == op]
 
 
-@pytest.fixture(params=vulkan_names() or [None], scope="session")
-def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
-    """Each Vulkan device in turn."""
-    if request.param is None:
+def some(cases: Sequence[Case]) -> Sequence[Case]:
+    """Every case, or in `make test` one in five."""
+    return cases if THOROUGH else cases[::5]
+
+
+@pytest.fixture(scope="module")
+def runners() -> Iterator[list[Runner]]:
+    """One for each Vulkan device, in the order of `NAMES`."""
+    if NAMES == [None]:
         pytest.skip("no Vulkan device here")
-    with vs.Scheduler([request.param]) as sched:
-        device = sched.devices[0]
-        assert isinstance(device, VulkanDevice)
-        yield Runner(device)
+    with vs.Scheduler(NAMES) as sched:
+        yield [Runner(d) for d in sched.devices if isinstance(d, VulkanDevice)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
-def test_case_equals_numpy(case: Case, runner: Runner) -> None:
-    expected = case.expected()
-    call = case.call(Limits())
-    assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
-    own = runner.device.limits
-    few = {
-        "a large GPU": large_gpu(own),
-        "its own limits, few groups": replace(own, max_groups=(3, 2, 1)),
-    }
-    if case.op in WITH_DOTS:
-        few["a GPU with its own dot products"] = Limits(integer_dot=own.integer_dot)
-    others = {} if case.large else {**LOWERED, **few}
-    ran: list[Lowering] = []
-    for what, limits in {"its own limits": own, **others}.items():
-        for variant in case.variants(limits):
-            try:
-                lowering = lowering_of(case, limits, variant)
-                if lowering in ran:  # other limits gave the same dispatches
-                    continue
-                got = runner.run_lowered(case, lowering)
-            except UnsupportedOp as reason:
-                assert str(reason)  # numpy computes it there
-                continue
-            ran.append(lowering)
-            check_device(case, got, expected, f"{runner.device.name}, {what} {variant}")
+@pytest.fixture(params=NAMES)
+def runner(request: pytest.FixtureRequest, runners: list[Runner]) -> Runner:
+    """Each Vulkan device in turn."""
+    return runners[NAMES.index(request.param)]
 
 
-@pytest.mark.parametrize("case", FUNCTIONS, ids=lambda c: c.id)
-def test_function_equals_numpy(case: FunctionCase, runner: Runner) -> None:
-    expected = case.expected()
-    got, reasons = runner.run_function(case, runner.device.limits)
-    check_function(case, got, expected, runner.device.name)
-    assert not reasons or case.function in PARTLY_BY_NUMPY, reasons
+@pytest.mark.scales
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("op", OPS)
+def test_op_equals_numpy(
+    op: str, runner: Runner, runners: list[Runner], failures: Failures
+) -> None:
+    """With the limits of the device and with lower ones, by each variant, on each operand type and
+    with each precision.
+    """
+    limits = tuple(each.device.limits for each in runners)
+    device = runners.index(runner)
+    runs = runs_of(op, limits[device])
+    choose = partial(choose_runs, op, limits, device)
+    for run in select_cases(runs, choose, failures.only):
+        with failures.of(run.id):
+            expected, got = run.case.expected(), runner.run_lowered(run.case, run.lowering)
+            call = run.case.call(Limits())
+            assert (call.output.shape, call.output.dtype) == (expected.shape, str(expected.dtype))
+            where = ", ".join(filter(None, (runner.device.name, run.limits, run.variant)))
+            if run.exact:
+                check_device(run.case, got, expected, where)
+            else:
+                check(run.case, got, expected, where, lost_by_units(run.case, run.variant))
+
+
+@pytest.mark.scales
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("function", sorted({case.function for case in FUNCTIONS}))
+def test_function_equals_numpy(function: str, runner: Runner, failures: Failures) -> None:
+    cases = [case for case in FUNCTIONS if case.function == function]
+    device = NAMES.index(runner.device.name)
+    choose = partial(choose_function_cases, function, device, len(NAMES))
+    for case in select_cases(cases, choose, failures.only):
+        with failures.of(case.id):
+            got, reasons = runner.run_function(case, runner.device.limits)
+            check_function(case, got, case.expected(), runner.device.name)
+            assert not reasons or case.function in PARTLY_BY_NUMPY, reasons
 
 
 def test_every_op_runs_on_every_device(runner: Runner) -> None:
@@ -128,44 +128,6 @@ def test_every_op_runs_on_every_device(runner: Runner) -> None:
             except UnsupportedOp:
                 refused[case.op][-1] = True
     assert {op for op, all_of in refused.items() if sum(all_of) * 2 > len(all_of)} == NUMPY_ONLY
-
-
-@pytest.mark.parametrize("case", (*HALVES, *LONGS, *UNSIGNED), ids=lambda c: c.id)
-def test_case_on_another_type_equals_numpy(case: Case, runner: Runner) -> None:
-    """float16 and int64 by the kernels of float32 and int32, where the values fit; uint32."""
-    expected = case.expected()
-    if not fits_32_bits(expected):
-        return
-    for variant in case.variants(runner.device.limits):
-        try:
-            got = runner.run(case, runner.device.limits, variant)
-        except UnsupportedOp as reason:
-            assert str(reason)
-            continue
-        what = f"{runner.device.name} {variant}"
-        check(case, got, expected, what, lost_by_units(case, variant))
-
-
-@pytest.mark.parametrize("case", PRECISE, ids=lambda c: c.id)
-def test_case_of_a_precision_is_near_numpy(case: Case, runner: Runner) -> None:
-    """By each variant: those that round, and those of float32, which are more exact."""
-    own, expected = runner.device.limits, case.expected()
-    ran: list[Lowering] = []
-    sets = {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}
-    for what, limits in {**sets, "the least with float16": LEAST_ROUNDING}.items():
-        if limits.float16 and not own.float16:
-            continue
-        for variant in case.variants(limits):
-            try:
-                lowering = lowering_of(case, limits, variant)
-                if lowering in ran:
-                    continue
-                got = runner.run_lowered(case, lowering)
-            except UnsupportedOp as reason:
-                assert str(reason)
-                continue
-            ran.append(lowering)
-            check(case, got, expected, f"{runner.device.name}, {what} {variant}")
 
 
 @pytest.mark.parametrize("op", sorted({case.op for case in DOUBLES}))
@@ -202,10 +164,12 @@ def test_reference_leaves_its_inputs_alone(op: str) -> None:
         assert all(same), case.id
 
 
-@pytest.mark.parametrize("case", ERRORS, ids=lambda c: c.match)
-def test_bad_call_is_refused(case: ErrorCase) -> None:
-    with pytest.raises(case.error, match=case.match):
-        case.build()
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.__name__.rpartition(".")[2])
+def test_bad_calls_are_refused(family: ModuleType, failures: Failures) -> None:
+    for case in family.ERRORS:
+        if failures.wants(case.match):
+            with failures.of(case.match), pytest.raises(case.error, match=case.match):
+                case.build()
 
 
 def test_every_op_has_cases() -> None:
@@ -251,6 +215,7 @@ def test_every_shader_belongs_to_an_op() -> None:
     assert sources == {p.relative_to(SHADERS).as_posix() for p in SHADERS.rglob("*.comp")}
 
 
+@pytest.mark.thorough
 def test_every_shader_is_dispatched_by_a_case() -> None:
     used = set()
     laned = [
@@ -286,6 +251,7 @@ def test_every_shader_is_dispatched_by_a_case() -> None:
     assert used | {*CEILINGS} == {*load_manifest(), *left_out()}
 
 
+@pytest.mark.scales
 def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
     """A module that asks for them must not be created on another device."""
     asking = {name for name in load_manifest() if INT64 in capabilities(load_shader(name).spirv)}
@@ -299,7 +265,7 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
         Limits(int64=True, subgroup_size=32, subgroup_shuffle=True),
         Limits(software=True, int64=True, subgroup_size=4, subgroup_shuffle=True),
     ]
-    for case in (*CASES, *HALVES):
+    for case in some((*CASES, *HALVES)):
         op = all_ops()[case.op]
         for call in calls_of(case, (*LOWERED.values(), *lanes)):
             if op.kernel and view_offset(op, call.inputs, call.attrs) is None:
@@ -307,12 +273,13 @@ def test_words_of_64_bits_are_for_devices_that_have_them() -> None:
                     assert not asking & {d.shader for d in lower(op, call).dispatches}, case.id
 
 
+@pytest.mark.scales
 def test_float16_is_for_devices_that_have_it() -> None:
     """A module that asks for it must not be created on another device, nor without a precision."""
     asking = {name for name in load_manifest() if FLOAT16 in capabilities(load_shader(name).spirv)}
     assert "matmul_fours_mixed_float32" in asking
     for cases, sets in ((PRECISE, LOWERED.values()), ((*CASES, *HALVES), (ROUNDING,))):
-        for case in cases:
+        for case in some(cases):
             op = all_ops()[case.op]
             for call in calls_of(case, sets):
                 if op.kernel and view_offset(op, call.inputs, call.attrs) is None:

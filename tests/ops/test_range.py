@@ -85,7 +85,6 @@ def right(got: NDArray, wanted: NDArray) -> NDArray:
     return np.asarray(near | (np.isinf(nearest) & (got == nearest)))
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("op", OPS)
 def test_nothing_is_worse_than_onnxruntime(op: str, devices: list[str]) -> None:
     data = model(op)
@@ -102,7 +101,6 @@ def test_nothing_is_worse_than_onnxruntime(op: str, devices: list[str]) -> None:
                 assert not worse.any(), (name, size)
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize(
     "op",
     ["ReduceL1", "LpNormalization", "InstanceNormalization", "LayerNormalization"],

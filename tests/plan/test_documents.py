@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import THOROUGH
 from drawn_plans import draw_case
+from selection import draws
 
 import vksched as vs
 from vksched.graph import Graph
@@ -19,7 +19,7 @@ from vksched.plan.documents.question import Question
 from vksched.plan.planner import POLICIES
 from vksched.trace.schema import GRAPH, PLAN, check
 
-SEEDS = range(200 if THOROUGH else 30)
+SEEDS = draws(30, 200)
 
 
 def through_json(planned: Planned) -> tuple[dict[str, Any], dict[str, Any]]:

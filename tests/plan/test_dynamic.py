@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import THOROUGH
 from graphs import CPU, A, B, numpy_outputs, random_outputs
 from lazy import lazy_devices
+from selection import draws
 from test_by_cost import SLOW, branches, layers, machine, used
 from test_simulate import drawn_graph, null_devices
 
@@ -29,7 +29,7 @@ from vksched.plan.value import HOST
 from vksched.runtime.dynamic import DynamicExecutor, judge
 
 POLICIES = ("dynamic", "steal")
-GRAPHS = 1000 if THOROUGH else 40
+GRAPHS = draws(40, 1000)
 """With each policy; `make test-all` draws more."""
 
 
@@ -51,7 +51,7 @@ def options_of(made: DynamicPlan) -> Options:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(GRAPHS))
+@pytest.mark.parametrize("seed", GRAPHS)
 def test_plans_of_random_graphs_keep_every_promise(seed: int, policy: str) -> None:
     rng = np.random.default_rng(seed)
     outputs = random_outputs(rng, int(rng.integers(3, 40)))

@@ -220,7 +220,6 @@ def test_full_cards_stream_the_narrow_rest_of_a_model() -> None:
     assert_memory(plan)
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.parametrize("dtype", ["int8", "uint16"])
 def test_streamed_narrow_weights_give_the_results_of_numpy(devices: list[str], dtype: str) -> None:
     x = np.asarray(np.random.default_rng(1).standard_normal((48, WIDTH)), np.float32)

@@ -35,6 +35,7 @@ PIECE = min(PLANS, 50)
 ROUNDING = 1 + 1e-9
 RANDOM = settings(deadline=None, max_examples=25)
 
+pytestmark = pytest.mark.scales
 pieces = pytest.mark.parametrize("first", range(0, PLANS, PIECE))
 
 

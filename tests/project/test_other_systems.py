@@ -231,6 +231,7 @@ def test_examples(name: str) -> None:
     run("win32", ROOT / "examples" / f"{name}.py")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(500)
 def test_tests_are_collected() -> None:
     """All of them import; what needs more than the system has is skipped with a reason."""

@@ -477,18 +477,20 @@ def test_make_test_sets_up_and_ends_with_pytest() -> None:
         "-m",
         "pytest",
     ]
-    every = dry_run("test-all", "PYTEST_ARGS=-k matmul").splitlines()[-1]
-    assert every == f"VKSCHED_THOROUGH=1 {lines[-1]}"
+    for target in ("rest", "all"):
+        wider = dry_run(f"test-{target}", "PYTEST_ARGS=-k matmul").splitlines()[-1]
+        assert wider == f"VKSCHED_TESTS={target} {lines[-1]}"
     demo = dry_run("demo", "DEMO_ARGS=--batch 8")
     assert "scripts/setup.py" in demo
     assert demo.rstrip().endswith("examples/semantic_search.py --batch 8")
 
 
-def test_ci_runs_the_commands_of_the_readme() -> None:
+def test_ci_runs_the_test_command_of_the_readme_and_then_all_other_tests() -> None:
     run = ROOT / ".ci" / "run"
     assert os.access(run, os.X_OK)
     commands = [line for line in run.read_text().splitlines() if line and line[0] != "#"]
-    assert commands[0] == "set -eu" and commands[-1] == "exec make test"
+    assert commands[0] == "set -eu" and commands[-2:] == ["make test", "exec make test-rest"]
+    assert "make test " in (ROOT / "README.md").read_text()
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert ".ci/run" in workflow and "make demo" in workflow
 

@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 import shader_cards
 import shader_stats
+from conftest import THOROUGH
 from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_UNITS, StatsError
 from shader_pipelines import FOR_UNITS, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
@@ -27,6 +29,7 @@ import build_shaders  # noqa: E402
 pytestmark = pytest.mark.timeout(600)  # the first test compiles everything on every card
 THERE = [name for name, card in CARDS.items() if card.is_there()]
 FAMILIES = [name for name in THERE if CARDS[name].maker is AMD]
+OF_INTEGERS = (Pipeline("matmul_tiled_int32"), Pipeline("matmul_tiled_float32"))
 needs_driver = pytest.mark.skipif(not FAMILIES, reason="Mesa's AMD driver is not installed")
 needs_nvk = pytest.mark.skipif("ga102" not in THERE, reason="no NVK with mesa-drm-shim here")
 needs_compiler = pytest.mark.skipif(
@@ -62,22 +65,52 @@ for number, request in enumerate(json.load(sys.stdin)):
 """
 
 
-@pytest.fixture(scope="session")
-def report() -> Report:
-    """All pipelines of the case table on all cards that Mesa compiles for here."""
-    return shader_stats.measure(shader_stats.used_pipelines(), THERE)
+@cache
+def used_pipelines() -> list[Pipeline]:
+    """All pipelines of the case table."""
+    return shader_stats.used_pipelines()
 
 
+def pipelines_of(family: str) -> list[Pipeline]:
+    """The pipelines that are compiled for a card: each with its default constants on one card in
+    turn, and the products of integers on all. `make test-all` compiles all for every card.
+    """
+    if THOROUGH:
+        return used_pipelines()
+    plain = [pipeline for pipeline in used_pipelines() if not pipeline.constants]
+    turn = THERE.index(family)
+    return [
+        pipeline
+        for number, pipeline in enumerate(plain)
+        if number % len(THERE) == turn or pipeline in OF_INTEGERS
+    ]
+
+
+@cache
+def report_of(family: str) -> Report:
+    """The statistics of a card's pipelines."""
+    return shader_stats.measure(pipelines_of(family), [family])
+
+
+@pytest.mark.scales
 @needs_driver
 @pytest.mark.parametrize("family", THERE)
-def test_every_variant_compiles_without_spills(report: Report, family: str) -> None:
-    assert {pipeline.variant for pipeline in report.results[family]} == on_cards()
-    assert [line for line in report.problems() if line.startswith(f"{family}:")] == []
+def test_every_variant_compiles_without_spills(family: str) -> None:
+    report = report_of(family)
+    assert list(report.results[family]) == pipelines_of(family)
+    assert report.problems() == []
 
 
+def test_every_variant_is_compiled_for_a_card() -> None:
+    compiled = {pipeline.variant for family in THERE for pipeline in pipelines_of(family)}
+    assert compiled == (on_cards() if THERE else set())
+
+
+@pytest.mark.scales
 @needs_driver
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_numbers_are_those_of_a_card(report: Report, family: str) -> None:
+def test_the_numbers_are_those_of_a_card(family: str) -> None:
+    report = report_of(family)
     for pipeline, got in report.results[family].items():
         assert isinstance(got, Statistics)
         assert 0 < got.vgprs <= 256 and 0 < got.sgprs <= 128, pipeline
@@ -89,18 +122,18 @@ def test_the_numbers_are_those_of_a_card(report: Report, family: str) -> None:
 @needs_driver
 @pytest.mark.parametrize("family", FAMILIES)
 def test_products_of_integers_leave_room_for_nearly_as_many_waves(
-    report: Report, family: str
+    family: str,
 ) -> None:
     """Mesa 26 gave those of 8 x 8 results 256 on vega10, so that a single wave ran on a SIMD."""
-    whole, real = (
-        report.results[family][Pipeline(f"matmul_tiled_{kind}")] for kind in ("int32", "float32")
-    )
+    whole, real = (report_of(family).results[family][pipeline] for pipeline in OF_INTEGERS)
     assert isinstance(whole, Statistics) and isinstance(real, Statistics)
     assert whole.waves >= 0.75 * real.waves
 
 
+@pytest.mark.scales
 @needs_nvk
-def test_the_numbers_are_those_of_an_nvidia_card(report: Report) -> None:
+def test_the_numbers_are_those_of_an_nvidia_card() -> None:
+    report = report_of("ga102")
     known = LOCAL_BYTES_25 if " Mesa 25." in report.drivers["ga102"] else {}
     for pipeline, got in report.results["ga102"].items():
         assert isinstance(got, Statistics)
@@ -130,7 +163,7 @@ def on_cards() -> set[str]:
 
 
 def test_pipelines_have_known_constants_that_differ_from_the_defaults() -> None:
-    pipelines = shader_stats.used_pipelines()
+    pipelines = used_pipelines()
     assert {p.variant for p in pipelines if not p.constants} == on_cards()
     assert len(set(pipelines)) == len(pipelines)
     for pipeline in pipelines:

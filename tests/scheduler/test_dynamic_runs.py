@@ -325,7 +325,6 @@ def test_a_slowed_device_does_not_wait_until_the_host_asks(slowdown: float) -> N
     assert before_s + 100 * slowdown <= device.free_s <= after_s + 100 * slowdown
 
 
-@pytest.mark.fewer_sets
 def test_work_moves_off_a_real_device_that_is_slowed(two_devices: list[str]) -> None:
     slowed = SlowedDevice(two_devices[0])
     made: Callable[[], vs.Tensor] = lambda: branches(6, 3)  # noqa: E731

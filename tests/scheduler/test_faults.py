@@ -253,7 +253,9 @@ def test_accepted_runs_are_carried_out_when_the_device_dies_while_closing() -> N
     devices = wrapped(simulated(2), d0={"at": 3})
     clock = vs.Trace(sinks=[lambda event: gate.wait(LIMIT_S) and None])
     sched = vs.Scheduler(devices, copies=1, trace=clock)
+    gate.set()
     run = sched.compile(y, placement)
+    gate.clear()  # only runs wait for it
     futures = [run.submit(x=X * i) for i in range(5)]
     with pytest.warns(vs.VkschedWarning, match="null:0"):
         closers, _ = in_threads(2, sched.close)

@@ -38,6 +38,7 @@ def test_a_tape_keeps_the_last_events_and_counts_the_others() -> None:
         vs.Tape(limit=0)
 
 
+@pytest.mark.scales
 def test_ten_million_events_take_no_more_memory_than_the_limit() -> None:
     count = 10_000_000 if THOROUGH else 1_000_000
     tape, one = vs.Tape(), event(0)

@@ -1,0 +1,249 @@
+"""Every way to run the cases of one op on one device, and those that `make test` runs.
+
+    case --> limits --> variant --> lowering --> run     the same dispatches twice are one run
+    runs on all devices --> features --> set cover --> chosen runs of each device
+
+A run's features are its shaders, variants, epilogues, operand types, ranks, sizes, layouts and
+attributes. Each feature is covered on one of the devices, and each op on every device.
+`make test-all` runs them all. Examples: tests/project/test_selection.py, tests/ops/test_ops.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from set_cover import set_cover
+
+from vksched.cases.case import Case, FunctionCase
+from vksched.cases.runner import lowering_of
+from vksched.cases.table import CASES, FUNCTIONS, HALVES, LONGS, PRECISE, UNSIGNED, fits_32_bits
+from vksched.errors import UnsupportedOp
+from vksched.machine.limits import Limits
+from vksched.ops.core.lower import CONVERTER_SHADERS, Lowering
+from vksched.ops.core.op import computing_ops, get_op
+
+LOWERED = {
+    "the Vulkan minimum": Limits(),
+    "a CPU driver with few groups": Limits(software=True, max_groups=(3, 2, 1), storage_buffers=8),
+    "a GPU with few groups": Limits(max_groups=(2, 1, 1), storage_buffers=8),
+}
+ROUNDING = Limits(storage_buffers=8, float16=True)
+LEAST_ROUNDING = Limits(float16=True)
+"""GPUs that compute in float16, one with nothing else over the least."""
+WITH_DOTS = {"matmul_integer", "conv_integer"}
+"""Ops with variants for devices with integer dot products."""
+SIZES = (1, 2, 65)
+"""Of an operand: none, one, few or many elements."""
+RUNS_PER_PIPELINE = 8
+"""What takes long is to compile a pipeline: one that is there is run with more cases."""
+PIPELINE_COST, SHARE_COST = 3.0, 0.05
+"""Of a pipeline that no chosen run has, and of each that its device has: devices share the work. A
+run with known pipelines costs 1.
+"""
+
+
+@dataclass(eq=False)
+class OpRun:
+    """One case as it runs with some limits, by one variant of its kernel.
+
+    exact: whether the case's own promise of bits holds for it, as it does without a precision and
+    with its own operand types.
+    """
+
+    case: Case
+    limits: str
+    variant: str
+    lowering: Lowering
+    exact: bool
+
+    @property
+    def id(self) -> str:
+        return ", ".join(filter(None, (self.case.id, self.limits, self.variant)))
+
+    @cached_property
+    def pipelines(self) -> frozenset[Hashable]:
+        return frozenset(
+            (d.shader, repr(d.constants), repr(d.steps), d.subgroup)
+            for d in self.lowering.dispatches
+        )
+
+
+def large_gpu(own: Limits) -> Limits:
+    """Return the limits of a GPU with nothing beyond the core, as large as a device is."""
+    sizes = {"max_invocations": 1024, "shared_bytes": 49152, "max_buffer_bytes": 1 << 32}
+    fitting = {name: min(size, getattr(own, name)) for name, size in sizes.items()}
+    return replace(Limits(), max_local_size=own.max_local_size, **fitting)
+
+
+def _limits_of_case(case: Case, own: Limits) -> dict[str, Limits]:
+    """The limits that a float32 or int32 case runs with, its device's own first."""
+    if case.large:
+        return {"its own limits": own}
+    few = {
+        "a large GPU": large_gpu(own),
+        "its own limits, few groups": replace(own, max_groups=(3, 2, 1)),
+    }
+    if case.op in WITH_DOTS:
+        few["a GPU with its own dot products"] = Limits(integer_dot=own.integer_dot)
+    return {"its own limits": own, **LOWERED, **few}
+
+
+def _limits_of_precision(own: Limits) -> dict[str, Limits]:
+    """The limits that a case of a precision runs with."""
+    sets = {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}
+    sets["the least with float16"] = LEAST_ROUNDING
+    return {name: limits for name, limits in sets.items() if own.float16 or not limits.float16}
+
+
+def _lowered(case: Case, sets: Mapping[str, Limits], exact: bool) -> Iterator[OpRun]:
+    """Yield a case's runs. Limits that give dispatches seen before give no run; numpy computes
+    what limits refuse.
+    """
+    ran: list[Lowering] = []
+    for name, limits in sets.items():
+        for variant in case.variants(limits):
+            try:
+                lowering = lowering_of(case, limits, variant)
+            except UnsupportedOp as reason:
+                assert str(reason)
+                continue
+            if lowering not in ran:
+                ran.append(lowering)
+                yield OpRun(case, name, variant, lowering, exact)
+
+
+@lru_cache(8)
+def runs_of(op: str, own: Limits) -> tuple[OpRun, ...]:
+    """Return all runs of an op's cases on a device with these limits of its own."""
+    runs: list[OpRun] = []
+    for case in _of(op, CASES):
+        runs += _lowered(case, _limits_of_case(case, own), exact=True)
+    for case in _of(op, (*HALVES, *LONGS, *UNSIGNED)):
+        if fits_32_bits(case.expected()):
+            runs += _lowered(case, {"its own limits": own}, exact=False)
+    for case in _of(op, PRECISE):
+        runs += _lowered(case, _limits_of_precision(own), exact=False)
+    return tuple(runs)
+
+
+def _of(op: str, cases: Iterable[Case]) -> list[Case]:
+    return [case for case in cases if case.op == op]
+
+
+# -- the choice ------------------------------------------------------------------------------------
+
+
+def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
+    """Return all that a run covers of its op: what a mistake may depend on."""
+    case, dispatches = run.case, run.lowering.dispatches
+    steps = [call for d in dispatches for call, *_ in d.steps.calls]
+    shaders = {d.shader for d in dispatches}
+    found: set[tuple[Hashable, ...]] = {("shader", s) for s in shaders if _owner_of(s) == case.op}
+    found |= {("step", name) for name in steps}
+    found |= {("variant", run.variant), ("epilogue", bool(steps))}
+    found.add(("several dispatches", len(dispatches) > 1))
+    for name, value in case.attrs.items():
+        scalar = isinstance(value, (str, bool, int)) or value is None
+        found.add(("attribute", name, value if scalar else type(value).__name__))
+    found.add(("types", tuple(t.dtype for t in case.types)))
+    found.add(("ranks", tuple(len(t.shape) for t in case.types)))
+    for i, array in enumerate(case.inputs):
+        found.add(("size", i, bisect(SIZES, array.size)))
+        found.add(("vec4", i, array.ndim > 0 and array.shape[-1] % 4 == 0))
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            found.add(("not finite", i))
+    return frozenset(found)
+
+
+@lru_cache(1 << 12)
+def _owner_of(shader: str) -> str:
+    """Return the op that covers a shader: of those that dispatch it the one with fewest others."""
+    if shader in CONVERTER_SHADERS:
+        return "cast"
+    ops = [o for o in computing_ops() if shader in _shaders_of(o)]
+    return min(ops, key=lambda o: (not shader.startswith(o), len(_shaders_of(o)), o))
+
+
+def _shaders_of(op: str) -> tuple[str, ...]:
+    kernel = get_op(op).kernel
+    return tuple(kernel.shaders) if kernel else ()
+
+
+def choose_runs(op: str, limits: tuple[Limits, ...], device: int) -> tuple[OpRun, ...]:
+    """Return the runs of an op that `make test` has on one device.
+
+    Parameters
+    ----------
+    limits
+        Of each device that is tested.
+    device
+        The device's number among them.
+    """
+    return _choose_on_all(op, limits)[device]
+
+
+@lru_cache(8)
+def _choose_on_all(op: str, limits: tuple[Limits, ...]) -> tuple[tuple[OpRun, ...], ...]:
+    """Return for each device some runs of an op: together they have every feature that a run on
+    any of the devices has, each device that runs the op has one, and pipelines run several cases.
+    """
+    items = [(device, run) for device, own in enumerate(limits) for run in runs_of(op, own)]
+    known: list[frozenset[Hashable]] = [frozenset() for _ in limits]
+    found = {
+        id(run): features_of(run) | {("device", device, bool(run.pipelines))}
+        for device, run in items
+    }
+
+    def cost_of(item: tuple[int, OpRun]) -> float:
+        device, run = item
+        return (
+            1.0
+            + PIPELINE_COST * len(run.pipelines - known[device])
+            + SHARE_COST * len(known[device])
+        )
+
+    def take(item: tuple[int, OpRun]) -> None:
+        known[item[0]] |= item[1].pipelines
+
+    chosen = set_cover(items, lambda item: found[id(item[1])], cost_of, take)
+    return tuple(
+        _with_known_pipelines([run for d, run in chosen if d == device], runs_of(op, own))
+        for device, own in enumerate(limits)
+    )
+
+
+def _with_known_pipelines(chosen: list[OpRun], runs: tuple[OpRun, ...]) -> tuple[OpRun, ...]:
+    """Return chosen runs and, up to RUNS_PER_PIPELINE, others that compile nothing more."""
+    known = frozenset[Hashable]().union(*(run.pipelines for run in chosen))
+    count = Counter(run.pipelines for run in chosen)
+    more = {id(run) for run in chosen}
+    for run in runs:
+        if id(run) not in more and run.pipelines <= known:
+            if count[run.pipelines] < RUNS_PER_PIPELINE:
+                count[run.pipelines] += 1
+                more.add(id(run))
+    return tuple(run for run in runs if id(run) in more)
+
+
+def choose_function_cases(function: str, device: int, devices: int) -> list[FunctionCase]:
+    """Return some cases of a function: together those of all devices have every feature of its
+    graphs, and each device has one.
+    """
+    cases = [case for case in FUNCTIONS if case.function == function]
+    chosen = set_cover(cases, _features_of_graph)
+    return chosen[device::devices] or chosen[:1]
+
+
+def _features_of_graph(case: FunctionCase) -> frozenset[Hashable]:
+    found: set[Hashable] = set()
+    for node in case.graph.nodes:
+        for name, value in node.attrs.items():
+            if isinstance(value, (str, bool)):
+                found.add((node.op, name, value))
+        found.add((node.op, node.type.dtype, len(node.type.shape)))
+    return frozenset(found)

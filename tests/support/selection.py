@@ -1,0 +1,125 @@
+"""Which tests `make test` runs, and which it leaves to `make test-all`.
+
+VKSCHED_TESTS=quick   `make test` and plain pytest: each test at least once, cases by coverage
+              rest    what `make test-all` adds to that
+              all     `make test-all`: every test with every set of devices, every case, more draws
+
+    item --> thorough? --------------------------------> rest
+         --> one of several sets of devices? --> turn --> quick or rest
+         --> goes through cases itself ------------------> both, with cases of its own for each
+
+A test that takes one set of devices after the other runs on some of them. A function without other
+parameters runs on two sets: on all devices, and on one set in turn. With other parameters every
+combination of these runs on one set in turn. The turn starts at another set for each function, and
+so the tests of a file meet every set. Examples: tests/project/test_selection.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+
+class Case(Protocol):
+    """A case that a test goes through: what tells it from the others."""
+
+    @property
+    def id(self) -> str: ...
+
+
+C = TypeVar("C", bound=Case)
+
+
+DEVICES = re.compile(r"(?<=[\[-])(cpu|all|vulkan(:\d+)?( twice| as a card)?)(?=[\]-])")
+"""How ids of parameters name devices and sets of them."""
+
+
+class Tier(Enum):
+    """Which tests run."""
+
+    QUICK = "quick"
+    REST = "rest"
+    ALL = "all"
+
+
+def selected_tier() -> Tier:
+    """Return what the environment asks for.
+
+    Raises
+    ------
+    pytest.UsageError
+        VKSCHED_TESTS has another value.
+    """
+    word = os.environ.get("VKSCHED_TESTS", "") or Tier.QUICK.value
+    try:
+        return Tier(word)
+    except ValueError:
+        known = ", ".join(each.value for each in Tier)
+        raise pytest.UsageError(f"expected VKSCHED_TESTS to be {known}; got {word!r}") from None
+
+
+TIER = selected_tier()
+
+
+def quick_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Return the items that `make test` runs."""
+    chosen: set[pytest.Item] = set()
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("thorough"):
+            continue
+        if item.get_closest_marker("scales"):
+            chosen.add(item)
+        else:
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, group in functions.items():
+        chosen.update(_quick_of_function(name, group))
+    return chosen
+
+
+def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    by_others: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        others = DEVICES.sub("*", item.nodeid.removeprefix(name), count=1)
+        by_others.setdefault(others, []).append(item)
+    start = zlib.crc32(name.encode())
+    for number, sets in enumerate(by_others.values()):
+        if len(sets) == 1:
+            yield sets[0]
+            continue
+        if len(by_others) == 1:
+            yield sets[-1]  # all devices
+            sets = sets[:-1]
+        yield sets[(start + number) % len(sets)]
+
+
+def draws(quick: int, all_of_them: int) -> list[Any]:
+    """Return seeds as values of a parameter: `make test` draws fewer than `make test-all`."""
+    more = () if TIER is Tier.QUICK else range(quick, all_of_them)
+    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in more)]
+
+
+def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[C]], only: str) -> list[C]:
+    """Return the cases that a test goes through.
+
+    Parameters
+    ----------
+    cases
+        All of them.
+    choose
+        Return those of `make test`; called if these matter.
+    only
+        The text that `--case` asks for: of all cases those whose ids contain it.
+    """
+    if only:
+        return [case for case in cases if only in case.id]
+    if TIER is Tier.ALL:
+        return list(cases)
+    chosen = {id(case) for case in choose()}
+    return [case for case in cases if (id(case) in chosen) is (TIER is Tier.QUICK)]
