@@ -1,5 +1,5 @@
 """Random graphs placed anyhow on random sets of devices, several runs at once: numpy's results, bit
-for bit, and the happens-before checker silent. VKSCHED_GRAPHS=20000 draws more than 2,000.
+for bit, and the happens-before checker silent. VKSCHED_GRAPHS=20000 draws more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import DEVICE_SETS
+from conftest import DEVICE_SETS, THOROUGH
 from graphs import numpy_outputs
 from lazy import lazy_devices
 
@@ -21,14 +21,14 @@ from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.types import NDArray
 
-GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000"))
+GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "300"))
 ON_VULKAN = 0.15
 """The share of graphs on real devices: each graph makes pipelines of its own there, which takes
 tens of milliseconds in drivers that compile for a CPU.
 """
 ROWS, COLUMNS = 4, 16
 
-pytestmark = pytest.mark.timeout(max(120, GRAPHS // 20))
+pytestmark = [pytest.mark.scales, pytest.mark.timeout(max(120, GRAPHS // 20))]
 
 
 def null_devices(count: int, seed: int) -> list[Device]:
