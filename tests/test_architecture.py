@@ -15,9 +15,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
+from failures import Failures
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "vksched"
@@ -92,6 +93,12 @@ def name_of(path: Path) -> str:
 NAMES = {name_of(path) for path in MODULES}
 
 
+@cache
+def imports() -> dict[Path, list[str]]:
+    """The modules of vksched that each module imports."""
+    return {path: sorted(set(imports_of(path))) for path in MODULES}
+
+
 def imports_of(path: Path) -> Iterator[str]:
     """Yields the modules of vksched that a module imports, anywhere in it."""
     inside = path.relative_to(PACKAGE).parts
@@ -113,9 +120,6 @@ def imports_of(path: Path) -> Iterator[str]:
             yield whole if whole in NAMES else ".".join(base)
 
 
-IMPORTS = {path: sorted(set(imports_of(path))) for path in MODULES}
-
-
 def ranks(floors: list[tuple[str, ...]]) -> dict[str, int]:
     return {name: rank for rank, names in enumerate(floors) for name in names}
 
@@ -125,7 +129,7 @@ def rises(path: Path, room: str, floors: list[tuple[str, ...]]) -> list[str]:
     rank, prefix = ranks(floors), f"{room.replace('/', '.')}." if room else ""
     own = name_of(path).removeprefix(prefix).split(".")[0]
     out: list[str] = []
-    for name in IMPORTS[path]:
+    for name in imports()[path]:
         if not name.startswith(prefix) or name in ("", prefix[:-1]):
             continue
         other = name.removeprefix(prefix).split(".")[0]
@@ -134,13 +138,18 @@ def rises(path: Path, room: str, floors: list[tuple[str, ...]]) -> list[str]:
     return out
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down_only(path: Path) -> None:
+def test_imports_go_down_only(failures: Failures) -> None:
+    for path in MODULES:
+        with failures.of(str(path.relative_to(PACKAGE))):
+            look_down_only(path)
+
+
+def look_down_only(path: Path) -> None:
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     if own in ABOVE_ALL:
         return
     assert own in ranks(FLOORS) or own == "spirv"
-    assert "" not in IMPORTS[path], "the package itself stands above all"
+    assert "" not in imports()[path], "the package itself stands above all"
     assert rises(path, "", FLOORS) == []
     if own == "ops":
         assert rises(path, "ops", FAMILIES) == []
@@ -150,7 +159,7 @@ def test_imports_go_down_only(path: Path) -> None:
 
 
 def test_no_imports_go_in_a_circle() -> None:
-    edges = {name_of(path): set(found) - {""} for path, found in IMPORTS.items()}
+    edges = {name_of(path): set(found) - {""} for path, found in imports().items()}
     state: dict[str, int] = {}
     circles: list[str] = []
 

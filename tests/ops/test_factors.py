@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from failures import Failures
 
 from vksched.cases.case import Case, floats
 from vksched.cases.table import CASES
@@ -110,8 +111,15 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.id)
-def test_mixed_stays_near(case: Case) -> None:
+@pytest.mark.parametrize("op", sorted({case.op for case in SMALL}))
+def test_mixed_stays_near(op: str, failures: Failures) -> None:
+    for case in SMALL:
+        if case.op == op and failures.wants(case.id):
+            with failures.of(case.id):
+                stays_near(case)
+
+
+def stays_near(case: Case) -> None:
     """Every op takes the attribute, and rounding operands costs no more than it may."""
     mixed = Case(case.op, case.inputs, {**case.attrs, PRECISION: MIXED}, case.name)
     got, expected = mixed.expected(), case.expected()

@@ -10,10 +10,10 @@ from vksched.ops.sources.random import normal_pieces, philox, quantiles
 from vksched.types import NDArray
 
 pytest.importorskip("onnx")
-pytest.importorskip("scipy.stats")
+pytest.importorskip("scipy")
 
 from oracles.random import KNOWN_ANSWERS
-from scipy import special, stats
+from scipy import special
 
 COUNT = 200_000
 
@@ -46,6 +46,8 @@ def test_normal_quantile_is_close_to_the_exact_one() -> None:
 
 
 def test_normal_values_are_normal() -> None:
+    from scipy import stats  # which takes a second to import
+
     x = drawn(vs.random_normal((COUNT,), seed=5)).astype(np.float64)
     assert abs(x.mean()) < 5 / np.sqrt(COUNT) and abs(x.var() - 1) < 5 * np.sqrt(2 / COUNT)
     assert abs((x**3).mean()) < 5 * np.sqrt(15 / COUNT)
@@ -56,6 +58,8 @@ def test_normal_values_are_normal() -> None:
 
 
 def test_uniform_values_are_uniform() -> None:
+    from scipy import stats  # which takes a second to import
+
     x = drawn(vs.random_uniform((COUNT,), seed=6)).astype(np.float64)
     assert 0 <= x.min() < 1e-4 and 1 - 1e-4 < x.max() < 1
     assert abs(x.mean() - 0.5) < 5 * np.sqrt(1 / 12 / COUNT)
@@ -65,6 +69,8 @@ def test_uniform_values_are_uniform() -> None:
 
 
 def test_integers_and_coins_come_as_often_as_they_should() -> None:
+    from scipy import stats  # which takes a second to import
+
     x = drawn(vs.random_integers((COUNT,), -3, 8, seed=7))
     values, counts = np.unique(x, return_counts=True)
     assert values.tolist() == list(range(-3, 8)) and stats.chisquare(counts).pvalue > 1e-3
