@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from failures import Failures
+from op_runs import choose_cases
+from selection import select_cases
 
 from vksched.cases.runner import check, check_function
 from vksched.cases.table import CASES, FUNCTIONS
@@ -15,12 +19,13 @@ pytest.importorskip("scipy.special")
 from oracles import FUNCTION_ORACLES, ORACLES
 
 
+@pytest.mark.scales
 @pytest.mark.parametrize("op", computing_ops())
 def test_reference_equals_an_independent_oracle(op: str, failures: Failures) -> None:
-    for case in CASES:
-        if case.op == op and failures.wants(case.id):
-            with failures.of(case.id):
-                check(case, case.expected(), ORACLES[case.op](case), "numpy")
+    cases = [case for case in CASES if case.op == op]
+    for case in select_cases(cases, partial(choose_cases, op), failures.only):
+        with failures.of(case.id):
+            check(case, case.expected(), ORACLES[op](case), "numpy")
 
 
 @pytest.mark.parametrize("function", sorted({case.function for case in FUNCTIONS}))

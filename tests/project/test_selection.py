@@ -12,7 +12,14 @@ import op_runs
 import pytest
 from conftest import COLLECTED, DEVICE_SETS, NUMPY_ONLY, THOROUGH, vulkan_names
 from failures import CasesFailed, Failures
-from op_runs import choose_function_cases, choose_runs, features_of, runs_of
+from op_runs import (
+    choose_cases,
+    choose_function_cases,
+    choose_runs,
+    features_of,
+    features_of_case,
+    runs_of,
+)
 from selection import DEVICES, Tier, quick_items, select_cases, selected_tier
 from set_cover import set_cover
 
@@ -102,6 +109,13 @@ def test_a_pipeline_that_is_there_runs_several_cases(limits: tuple[Limits, ...])
     chosen = choose_runs("softmax", limits, 0)
     count = Counter(run.pipelines for run in chosen)
     assert max(count.values()) >= op_runs.RUNS_PER_PIPELINE
+
+
+def test_references_are_compared_by_cases_with_every_feature() -> None:
+    for op in computing_ops():
+        every = [features_of_case(case) for case in CASES if case.op == op]
+        some = [features_of_case(case) for case in choose_cases(op)]
+        assert set().union(*some) == set().union(*every)
 
 
 def test_every_function_has_a_case_on_every_device() -> None:

@@ -140,13 +140,20 @@ def _of(op: str, cases: Iterable[Case]) -> list[Case]:
 
 def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
     """Return all that a run covers of its op: what a mistake may depend on."""
-    case, dispatches = run.case, run.lowering.dispatches
+    dispatches = run.lowering.dispatches
     steps = [call for d in dispatches for call, *_ in d.steps.calls]
     shaders = {d.shader for d in dispatches}
-    found: set[tuple[Hashable, ...]] = {("shader", s) for s in shaders if _owner_of(s) == case.op}
+    found: set[tuple[Hashable, ...]] = features_of_case(run.case)
+    found |= {("shader", s) for s in shaders if _owner_of(s) == run.case.op}
     found |= {("step", name) for name in steps}
     found |= {("variant", run.variant), ("epilogue", bool(steps))}
     found.add(("several dispatches", len(dispatches) > 1))
+    return frozenset(found)
+
+
+def features_of_case(case: Case) -> set[tuple[Hashable, ...]]:
+    """Return all that a case covers of its op, whatever computes it."""
+    found: set[tuple[Hashable, ...]] = set()
     for name, value in case.attrs.items():
         scalar = isinstance(value, (str, bool, int)) or value is None
         found.add(("attribute", name, value if scalar else type(value).__name__))
@@ -157,7 +164,12 @@ def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
         found.add(("vec4", i, array.ndim > 0 and array.shape[-1] % 4 == 0))
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             found.add(("not finite", i))
-    return frozenset(found)
+    return found
+
+
+def choose_cases(op: str) -> list[Case]:
+    """Return some cases of an op, by their own features alone: for what no device computes."""
+    return set_cover(_of(op, CASES), features_of_case)
 
 
 @lru_cache(1 << 12)
