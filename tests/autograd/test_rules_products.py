@@ -123,6 +123,7 @@ MASKS: dict[str, NDArray | None] = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_attention_with_each_option_and_mask(option: str, mask: str) -> None:

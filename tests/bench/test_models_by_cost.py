@@ -77,6 +77,7 @@ def networks() -> dict[str, Graph]:
     return out
 
 
+@pytest.mark.each_value
 @WHERE
 @WITH_CPU
 @pytest.mark.parametrize("name", MODELS)
@@ -107,6 +108,7 @@ def compiled() -> dict[str, list[Graph]]:
     return out
 
 
+@pytest.mark.each_value
 @WHERE
 @WITH_CPU
 @pytest.mark.parametrize("name", [*RUN, "two_cards"])

@@ -12,6 +12,7 @@ import clusters
 import namespaces
 import pytest
 from namespaces import FAULTS, run_inside
+from selection import spread
 from test_chaos import ALL_S, GIVEN
 
 INSIDE = Path(namespaces.__file__).with_name("inside_networks.py")
@@ -28,7 +29,7 @@ def _networks() -> None:
         pytest.skip(said)
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", spread([2, 3, 5], 1))
 def test_models_over_nodes_give_the_numbers_of_one_process_to_the_bit(count: int) -> None:
     said = run_inside(INSIDE, "models", str(count), limit_s=LIMIT_S)
     assert said.count("the numbers of one process") == 4

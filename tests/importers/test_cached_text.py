@@ -70,6 +70,7 @@ def test_nothing_but_attention_goes_through_the_cache(
             assert off < {"f32": 1e-3, "f16": 5e-3, "q8_0": 0.1}[kv]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize("name", ["gpt-oss", "llama4"])
 def test_nor_does_anything_of_layers_that_pick_rows(
@@ -135,6 +136,7 @@ def state_of(sched: vs.Scheduler, step: Any) -> list[NDArray]:
     return [sched.read(state) for state in step.updates]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kv", ["f32", "q8_0"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("index", [0, 1])

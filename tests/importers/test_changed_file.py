@@ -40,6 +40,7 @@ def cut_off(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("change", "said"), [(overwritten, "was written to since"), (cut_off, "bytes, got ")]

@@ -11,6 +11,7 @@ import pytest
 from conftest import Scheds
 from gguf_files import Draft, Type
 from language.convert import draft, write
+from selection import spread
 
 import vksched as vs
 from vksched.errors import ModelFormatError
@@ -95,10 +96,19 @@ def test_the_largest_gemma_scales_scores_by_the_width(
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("gemma2", "phi3_long", "gpt2", "llama4", "gpt-oss"),
-        *("qwen2moe", "qwen3moe", "llama_experts"),
-    ],
+    spread(
+        [
+            "gemma2",
+            "phi3_long",
+            "gpt2",
+            "llama4",
+            "gpt-oss",
+            "qwen2moe",
+            "qwen3moe",
+            "llama_experts",
+        ],
+        4,
+    ),
 )
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:
     compare(name, scheds[0], tmp_path)

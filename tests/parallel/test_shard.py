@@ -118,6 +118,7 @@ def copied(made: Applied) -> Counter[str]:
     return out
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("devices", [TWO, THREE], ids=["two", "three"])
 @pytest.mark.parametrize(
     "shard",

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from selection import spread
 from test_gguf_golden import made as made_model
 
 import vksched as vs
@@ -82,7 +83,7 @@ def _longer(value: Any, layers: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", spread(DECODERS, 15))
 def test_architectures_come_out_as_they_were(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

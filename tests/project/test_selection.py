@@ -20,7 +20,7 @@ from op_runs import (
     features_of_case,
     runs_of,
 )
-from selection import DEVICES, Tier, quick_items, select_cases, selected_tier
+from selection import DEVICES, Tier, quick_items, select_cases, selected_tier, spread
 from set_cover import set_cover
 
 import vksched as vs
@@ -183,11 +183,35 @@ def test_every_test_runs_in_make_test(request: pytest.FixtureRequest) -> None:
 def test_every_combination_of_other_parameters_runs_in_make_test(
     request: pytest.FixtureRequest,
 ) -> None:
-    items = [i for i in request.config.stash[COLLECTED] if not i.get_closest_marker("thorough")]
+    items = [
+        item
+        for item in request.config.stash[COLLECTED]
+        if not item.get_closest_marker("thorough") and not item.get_closest_marker("each_value")
+    ]
     quick = quick_items(items)
     assert {DEVICES.sub("*", i.nodeid, count=1) for i in quick} == {
         DEVICES.sub("*", i.nodeid, count=1) for i in items
     }
+
+
+def test_every_value_runs_where_combinations_are_left(request: pytest.FixtureRequest) -> None:
+    items = [
+        item
+        for item in request.config.stash[COLLECTED]
+        if item.get_closest_marker("each_value") and not item.get_closest_marker("thorough")
+    ]
+    found: list[set[tuple[str, str, str]]] = []
+    for some in (items, quick_items(items)):
+        named = ((item.nodeid.partition("[")[0], vars(item)["callspec"].params) for item in some)
+        found.append({(name, k, repr(v)) for name, params in named for k, v in params.items()})
+    assert found[0] == found[1]
+    assert not items or len(quick_items(items)) < len(items)
+
+
+def test_parameters_may_be_spread() -> None:
+    values = spread("abcdefgh", 3)
+    assert [v for v in values if isinstance(v, str)] == ["a", "c", "f"] and len(values) == 8
+    assert spread("ab", 5) == ["a", "b"]
 
 
 def test_tests_of_all_files_meet_every_set_of_devices(request: pytest.FixtureRequest) -> None:

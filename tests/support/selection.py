@@ -11,7 +11,8 @@ VKSCHED_TESTS=quick   `make test` and plain pytest: each test at least once, cas
 A test that takes one set of devices after the other runs on some of them. A function without other
 parameters runs on two sets: on all devices, and on one set in turn. With other parameters every
 combination of these runs on one set in turn. The turn starts at another set for each function, and
-so the tests of a file meet every set. Examples: tests/project/test_selection.py.
+the tests of a file meet every set. A function that is marked `each_value` runs with each value of
+each parameter once, and not with every combination. Examples: tests/project/test_selection.py.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 import pytest
+from set_cover import set_cover
 
 
 class Case(Protocol):
@@ -79,8 +81,17 @@ def quick_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
         else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, group in functions.items():
-        chosen.update(_quick_of_function(name, group))
+        if group[0].get_closest_marker("each_value"):
+            chosen.update(set_cover(group, _values_of))
+        else:
+            chosen.update(_quick_of_function(name, group))
     return chosen
+
+
+def _values_of(item: pytest.Item) -> set[Hashable]:
+    """Return each parameter of an item with its value."""
+    call = getattr(item, "callspec", None)
+    return {(name, repr(value)) for name, value in call.params.items()} if call else {item.nodeid}
 
 
 def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
@@ -103,6 +114,17 @@ def draws(quick: int, all_of_them: int) -> list[Any]:
     """Return seeds as values of a parameter: `make test` draws fewer than `make test-all`."""
     more = () if TIER is Tier.QUICK else range(quick, all_of_them)
     return [*range(quick), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in more)]
+
+
+def spread(values: Iterable[Any], quick: int) -> list[Any]:
+    """Return values of a parameter: `make test` runs so many of them, evenly spread."""
+    values = list(values)
+    step = max(1.0, len(values) / quick)
+    chosen = {int(number * step) for number in range(quick)}
+    return [
+        value if number in chosen else pytest.param(value, marks=pytest.mark.thorough)
+        for number, value in enumerate(values)
+    ]
 
 
 def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[C]], only: str) -> list[C]:
