@@ -10,6 +10,7 @@
 // outside its axis raises IndexError with the number of the loop, and what was expected.
 // Examples: tests/ops/test_recipes.py.
 #include "loops/arrays.hpp"
+#include "loops/elementwise/steps.hpp"
 
 #include <pybind11/stl.h>
 
