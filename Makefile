@@ -14,7 +14,8 @@ STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 p
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chat test test-rest test-all test-clients bench validate lint wheel docs clean distclean
+.PHONY: help setup setup-demo demo chat test test-rest test-all test-clients bench validate lint wheel docs \
+	clean distclean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -24,7 +25,10 @@ help: ## show this list
 setup: ## get everything the other commands need (they call it)
 	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py
 
-demo: setup ## search a text with a sentence encoder spread over all Vulkan devices
+setup-demo: # the same without what only tests and lint need
+	@$(if $(PYTHON),PYTHON='$(PYTHON)') $(STARTER) scripts/setup.py --for demo
+
+demo: setup-demo ## search a text with a sentence encoder spread over all Vulkan devices
 	@if grep -qs software $(VENV)/share/vksched/devices; then \
 		export VKSCHED_SOFTWARE="$${VKSCHED_SOFTWARE-1}"; \
 	fi; \

@@ -51,7 +51,10 @@ else:
     try:
         import tomli as tomllib
     except ImportError:
-        sys.exit("build_shaders.py needs tomli on Python 3.10: pip install tomli")
+        try:  # set-up compiles shaders while packages are installed
+            from pip._vendor import tomli as tomllib
+        except ImportError:
+            sys.exit("build_shaders.py needs tomli on Python 3.10: pip install tomli")
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "shaders"

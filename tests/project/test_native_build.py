@@ -5,6 +5,7 @@ one leaves is not.
 from __future__ import annotations
 
 import importlib.util
+import re
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,15 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
 def test_sources_have_the_versions_that_are_asked_for(source: str, line: str) -> None:
     """Of modules of other versions nothing is used, so no other test would fail."""
     assert line in (SCRIPT.parent / "loops" / source).read_text()
+
+
+def test_what_reads_pybind11_is_in_the_unity_build() -> None:
+    """Compiling its functions takes a file of its own three seconds, loops alone less."""
+    lists = (SCRIPT.parent / "CMakeLists.txt").read_text()
+    groups = "".join(re.findall(r"set_source_files_properties\((.*?)PROPERTIES", lists, re.S))
+    reads, others = set(), set()
+    for path in (SCRIPT.parent / "loops").rglob("*.cpp"):
+        reading = re.search(r"arrays\.hpp|pybind11", path.read_text())
+        (reads if reading else others).add(path.relative_to(SCRIPT.parent).as_posix())
+    assert reads == set(groups.split())
+    assert others and all(name in lists for name in others)

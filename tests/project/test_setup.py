@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -246,23 +248,37 @@ def test_python_packages_that_can_be_had_come_without_the_others(
 ) -> None:
     fake.venv_python.write_text(
         "#!/bin/sh\n"
-        'case "$1" in -c) echo "pytest>=8 onnxruntime>=1.18"; exit;; esac\n'
-        f'case "$*" in *dev*|*onnxruntime*) exit 1;; esac\necho "$*" >> {tmp_path}/got\n'
+        'case "$1 $3" in "-c dev") echo "pytest>=8 onnxruntime>=1.18"; exit;; '
+        '-c*) echo "scikit-learn>=1.5 tokenizers>=0.19"; exit;; esac\n'
+        'case "$*" in *examples*|*onnxruntime*|*scikit*) exit 1;; esac\n'
+        f'echo "$*" >> {tmp_path}/got\n'
     )
     fake.venv_python.chmod(0o755)
     fake.root.mkdir(exist_ok=True)
     outcome = setup_python.get_python_packages(fake)
+    assert not outcome.whole and "without scikit-learn>=1.5: pip" in outcome.remark
+    assert got(tmp_path) == [".", "tokenizers>=0.19", setup_python.MODEL_PACKAGE]
+    outcome = setup_python.get_test_packages(fake)
     assert not outcome.whole and "without onnxruntime>=1.18: pip" in outcome.remark
-    assert got(tmp_path) == [".", "pytest>=8", setup_python.MODEL_PACKAGE]
+    assert got(tmp_path)[3:] == ["pytest>=8"]
+
+
+def test_one_pip_at_a_time_writes_into_the_venv(fake: Setup) -> None:
+    fake.venv_python.write_text("#!/bin/sh\nmkdir busy && sleep 0.05 && rmdir busy\n")
+    fake.venv_python.chmod(0o755)
+    steps = [dataclasses.replace(fake, log=None) for _ in range(4)]
+    with ThreadPoolExecutor(len(steps)) as pool:
+        assert list(pool.map(lambda s: setup_python.install_each(s, ["x"]), steps)) == [[]] * 4
 
 
 def test_extras_are_listed_for_the_python_at_hand() -> None:
     setup = Setup(ROOT, os.environ)
     setup.__class__ = type("Here", (Setup,), {"venv_python": Path(sys.executable)})
-    listed = setup_python.extra_requirements(setup)
+    listed = setup_python.extra_requirements(setup, "dev", "examples")
     names = {re.split("[<>=]", text)[0] for text in listed}
     assert {"pytest", "tokenizers"} <= names and not {"numpy", "zensical", "torch"} & names
     assert ("tomli" in names) == (sys.version_info < (3, 11))
+    assert "pytest" not in " ".join(setup_python.extra_requirements(setup, "examples"))
 
 
 def test_other_distributions_are_told_in_their_own_names(
@@ -481,7 +497,7 @@ def test_make_test_sets_up_and_ends_with_pytest() -> None:
         wider = dry_run(f"test-{target}", "PYTEST_ARGS=-k matmul").splitlines()[-1]
         assert wider == f"VKSCHED_TESTS={target} {lines[-1]}"
     demo = dry_run("demo", "DEMO_ARGS=--batch 8")
-    assert "scripts/setup.py" in demo
+    assert "scripts/setup.py --for demo\n" in demo
     assert demo.rstrip().endswith("examples/semantic_search.py --batch 8")
 
 

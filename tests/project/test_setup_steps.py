@@ -123,7 +123,7 @@ def test_failed_step_stops_only_what_needs_it(
 
 def test_steps_of_the_set_up_wait_for_none_that_comes_later() -> None:
     names: list[str] = []
-    for step in (*set_up.STEPS, set_up.VALIDATION_STEP):
+    for step in (*set_up.STEPS, set_up.TEST_STEP, set_up.VALIDATION_STEP):
         assert {*step.needs, *step.after} <= set(names), step.name
         names.append(step.name)
 
@@ -271,6 +271,23 @@ def test_command_that_is_not_there_fails_with_what_to_do(fake: Setup) -> None:
     with pytest.raises(SetupError, match="exit code 127") as caught:
         fake.call(["/nonexistent/command"], "install it")
     assert caught.value.to_do == "install it"
+
+
+@pytest.mark.parametrize("use", ["all", "demo", "validation"])
+def test_the_demo_does_not_wait_for_what_tests_need(
+    use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def todo(setup: Setup, steps: tuple[Step, ...]) -> list[Step]:
+        asked.extend(step.name for step in steps)
+        return []
+
+    monkeypatch.setattr(set_up, "steps_to_run", todo)
+    assert set_up.main(["--validation"] if use == "validation" else ["--for", use]) == 0
+    assert ("test packages" in asked) == (use != "demo")
+    assert ("validation layer" in asked) == (use == "validation")
+    assert {step.name for step in set_up.STEPS} <= set(asked)
 
 
 def test_lost_venv_runs_every_step_again(fake: Setup) -> None:

@@ -141,4 +141,8 @@ inline float* scratch(size_t floats)
     const size_t past = reinterpret_cast<uintptr_t>(kept.data()) / sizeof(float) % line;
     return kept.data() + (line - past) % line;
 }
+
+// wide: 0 for vectors that all processors have, 1 for those of AVX2, 2 for those of AVX-512.
+void convolve(const Conv& told, int wide);
+void combine(const Pool& told, int wide);
 #endif

@@ -4,6 +4,7 @@
 #include "loops/vectors.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace {
 
@@ -146,7 +147,7 @@ ChainStep step_named(const std::string& name, bool wide)
     if (found != plain_steps.end())
         return {found->second, 0, 0, 0, 0, 0, nullptr};
     if (std::find(called_steps.begin(), called_steps.end(), name) == called_steps.end())
-        throw py::key_error(name);
+        throw KeyError(name);
     return {CALLED, 0, 0, 0, 0, 0, value_loop(name, wide)};
 }
 

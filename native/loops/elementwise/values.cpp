@@ -4,8 +4,8 @@
 //
 // Plain loops that compilers turn into vectors. What the formulas are good for says
 // vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/test_loops.py.
+#include "loops/arrays.hpp"
 #include "loops/elementwise/exponential.hpp"
-#include "loops/loops.hpp"
 #include "loops/vectors.hpp"
 
 #include <cmath>
@@ -162,7 +162,7 @@ ValueLoop value_loop(const std::string& name, bool wide)
 {
     const auto found = functions.find(name);
     if (found == functions.end())
-        throw py::key_error(name);
+        throw KeyError(name);
     return wide && has_wide() ? found->second.wide : found->second.plain;
 }
 

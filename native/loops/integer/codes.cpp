@@ -4,7 +4,7 @@
 //   requantize(x, bias, scale, out, zero, low, high, inner)    the same of (x + bias) * scale
 //
 // Examples: tests/ops/test_integer_loops.py.
-#include "loops/integer/integer.hpp"
+#include "loops/integer/arrays.hpp"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 //   matmul_integer(a, words, a_zero, b_zero, out, signed)      out = (a - a_zero) @ (b - b_zero)
 //
 // Examples: tests/ops/test_integer_loops.py.
-#include "loops/integer/integer.hpp"
+#include "loops/integer/arrays.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -83,4 +83,12 @@ void add_integer_matmul(py::module_& m)
 {
     m.def("matmul_integer", &integer::matmul_integer, py::arg("a"), py::arg("words"), py::arg("a_zero"),
           py::arg("b_zero"), py::arg("out"), py::arg("signed"), py::arg("way") = "");
+}
+
+void add_integer_ways(py::module_& m)
+{
+    py::list names;
+    for (const auto& [name, way] : integer::ways())
+        names.append(name);
+    m.attr("integer_ways") = names;
 }

@@ -56,15 +56,7 @@ const Way& way_of(const std::string& name)
     for (const auto& [own, way] : ways())
         if (name.empty() || name == own)
             return way;
-    throw py::key_error(name);
+    throw KeyError(name);
 }
 
 } // namespace integer
-
-void add_integer_ways(py::module_& m)
-{
-    py::list names;
-    for (const auto& [name, way] : integer::ways())
-        names.append(name);
-    m.attr("integer_ways") = names;
-}

@@ -29,9 +29,6 @@ struct Packed {
 
 using PackedLoop = void (*)(const Packed&, const float*, size_t, float*);
 
-// The product of a format with few rows of x.
-PackedLoop packed_loop(const std::string& name, bool wide);
-
 // A tile of a row that is rounded to 8 bits. scale: of each part, that is half of a run where the
 // weight has a scale for each, else a run. sums: of the codes of a part, times its scale.
 struct Rounded {
@@ -43,30 +40,24 @@ constexpr size_t ROUNDED_WORDS = sizeof(Rounded) / 4;
 using RoundingLoop = void (*)(const float*, size_t, size_t, Rounded*);
 using RoundedLoop = void (*)(const Packed&, const Rounded*, size_t, float*);
 
-// Rounds rows for weights of a format, and multiplies them.
-RoundingLoop rounding_loop(const std::string& name, bool wide);
-RoundedLoop rounded_loop(const std::string& name, bool wide);
+// A format whose words have low bits of each code; words of a tile, with its tail.
+struct PackedFormat {
+    PackedLoop linear, unpack;
+    uint32_t low, tile_words;
+};
 
-inline Packed packed(const Matrix<const uint32_t>& words, size_t columns)
-{
-    require(columns % RUN == 0, "expected whole runs");
-    Packed made{};
-    made.words = words.data();
-    made.rows = words.rows();
-    made.row_words = words.row();
-    made.columns = columns;
-    return made;
-}
+struct RoundedFormat {
+    RoundingLoop round;
+    RoundedLoop linear;
+    uint32_t low, tile_words;
+};
 
-// Tells of a bias, None without; the caller keeps what is returned.
-inline py::buffer_info bias_of(const py::object& bias, Packed& told)
-{
-    py::buffer_info shift;
-    if (!bias.is_none()) {
-        shift = floats(py::cast<py::buffer>(bias));
-        require(static_cast<size_t>(shift.size) == told.rows, "expected a bias for each row");
-        told.bias = static_cast<const float*>(shift.ptr);
-    }
-    return shift;
-}
+// By its name; throws KeyError where there is none. way: as rounded_ways() has it, "" for the first.
+const PackedFormat& packed_format(const std::string& name, bool wide);
+const RoundedFormat& rounded_format(const std::string& name, const std::string& way);
+
+// Names of all formats, and what this processor runs, the fastest first.
+std::vector<std::string> packed_formats();
+std::vector<std::string> rounded_formats();
+std::vector<std::string> rounded_ways();
 #endif

@@ -9,7 +9,7 @@
 //
 // Compiled as packed.cpp is; without such a compiler numpy does it.
 // Examples: tests/ops/test_blocks.py.
-#include "loops/packed/packed.hpp"
+#include "loops/packed/arrays.hpp"
 
 #include <algorithm>
 #include <condition_variable>
@@ -86,7 +86,7 @@ const Way& way_of(const std::string& name, bool wide)
     const auto& ways = wide && has_wider() ? wider::all : plain::all;
     const auto found = ways.find(name);
     if (found == ways.end())
-        throw py::key_error(name);
+        throw KeyError(name);
     return found->second;
 }
 

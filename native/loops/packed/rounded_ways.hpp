@@ -87,7 +87,7 @@ INLINED void round_run(const float* x, uint32_t run, Rounded& to)
     }
 }
 
-template <class Format>
+template <uint32_t PARTS, uint32_t LOW>
 void round_rows(const float* x, size_t rows, size_t columns, Rounded* to)
 {
     const size_t tiles = (columns + TILE - 1) / TILE;
@@ -95,7 +95,7 @@ void round_rows(const float* x, size_t rows, size_t columns, Rounded* to)
         if (columns % TILE)
             to[tiles - 1] = Rounded{};
         for (size_t run = 0; run < columns / RUN; ++run)
-            round_run<Format::parts, Format::low>(x + run * RUN, run % RUNS, to[run / RUNS]);
+            round_run<PARTS, LOW>(x + run * RUN, run % RUNS, to[run / RUNS]);
     }
 }
 
@@ -140,12 +140,22 @@ INLINED void fill_panel(const Packed& told, const WholeGroups<Format>& rows, siz
     }
 }
 
+// What products with panels depend on of a format: several have the same.
+template <uint32_t PARTS_OF_RUN, bool SIGNED, bool SHIFTS>
+struct Kind {
+    static constexpr uint32_t parts_of_run = PARTS_OF_RUN;
+    static constexpr bool is_signed = SIGNED, has_shifts = SHIFTS;
+};
+
+template <class Format>
+using KindOf = Kind<Format::parts / RUNS, signed_codes<Format>, has_shifts<Format>>;
+
 // x: the first of ROWS rows, `tiles` apart.
-template <class Format, uint32_t ROWS>
+template <class Kind, uint32_t ROWS>
 INLINED void multiply(const Panel* panel, size_t runs, const Rounded* x, size_t tiles,
                       Wide (&made)[MOST_ROWS])
 {
-    constexpr uint32_t parts_of_run = Format::parts / RUNS;
+    constexpr uint32_t parts_of_run = Kind::parts_of_run;
     for (uint32_t r = 0; r < ROWS; ++r)
         made[r] = Wide{};
     for (size_t run = 0; run < runs; ++run) {
@@ -163,7 +173,7 @@ INLINED void multiply(const Panel* panel, size_t runs, const Rounded* x, size_t 
                 for (uint32_t r = 0; r < ROWS; ++r) {
                     const int8_t* four = rows[r * tiles].codes + at * RUN + 4 * word;
                     const Entries all = Entries{} + loaded<uint32_t>(four);
-                    sums[r] = dot<signed_codes<Format>>(sums[r], codes, (Bytes)all);
+                    sums[r] = dot<Kind::is_signed>(sums[r], codes, (Bytes)all);
                 }
             }
             const Wide scale = loaded<Wide>(own.scale[part]), shift = loaded<Wide>(own.shift[part]);
@@ -171,7 +181,7 @@ INLINED void multiply(const Panel* panel, size_t runs, const Rounded* x, size_t 
             for (uint32_t r = 0; r < ROWS; ++r) {
                 const Wide values = __builtin_convertvector(sums[r], Wide);
                 made[r] += values * (scale * rows[r * tiles].scale[of_tile]);
-                if (has_shifts<Format>)
+                if (Kind::has_shifts)
                     made[r] += shift * rows[r * tiles].sums[of_tile];
             }
         }
@@ -179,14 +189,14 @@ INLINED void multiply(const Panel* panel, size_t runs, const Rounded* x, size_t 
 }
 
 // So many rows, as a constant that compilers unroll loops by.
-template <class Format, uint32_t ROWS = MOST_ROWS>
-INLINED void multiply_some(const Panel* panel, size_t runs, const Rounded* x, size_t tiles,
+template <class Kind, uint32_t ROWS = MOST_ROWS>
+[[gnu::noinline]] void multiply_some(const Panel* panel, size_t runs, const Rounded* x, size_t tiles,
                            size_t rows, Wide (&made)[MOST_ROWS])
 {
     if constexpr (ROWS > 1)
         if (rows < ROWS)
-            return multiply_some<Format, ROWS - 1>(panel, runs, x, tiles, rows, made);
-    multiply<Format, ROWS>(panel, runs, x, tiles, made);
+            return multiply_some<Kind, ROWS - 1>(panel, runs, x, tiles, rows, made);
+    multiply<Kind, ROWS>(panel, runs, x, tiles, made);
 }
 
 template <class Format>
@@ -206,7 +216,7 @@ void linear(const Packed& told, const Rounded* x, size_t rows, float* out)
         for (size_t row = 0; row < rows; row += MOST_ROWS) {
             const size_t own = std::min<size_t>(MOST_ROWS, rows - row);
             Wide made[MOST_ROWS];
-            multiply_some<Format>(panel.data(), runs, x + row * tiles, tiles, own, made);
+            multiply_some<KindOf<Format>>(panel.data(), runs, x + row * tiles, tiles, own, made);
             for (size_t r = 0; r < own; ++r) {
                 float* to = out + (row + r) * told.out_row + first;
                 for (size_t c = 0; c < count; ++c)

@@ -45,24 +45,29 @@ void round_rows(const ToldLoop<RoundingLoop>& step, const Operands& given, size_
                   told[1], reinterpret_cast<Rounded*>(step.result(given) + start * told[3]));
 }
 
+const RoundedFormat& format_of(const Told& told)
+{
+    return rounded_format(told.calls, told.wide ? "" : "plain");
+}
+
 } // namespace
 
 std::unique_ptr<Loop> linear_packed_loop(const Told& told)
 {
-    return told_loop(told, {2, 6, 0}, linear_packed, packed_loop(told.calls, told.wide));
+    return told_loop(told, {2, 6, 0}, linear_packed, packed_format(told.calls, told.wide).linear);
 }
 
 std::unique_ptr<Loop> linear_rounded_loop(const Told& told)
 {
-    return told_loop(told, {2, 6, 0}, linear_rounded, rounded_loop(told.calls, told.wide));
+    return told_loop(told, {2, 6, 0}, linear_rounded, format_of(told).linear);
 }
 
 std::unique_ptr<Loop> round_rows_loop(const Told& told)
 {
-    return told_loop(told, {1, 4, 0}, round_rows, rounding_loop(told.calls, told.wide));
+    return told_loop(told, {1, 4, 0}, round_rows, format_of(told).round);
 }
 #else
-std::unique_ptr<Loop> linear_packed_loop(const Told&) { throw py::key_error("linear_packed"); }
-std::unique_ptr<Loop> linear_rounded_loop(const Told&) { throw py::key_error("linear_rounded"); }
-std::unique_ptr<Loop> round_rows_loop(const Told&) { throw py::key_error("round_rows"); }
+std::unique_ptr<Loop> linear_packed_loop(const Told&) { throw KeyError("linear_packed"); }
+std::unique_ptr<Loop> linear_rounded_loop(const Told&) { throw KeyError("linear_rounded"); }
+std::unique_ptr<Loop> round_rows_loop(const Told&) { throw KeyError("round_rows"); }
 #endif

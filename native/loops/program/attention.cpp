@@ -244,5 +244,5 @@ std::unique_ptr<Loop> attention_loop(const Told& told)
     return made;
 }
 #else
-std::unique_ptr<Loop> attention_loop(const Told&) { throw py::key_error("attention"); }
+std::unique_ptr<Loop> attention_loop(const Told&) { throw KeyError("attention"); }
 #endif

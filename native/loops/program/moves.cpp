@@ -10,6 +10,7 @@
 #include "loops/vectors.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <stdexcept>
 #include <vector>

@@ -9,6 +9,7 @@
 // where one value lies, without gaps. A run never waits for who has not taken a piece. An index
 // outside its axis raises IndexError with the number of the loop, and what was expected.
 // Examples: tests/ops/test_recipes.py.
+#include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
 
 #include <pybind11/stl.h>

@@ -35,6 +35,6 @@ std::unique_ptr<Loop> loop_named(const std::string& name, const Told& told)
 {
     const auto found = makers.find(name);
     if (found == makers.end())
-        throw py::key_error(name);
+        throw KeyError(name);
     return found->second(told);
 }

@@ -148,7 +148,8 @@ INLINED void each_value(float* x, size_t count)
         x[at] = F::of(x[at]);
 }
 
-INLINED void activate(const Layer& layer, Function function, float* x, size_t count)
+// Not inlined: GCC had it some hundred times over, and took six times as long for this file.
+[[gnu::noinline]] void activate(const Layer& layer, Function function, float* x, size_t count)
 {
     if (layer.clip > 0)
 #pragma GCC ivdep
