@@ -39,6 +39,8 @@ from vksched.ops.core.quads import WORDS_64, reads_64
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.trace import warn_user
 
+pytestmark = pytest.mark.one_set
+
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 DEVICES = ["cpu", *vulkan_names()]
 SPEC = Spec("product", "matmul", "matmul square", {"m": 100, "k": 100, "n": 100})

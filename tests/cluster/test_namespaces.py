@@ -35,6 +35,7 @@ def test_models_over_nodes_give_the_numbers_of_one_process_to_the_bit(count: int
     assert said.count("the numbers of one process") == 4
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(ALL_S)
 def test_results_are_right_or_one_error_tells_why() -> None:
     count = str(MESSAGES) if GIVEN == "all" else "1"

@@ -18,6 +18,8 @@ from vksched.importers.gguf.cache import KINDS, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 ROUNDED = 3e-5
 """The squared error of a normally distributed row: a step is 1/127 of the largest of 32 values,

@@ -23,6 +23,8 @@ from vksched.plan.plan import Plan
 from vksched.runtime.faulty import KINDS
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 TINY = Tiny(layers=2, vocabulary=61)
 KNOWN = {"state", "cached_attention", "write_rows", "assign", "gather"}
 """What may have an operand as long as the cache; gather, of angles and of rows that are picked."""

@@ -32,6 +32,8 @@ from vksched.runtime.vulkan import handle
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 TINY = Tiny(layers=1, vocabulary=261)
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"

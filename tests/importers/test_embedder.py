@@ -23,6 +23,8 @@ from vksched.errors import DTypeError, ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 KINDS = {str: ValueType.STRING, int: ValueType.UINT32}
 INNER = {"tokens": ValueType.STRING, "token_type": ValueType.INT32, "scores": ValueType.FLOAT32}
 WORDS = ("the", "a", "cafe", "unaffable", ",")

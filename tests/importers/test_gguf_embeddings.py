@@ -18,6 +18,8 @@ from vksched.errors import ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 WAYS = ("mean", "cls", "last")
 
 

@@ -22,6 +22,8 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.core.late import Late
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 Placement = dict[str, str] | None
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 

@@ -19,6 +19,8 @@ import vksched as vs
 from vksched.errors import IndexOutOfRange, ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
 
+pytestmark = pytest.mark.one_set
+
 LLAMA = Tiny()
 QWEN2 = Tiny("qwen2", biases=True)
 QWEN3 = Tiny("qwen3", head_norms=True, tied=True, head_size=64, turned=64)

@@ -19,6 +19,8 @@ from vksched.models.reader import Reader
 from vksched.plan.simulate import simulate
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.one_set
+
 TINY = Tiny(layers=2, vocabulary=61)
 
 

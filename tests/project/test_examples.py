@@ -21,6 +21,8 @@ from conftest import MULTI_SETS
 import vksched as vs
 from vksched.cli import main
 
+pytestmark = pytest.mark.one_set
+
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 GOLDEN = ROOT / "tests" / "support" / "golden" / "minilm.npz"

@@ -26,6 +26,8 @@ from vksched.runtime.vulkan.buffers import HostBuffer
 from vksched.runtime.vulkan.context import Context, Pipeline, Recording
 from vksched.runtime.vulkan.drivers import manifests
 
+pytestmark = pytest.mark.one_set
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT_S = 60.0
 TRIES = 5

@@ -15,7 +15,10 @@ from conftest import DEVICE_SETS, vulkan_names
 
 ROOT = Path(__file__).parent.parent.parent
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+pytestmark = [
+    pytest.mark.one_set,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork"),
+]
 needs_vulkan = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 
 HEAD = """

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fused import assert_valid
+from selection import spread
 from shader_stats import used_pipelines
 
 from vksched.ops.core.op import REGISTERS, Steps
@@ -71,7 +72,7 @@ def declared(spirv: bytes, *wanted: int) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("name", spread(STEPPED, 40))
 def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
     shader = load_shader(name)
     for steps in {Steps(), steps_of_all(shader)} | steps_of_cases()[name]:

@@ -22,6 +22,7 @@ def wide(tasks: int, devices: int, kinds: int) -> tuple[TaskGraph, Topology]:
     return TaskGraph(work, edges), Topology(names, default_link=Link(bandwidth=1e4))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("policy", ["priority", "fcp", "flb", "heft", "min-min", "auto"])
 @pytest.mark.parametrize(("tasks", "devices"), [(20_000, 16), (600, 1000)])
 def test_many_tasks_and_devices(policy: str, tasks: int, devices: int) -> None:

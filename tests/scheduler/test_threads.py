@@ -26,6 +26,8 @@ from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.types import NDArray, Progress
 
+pytestmark = pytest.mark.one_set
+
 THREADS = 4
 
 

@@ -11,8 +11,9 @@ VKSCHED_TESTS=quick   `make test` and plain pytest: each test at least once, cas
 A test that takes one set of devices after the other runs on some of them. A function without other
 parameters runs on two sets: on all devices, and on one set in turn. With other parameters every
 combination of these runs on one set in turn. The turn starts at another set for each function, and
-the tests of a file meet every set. A function that is marked `each_value` runs with each value of
-each parameter once, and not with every combination. Examples: tests/project/test_selection.py.
+the tests of a file meet every set. Marks of slow functions: `one_set` leaves out the set in turn,
+and `each_value` has each value of each parameter once, and not every combination of them.
+Examples: tests/project/test_selection.py.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Case(Protocol):
 C = TypeVar("C", bound=Case)
 
 
-DEVICES = re.compile(r"(?<=[\[-])(cpu|all|vulkan(:\d+)?( twice| as a card)?)(?=[\]-])")
-"""How ids of parameters name devices and sets of them."""
+DEVICES = re.compile(r"(?<=[\[-])(cpu|all|win32|darwin|vulkan(:\d+)?( twice| as a card)?)(?=[\]-])")
+"""How ids of parameters name devices, sets of them, and systems that Linux plays."""
 
 
 class Tier(Enum):
@@ -106,6 +107,8 @@ def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pyte
             continue
         if len(by_others) == 1:
             yield sets[-1]  # all devices
+            if sets[-1].get_closest_marker("one_set"):
+                continue
             sets = sets[:-1]
         yield sets[(start + number) % len(sets)]
 
