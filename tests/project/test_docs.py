@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from selection import spread
 
 from vksched.cli import main
 
@@ -147,7 +148,7 @@ def refused(words: list[str]) -> str:
 
 
 @pytest.mark.timeout(600)  # a page has several programs, each with its limit
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
+@pytest.mark.parametrize("name", spread(WITH_EXAMPLES, 6))
 def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
     page = README if name == "README" else DOCS / f"{name}.md"
     if name == "monitoring":

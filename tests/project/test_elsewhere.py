@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from conftest import THOROUGH
 from packaging.requirements import Requirement
+from selection import spread
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASKED_AGAIN = (
@@ -169,7 +170,7 @@ def test_suite_without_vulkan() -> None:
 @pytest.mark.scales
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize("driver", spread(DRIVERS, 1))
 def test_suite_with_one_driver_alone(driver: str) -> None:
     from vksched.runtime.vulkan import drivers
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selection import spread
 from test_closing import LIMIT_S, GatedDevice, in_threads, joined
 from test_executor import X, stepped
 
@@ -309,7 +310,7 @@ class UserError(Exception):
 
 
 @pytest.mark.usefixtures("frees_all")
-@pytest.mark.parametrize("fails", ["", "progress", "user", "index", "input"])
+@pytest.mark.parametrize("fails", spread(["", "progress", "user", "index", "input"], 2))
 def test_errors_inside_the_with_leave_nothing(devices: list[str], fails: str) -> None:
     w = vs.weight(np.eye(4, dtype=np.float32), name="w")
     expected: dict[str, type[Exception]] = {
@@ -368,7 +369,7 @@ def test_a_device_that_cannot_prepare_or_submit_is_closed_with_the_rest() -> Non
 
 
 @pytest.mark.usefixtures("frees_all")
-@pytest.mark.parametrize("on_fault", ["raise", "replay"])
+@pytest.mark.parametrize("on_fault", spread(["raise", "replay"], 1))
 def test_out_of_memory_while_preparing_leaves_nothing(
     devices: list[str], on_fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
