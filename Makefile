@@ -6,8 +6,8 @@ CHAT_ARGS ?=
 BENCH_ARGS ?=
 CLIENTS_ARGS ?=
 PYTEST_ARGS ?=
-# Tests are Python for the most part: two processes take half the time, and more only fight for devices.
-PARALLEL ?= -n 2 --dist worksteal
+# Of three processes on two cores one may wait, for a child or a clock, and both cores are busy.
+PARALLEL ?= -n 3 --dist worksteal
 VENV := .venv
 # Any Python 3 may start the set-up: it looks for a supported one itself. PYTHON=... names one.
 STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 python3.12 \

@@ -11,6 +11,7 @@ import pytest
 from gguf_metadata import metadata
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 pytest.importorskip("tokenizers")
 
@@ -109,7 +110,7 @@ def test_every_way_to_cut_texts_compiles_and_keeps_them(pre: str) -> None:
 
 
 @pytest.mark.parametrize("make", [byte_pair, sentence_piece])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=st.text(max_size=60))
 def test_texts_come_back(make: Callable[[], dict[str, object]], text: str) -> None:
     tokenizer = TOKENIZERS[make.__name__]

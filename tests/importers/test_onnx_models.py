@@ -18,6 +18,7 @@ import pytest
 import test_reuse
 from conftest import vulkan_names
 from models import NAMES, dimensions, example_inputs, make_model
+from selection import spread as some_of
 
 import vksched as vs
 from vksched.ops.core.op import get_op
@@ -144,7 +145,7 @@ def spread(names: tuple[str, ...], devices: list[str]) -> dict[str, str]:
     return {n: devices[i * len(devices) // len(names)] for i, n in enumerate(names)}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some_of(NAMES, 7))
 def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> None:
     _, wanted = bench.reference(name)
     found, made = bench.alone(name)
@@ -152,6 +153,7 @@ def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> 
     assert_work_on_devices(made)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("where", ["two", "between", "cpu"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> None:

@@ -114,6 +114,7 @@ def operands(drawn: Drawn, seed: int) -> tuple[NDArray, NDArray, NDArray]:
     return x, w, drawn.values(groups * each)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("seed", range(60))
 def test_drawn_convolutions(seed: int, wide: int) -> None:
     drawn = Drawn(seed)
@@ -137,6 +138,7 @@ def checked(
     assert np.abs(out - wanted).max() <= bound
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("seed", range(60))
 def test_channels_with_weights_of_their_own(seed: int, wide: int) -> None:
     """Some at a time, as many as a vector holds; the last ones end where all do. Of seeds that are
@@ -176,6 +178,7 @@ def test_alone_and_abreast_channels_have_the_same_bits(wide: int) -> None:
 PLACES = [1, 3, 4, 15, 16, 17, 49, 63, 64, 65, 196, 255, 256, 512, 1030]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("places", PLACES)
 @pytest.mark.parametrize(("channels", "results"), [(1, 2), (3, 5), (19, 16), (16, 49), (130, 8)])
 def test_windows_of_one_place(places: int, channels: int, results: int, wide: int) -> None:
@@ -229,6 +232,7 @@ def test_zeros_keep_their_signs(kernel: int, wide: int) -> None:
         assert (out == 0).all() and np.signbit(out).all()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("most", "kind"), [(127, np.float32), (40_000, np.float64), (2**31 - 1, None)]
 )
@@ -288,6 +292,7 @@ STEPS: list[tuple[str, tuple[float, float], Callable[[NDArray], NDArray]]] = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize(("name", "given", "wanted"), STEPS)
 def test_each_step_is_its_function(
@@ -326,6 +331,7 @@ def test_steps_read_registers(kernel: int, wide: int) -> None:
     assert np.allclose(out, (sums + beside) * np.float32(0.5) * sums, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", ["max", "mean"])
 @pytest.mark.parametrize("seed", range(30))
 def test_drawn_pools(kind: str, seed: int, wide: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from selection import examples
 from test_shard import MACHINE, SHARDS, applied, check, mlp, plain_mlp, random
 
 import vksched as vs
@@ -197,7 +198,7 @@ def test_idle_shares_are_those_of_the_papers(schedule: PipelineSchedule, bubble:
     assert simulate(schedule, EQUAL).bubble_share == pytest.approx(bubble, abs=1e-9)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.integers(1, 4),
     st.sampled_from((1, 2, 3, 4, 6, 12)),

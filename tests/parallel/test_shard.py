@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from tests.support.evaluated import evaluate, next_states
@@ -344,7 +345,7 @@ def drawn_model(ops: Sequence[str], rows: int, width: int) -> tuple[vs.Tensor, A
     return loss, vs.optim.sgd(params, grads, lr=0.1) if params else None
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.lists(st.sampled_from(OPS), min_size=1, max_size=5),
     st.lists(st.sampled_from((None, *SHARDS)), min_size=5, max_size=5),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from selection import spread
+from selection import examples, spread
 from test_gguf_golden import made as made_model
 
 import vksched as vs
@@ -293,7 +293,7 @@ def layers_of(streams: list[Program], depth: int, turns: int) -> list[Tensor]:
 @example(
     streams=[[("add", 0, 0)], [("linear", 0, 0)]], joined=False, turns=2, wishes="least"
 )  # the first value is one chain, which stands before all layers
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     streams=st.lists(
         st.lists(

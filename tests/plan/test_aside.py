@@ -12,6 +12,7 @@ from graphs import numpy_outputs, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lazy import LazyDevice
+from selection import examples
 
 import vksched as vs
 from vksched.errors import PlanError
@@ -346,14 +347,14 @@ def is_right(plan: Plan, seed: int) -> bool:
 drawn_plans = st.builds(drawn_plan, st.integers(0, 1 << 32), st.integers(2, 30), st.integers(1, 3))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(drawn_plans.filter(lambda plan: plan.splits), st.integers(0, 1 << 16))
 def test_any_plan_is_in_order_and_right_however_queues_interleave(plan: Plan, seed: int) -> None:
     check_plan(replace(plan, copies=3), 6, seed)
     assert is_right(replace(plan, copies=2), seed)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 @given(drawn_plans.filter(lambda plan: plan.splits), st.integers(0, 1 << 16))
 def test_what_the_checker_passes_without_an_order_is_right_all_the_same(
     plan: Plan, seed: int

@@ -27,6 +27,7 @@ from graphs import (
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from lazy import LazyDevice, lazy_devices
+from selection import examples
 from test_plan_verify import with_split, without_one
 
 import vksched as vs
@@ -50,7 +51,7 @@ from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.types import NDArray
 
-RANDOM = settings(deadline=None, max_examples=40)
+RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)
 any_plans = st.builds(random_plan, seeds, st.integers(1, 40), st.integers(1, 4))
 plans = any_plans.filter(lambda plan: plan.splits)
@@ -554,7 +555,7 @@ def tampered(plan: Plan, draw: Draw) -> Plan:
     return plan
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(plans, slots, seeds, st.data())
 def test_what_the_checker_passes_is_right_on_lazy_devices(
     plan: Plan, copies: int, seed: int, data: st.DataObject

@@ -13,6 +13,7 @@ from drawn_plans import draw_case
 from graphs import NAMED, A, B, C, chain, make_plan, random_plan
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from selection import examples
 from test_happens import state_plan
 
 from vksched.plan.check.events import Acquire, Event, Hear, Release, Tell, Touch, Wait
@@ -21,7 +22,7 @@ from vksched.plan.check.hosts import check_part_events, check_parts, events_of_p
 from vksched.plan.make.parts import cut
 from vksched.plan.plan import Plan
 
-RANDOM = settings(deadline=None, max_examples=25)
+RANDOM = settings(deadline=None, max_examples=examples(25))
 seeds = st.integers(0, 1 << 32)
 some_hosts = st.lists(st.sampled_from(HOSTS), min_size=1, max_size=4)
 TWO = ("node1", "node2")

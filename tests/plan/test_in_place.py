@@ -13,6 +13,7 @@ import pytest
 from graphs import A, B, make_machine, node_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.graph import Graph
@@ -307,7 +308,7 @@ def test_every_size_and_type(devices: list[str], size: int, dtype: str) -> None:
         assert np.array_equal(sched.read(state), expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_drawn_updates_give_what_numpy_gives(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))

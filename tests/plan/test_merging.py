@@ -23,6 +23,7 @@ from graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.machine.limits import Limits
@@ -145,7 +146,7 @@ def costs(plan: Plan) -> tuple[int, int]:
     return len(plan.crossings), plan.crossing_bytes
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.integers(0, 1 << 32),
     st.integers(1, 60),

@@ -12,6 +12,7 @@ import pytest
 from graphs import CPU, A, B, assert_memory, device_of, make_machine, make_plan, rule_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.machine.limits import Limits
@@ -232,7 +233,7 @@ def test_streamed_narrow_weights_give_the_results_of_numpy(devices: list[str], d
             np.testing.assert_allclose(run(x=x * k), wanted, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.integers(0, 40 * MATRIX_BYTES),
     st.integers(0, 40 * MATRIX_BYTES),

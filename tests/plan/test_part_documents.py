@@ -13,6 +13,7 @@ from drawn_plans import draw_case
 from graphs import A, B, chain, make_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.ops.core.late import Late, as_array
@@ -35,7 +36,7 @@ def sent(part: Part) -> Part:
     return documents.read(text, weight, str.upper)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 1 << 32), st.lists(st.sampled_from(HOSTS), min_size=1, max_size=3))
 def test_parts_are_read_as_they_were_cut(seed: int, hosts: list[str]) -> None:
     for part in cut(spread(draw_case(seed).plan("priority"), hosts)):

@@ -13,13 +13,14 @@ from drawn_plans import draw_case
 from graphs import A, B, chain, make_machine, make_plan, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.plan.check.parts import verify_part, verify_parts
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part, Send, Take
 
-RANDOM = settings(deadline=None, max_examples=40)
+RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)
 some_hosts = st.lists(st.sampled_from(HOSTS), min_size=1, max_size=4)
 

@@ -30,6 +30,7 @@ from graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.plan.make import memory
@@ -38,7 +39,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.value import Split, scratch_of
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-RANDOM = settings(deadline=None, max_examples=60)
+RANDOM = settings(deadline=None, max_examples=examples(60))
 
 
 def minilm(half: int | None = None) -> Built:
@@ -165,7 +166,7 @@ drawn = st.lists(
 ).map(lambda found: [Lifetime(i, w, f, f + n) for i, (w, f, n) in enumerate(found)])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(drawn, st.sampled_from([208, 320, 1024, 1 << 20]), st.booleans(), st.booleans())
 def test_values_that_live_together_never_overlap(
     lives: list[Lifetime], page_words: int, own_buffers: bool, many: bool

@@ -21,6 +21,7 @@ from graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.plan.value import Span
@@ -82,7 +83,7 @@ def test_overrides_without_effect_are_noted() -> None:
 spans = st.builds(Span, st.integers(0, 1), st.integers(0, 30), st.integers(0, 8))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(spans, max_size=12), spans)
 def test_word_sets_equal_sets_of_words(added: list[Span], asked: Span) -> None:
     def words(span: Span) -> set[tuple[int, int]]:

@@ -13,6 +13,7 @@ import pytest
 from graphs import CPU, A, B, C, crossings_of, device_of, make_machine, make_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.machine.spec import Machine
@@ -169,7 +170,7 @@ def test_copies_take_what_the_model_leaves() -> None:
     assert f"copies: 4 asked for, 2 made, as null:0 has room for 2: each takes {slot} bytes" in text
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.integers(0, 30 * LAYER_BYTES), min_size=1, max_size=3),
     st.integers(1, 6),

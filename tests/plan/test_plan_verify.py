@@ -27,6 +27,7 @@ from graphs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.graph import Graph
@@ -37,7 +38,7 @@ from vksched.plan.value import Span, scratch_of
 from vksched.types import TensorType
 
 Change = Callable[[Plan], Plan]
-RANDOM = settings(deadline=None, max_examples=50)
+RANDOM = settings(deadline=None, max_examples=examples(50))
 seeds, counts, devices = st.integers(0, 1 << 32), st.integers(1, 40), st.integers(1, 4)
 random_plans = st.builds(random_plan, seeds, counts, devices)
 

@@ -17,6 +17,7 @@ from drawn_plans import EVERY, Case, draw_case
 from graphs import assert_memory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.machine.links import Link, Links
@@ -33,7 +34,7 @@ PLANS = int(os.environ.get("VKSCHED_PLANS", "2000" if THOROUGH else "6"))
 PIECE = min(PLANS, 50)
 """Cases in one test, so that no test is long."""
 ROUNDING = 1 + 1e-9
-RANDOM = settings(deadline=None, max_examples=25)
+RANDOM = settings(deadline=None, max_examples=examples(25))
 
 pytestmark = pytest.mark.scales
 pieces = pytest.mark.parametrize("first", range(0, PLANS, PIECE))

@@ -14,6 +14,7 @@ import pytest
 from graphs import NAMED, A, B, Named, make_machine, make_plan, mlp, source, steps, waits_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 import vksched as vs
 from vksched.machine.links import Link
@@ -171,7 +172,7 @@ def test_results_are_the_same(devices: list[str], sync: str) -> None:
             assert run.stats.fences_waited == len(run.plan.splits) > 3
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.lists(st.sampled_from(SYNC), min_size=2, max_size=3), st.integers(0, 1 << 30))
 def test_any_mix_of_policies_gives_a_sound_plan(policies: list[str], seed: int) -> None:
     from graphs import random_outputs

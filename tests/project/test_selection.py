@@ -222,7 +222,7 @@ def test_tests_of_all_files_meet_every_set_of_devices(request: pytest.FixtureReq
         if found and found[1] in by_set:
             by_set[found[1]] += 1
     if len(items) > 10_000:  # a whole run
-        assert min(by_set.values()) > 100, by_set
+        assert min(by_set.values()) > 40, by_set
 
 
 class FakeItem:
@@ -235,19 +235,19 @@ class FakeItem:
         return name in self.marks or None
 
 
-def test_a_function_runs_on_all_devices_and_on_one_set_in_turn() -> None:
+def test_a_function_runs_on_all_devices_or_on_one_set_in_turn() -> None:
     names = ("cpu", "vulkan:0", "vulkan:1", "vulkan:0 twice", "all")
     met = set()
     for number in range(40):
         items = [FakeItem(f"f.py::test_{number}[{name}]") for name in names]
         chosen = [item.nodeid for item in quick_items(items)]  # type: ignore[arg-type]
-        assert len(chosen) == 2 and f"f.py::test_{number}[all]" in chosen
+        assert len(chosen) == 1
         met |= {re.findall(r"\[(.*)\]", name)[0] for name in chosen}
     assert met == set(names)
     values = [FakeItem(f"f.py::test[{name}-{v}]") for v in range(5) for name in names]
     chosen = sorted(item.nodeid for item in quick_items(values))  # type: ignore[arg-type]
     assert len(chosen) == 5 and {name[-2] for name in chosen} == set("01234")
-    assert len({re.findall(r"\[(.*)-", name)[0] for name in chosen}) == 5
+    assert len({re.findall(r"\[(.*)-", name)[0] for name in chosen}) > 1
 
 
 def test_thorough_tests_are_left_and_those_with_cases_are_not() -> None:

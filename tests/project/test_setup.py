@@ -487,7 +487,7 @@ def dry_run(*arguments: str) -> str:
 def test_make_test_sets_up_and_ends_with_pytest() -> None:
     lines = dry_run("test", "PYTEST_ARGS=-k matmul").splitlines()
     assert lines[0].endswith("scripts/setup.py")
-    assert lines[-1] == ".venv/bin/python -m pytest -n 2 --dist worksteal -k matmul"
+    assert lines[-1] == ".venv/bin/python -m pytest -n 3 --dist worksteal -k matmul"
     assert dry_run("test", "PARALLEL=").splitlines()[-1].split() == [
         ".venv/bin/python",
         "-m",

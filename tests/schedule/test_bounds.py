@@ -7,6 +7,7 @@ import sys
 import pytest
 from drawn_tasks import Instance, drawn, instances, optimum
 from hypothesis import given, settings
+from selection import examples
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
 from vksched.schedule.bounds import HINT, WEIGHTS, Bounds, area_bound, find_bounds
@@ -56,7 +57,7 @@ def test_links_are_loaded_by_pinned_ends() -> None:
     assert schedule(tasks, where, links="exclusive").makespan_s == pytest.approx(12.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(instances())
 def test_weights_of_devices_never_pass_the_linear_program(instance: Instance) -> None:
     problem = make_problem(*instance)

@@ -8,6 +8,7 @@ import pytest
 from drawn_tasks import Instance, drawn, instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
 from vksched.schedule.improve.chains import Chains
@@ -19,7 +20,7 @@ from vksched.schedule.problem import make_problem
 from vksched.schedule.simulate import Placed, simulate
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(instances(), st.integers(0, 9), st.sampled_from(sorted(POLICIES)))
 def test_moves_never_make_it_longer_and_times_are_those_of_the_simulator(
     instance: Instance, seed: int, policy: str
@@ -40,7 +41,7 @@ def test_moves_never_make_it_longer_and_times_are_those_of_the_simulator(
         assert max(ranks, default=0.0) == pytest.approx(local.makespan)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(instances(), st.integers(0, 9))
 def test_kicks_and_descents_keep_the_order_and_what_devices_can(
     instance: Instance, seed: int
@@ -116,7 +117,7 @@ def test_edges_that_carry_no_more_than_half_make_no_chain() -> None:
     assert [sorted(chains.around(v, [0] * 4)) for v in range(4)] == [[0], [1, 3], [2], [1, 3]]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(instances(), st.integers(0, 9))
 def test_a_trial_says_what_the_simulator_says_and_leaves_everything_as_it_is(
     instance: Instance, seed: int

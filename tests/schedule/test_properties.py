@@ -6,6 +6,7 @@ import pytest
 from drawn_tasks import Instance, drawn, instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 from vksched.schedule import policies, schedule
 from vksched.schedule.make import find_policy
@@ -16,7 +17,7 @@ from vksched.schedule.simulate import simulate, simulate_events
 BUDGET_S = 0.004
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     instances(),
     st.sampled_from([*policies(), "single:p0"]),
@@ -32,7 +33,7 @@ def test_every_schedule_keeps_its_promises(
     assert schedule(*instance, policy, objective, BUDGET_S, links=links) == plan
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(instances(), st.sampled_from([*policies()[1:], "single:p0"]))
 def test_both_simulators_agree_where_transfers_do_not_wait(instance: Instance, policy: str) -> None:
     problem = make_problem(*instance)
@@ -42,7 +43,7 @@ def test_both_simulators_agree_where_transfers_do_not_wait(instance: Instance, p
     assert simple.finish == pytest.approx(events.finish)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances(), st.sampled_from(["parallel", "exclusive"]))
 def test_auto_is_never_worse_than_one_device(instance: Instance, links: str) -> None:
     tasks, where = instance
@@ -53,7 +54,7 @@ def test_auto_is_never_worse_than_one_device(instance: Instance, links: str) -> 
             assert auto.makespan_s <= alone.makespan_s * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances(), st.sampled_from(["latency", "throughput"]))
 def test_a_budget_never_makes_auto_worse(instance: Instance, objective: str) -> None:
     none = schedule(*instance, objective=objective, budget_s=0.0)

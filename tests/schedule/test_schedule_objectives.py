@@ -9,6 +9,7 @@ import pytest
 from drawn_tasks import Instance, drawn, instances
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 from vksched.errors import PlanError
 from vksched.schedule import (
@@ -103,7 +104,7 @@ MIXES = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(instances(), MIXES, st.integers(0, 3))
 def test_no_schedule_is_under_its_bound_or_worse_than_a_single_device(
     instance: Instance, mix: dict[str, float], seed: int

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from selection import spread
 from test_executor import null_devices
 from test_state_faults import faulty, named_devices
 
@@ -229,18 +230,24 @@ def submissions(index: int, config: Any) -> int:
 
 
 @pytest.mark.parametrize(
-    ("shard", "kind"),
-    [
-        ({"axis": 0}, "lost"),
-        ({"weights": "columns"}, "error"),
-        ("1f1b", "lost"),
-        pytest.param({"weights": "rows", "ratio": "3:1"}, "lost", marks=pytest.mark.thorough),
-        pytest.param("zb-h2", "error", marks=pytest.mark.thorough),
-        pytest.param("dualpipe", "lost", marks=pytest.mark.thorough),
-    ],
+    ("shard", "kind", "index"),
+    spread(
+        [
+            (*config, index)
+            for index in (0, 1)
+            for config in (
+                ({"weights": "columns"}, "error"),
+                ({"axis": 0}, "lost"),
+                ({"weights": "rows", "ratio": "3:1"}, "lost"),
+                ("1f1b", "lost"),
+                ("zb-h2", "error"),
+                ("dualpipe", "lost"),
+            )
+        ],
+        1,
+    ),
     ids=str,
 )
-@pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.timeout(900)
 def test_faults_at_every_submission(shard: Any, kind: str, index: int) -> None:
     names = [d.name for d in cards()][:2]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from conftest import THOROUGH
 from graphs import A, B, numpy_outputs
 from test_drift import X, branches
 from test_random_graphs import REAL, SIMULATED, run_one
@@ -26,7 +27,7 @@ from vksched.runtime.null import NullSession
 from vksched.runtime.slowed import SlowedDevice, SlowedSession
 
 POLICIES = ("dynamic", "steal")
-GRAPHS = 30
+GRAPHS = 30 if THOROUGH else 8
 
 
 def null_devices(clock: vs.SimulatedClock, *speeds: float) -> list[Device]:
@@ -44,6 +45,7 @@ def callers() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.mark.scales
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("devices", list(SIMULATED))
 def test_random_graphs_on_simulated_devices(
@@ -55,6 +57,7 @@ def test_random_graphs_on_simulated_devices(
             run_one(sched, (first, number), False, callers)
 
 
+@pytest.mark.scales
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("devices", list(REAL))
 def test_random_graphs_on_real_devices(

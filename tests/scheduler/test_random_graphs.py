@@ -21,7 +21,7 @@ from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.types import NDArray
 
-GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "300"))
+GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "120"))
 ON_VULKAN = 0.15
 """The share of graphs on real devices: each graph makes pipelines of its own there, which takes
 tens of milliseconds in drivers that compile for a CPU.

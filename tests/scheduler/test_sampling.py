@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from selection import examples
 
 from vksched.models.sampling import Sampling
 
@@ -76,7 +77,7 @@ def test_a_penalty_makes_repeats_less_likely() -> None:
     assert Sampling(0, repeat_penalty=2, repeat_last=1).choose(np.array([3.0, 2.0]), [0, 1]) == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), place=st.integers(0, 50), size=st.integers(1, 40))
 def test_a_seed_and_a_place_give_one_token(seed: int, place: int, size: int) -> None:
     logits = np.random.default_rng(seed).normal(size=size).astype(np.float32)

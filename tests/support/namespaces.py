@@ -70,7 +70,12 @@ def run_inside(script: Path, *arguments: str, limit_s: float) -> str:
         capture_output=True,
         text=True,
         timeout=limit_s,
-        env={**os.environ, "PATH": PATH, "PYTHONPATH": os.pathsep.join(paths)},
+        env={
+            **os.environ,
+            "PATH": PATH,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "OPENBLAS_NUM_THREADS": "1",  # it rounds by how many there are
+        },
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -39,7 +39,7 @@ WITH_DOTS = {"matmul_integer", "conv_integer"}
 """Ops with variants for devices with integer dot products."""
 SIZES = (1, 2, 65)
 """Of an operand: none, one, few or many elements."""
-RUNS_PER_PIPELINE = 8
+RUNS_PER_PIPELINE = 4
 """What takes long is to compile a pipeline: one that is there is run with more cases."""
 PIPELINE_COST, SHARE_COST = 3.0, 0.05
 """Of a pipeline that no chosen run has, and of each that its device has: devices share the work. A
@@ -145,8 +145,9 @@ def features_of(run: OpRun) -> frozenset[tuple[Hashable, ...]]:
     shaders = {d.shader for d in dispatches}
     found: set[tuple[Hashable, ...]] = features_of_case(run.case)
     found |= {("shader", s) for s in shaders if _owner_of(s) == run.case.op}
-    found |= {("step", name) for name in steps}
     found |= {("variant", run.variant), ("epilogue", bool(steps))}
+    if run.case.op == "chain":  # which has the functions of all epilogues
+        found |= {("step", name) for name in steps}
     found.add(("several dispatches", len(dispatches) > 1))
     return frozenset(found)
 

@@ -6,13 +6,13 @@ VKSCHED_TESTS=quick   `make test` and plain pytest: each test at least once, cas
 
     item --> thorough? --------------------------------> rest
          --> one of several sets of devices? --> turn --> quick or rest
-         --> goes through cases itself ------------------> both, with cases of its own for each
+         --> goes through cases or draws ----------------> both, with others or more in rest
 
-A test that takes one set of devices after the other runs on some of them. A function without other
-parameters runs on two sets: on all devices, and on one set in turn. With other parameters every
-combination of these runs on one set in turn. The turn starts at another set for each function, and
-the tests of a file meet every set. Marks of slow functions: `one_set` leaves out the set in turn,
-and `each_value` has each value of each parameter once, and not every combination of them.
+A test that takes one set of devices after the other runs on one of them: every combination of its
+other parameters runs on one set in turn. A function without other parameters runs on all devices
+together, or, every second function, on a set in turn. The turn starts at another set for each
+function, and the tests of a file meet every set. Marks of slow functions: `one_set` runs on all
+devices, and `each_value` runs with each value of each parameter once, and not every combination.
 Examples: tests/project/test_selection.py.
 """
 
@@ -68,6 +68,7 @@ def selected_tier() -> Tier:
 
 
 TIER = selected_tier()
+THOROUGH = pytest.mark.thorough
 
 
 def quick_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
@@ -77,7 +78,7 @@ def quick_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     for item in items:
         if item.get_closest_marker("thorough"):
             continue
-        if item.get_closest_marker("scales"):
+        if item.get_closest_marker("scales") or is_hypothesis_test(item):
             chosen.add(item)
         else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -105,18 +106,27 @@ def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pyte
         if len(sets) == 1:
             yield sets[0]
             continue
-        if len(by_others) == 1:
+        turn = start + number
+        if len(by_others) == 1 and (turn % 2 or sets[0].get_closest_marker("one_set")):
             yield sets[-1]  # all devices
-            if sets[-1].get_closest_marker("one_set"):
-                continue
-            sets = sets[:-1]
-        yield sets[(start + number) % len(sets)]
+        else:
+            yield sets[turn // 2 % len(sets)]
+
+
+def is_hypothesis_test(item: pytest.Item) -> bool:
+    """Return whether hypothesis draws the item's cases."""
+    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+
+
+def examples(count: int) -> int:
+    """Return how many cases hypothesis draws for a test: `make test` has a third of them."""
+    return max(5, count // 3) if TIER is Tier.QUICK else count
 
 
 def draws(quick: int, all_of_them: int) -> list[Any]:
     """Return seeds as values of a parameter: `make test` draws fewer than `make test-all`."""
     more = () if TIER is Tier.QUICK else range(quick, all_of_them)
-    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in more)]
+    return [*range(quick), *(pytest.param(seed, marks=THOROUGH) for seed in more)]
 
 
 def spread(values: Iterable[Any], quick: int) -> list[Any]:
@@ -125,7 +135,9 @@ def spread(values: Iterable[Any], quick: int) -> list[Any]:
     step = max(1.0, len(values) / quick)
     chosen = {int(number * step) for number in range(quick)}
     return [
-        value if number in chosen else pytest.param(value, marks=pytest.mark.thorough)
+        value
+        if number in chosen
+        else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH)
         for number, value in enumerate(values)
     ]
 

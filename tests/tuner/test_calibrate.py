@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import vulkan_names
+from selection import spread
 
 import vksched as vs
 from vksched.errors import DeviceLost, OutOfMemory, UnsupportedOp
@@ -52,7 +53,7 @@ def measured(rig: SessionRig, graph: vs.Graph) -> Calibration:
     return calibrate(rig, wanted, Calibration(speeds_of(rig.spec)), Clocked(), silent)
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 4.0, 0.25])
+@pytest.mark.parametrize("slowdown", spread([4.0, 1.0, 0.25], 1))
 def test_the_speed_of_a_simulated_device_comes_back(slowdown: float) -> None:
     graph = small()
     found = measured(simulated(SPEC, slowdown), graph)

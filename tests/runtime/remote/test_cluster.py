@@ -25,6 +25,7 @@ from graphs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_hosts import Cluster, MemoryHost, lost
+from selection import examples
 
 import vksched as vs
 from vksched.engine.devices import DeviceSet
@@ -92,7 +93,7 @@ def machine_of_three() -> Machine:
 # -- the numbers of one computer -------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(seeds, st.integers(1, 30), st.lists(st.sampled_from(HOSTS), min_size=1, max_size=4))
 def test_random_graphs_over_hosts_give_the_numbers_of_numpy(
     seed: int, count: int, hosts: list[str]
@@ -105,7 +106,7 @@ def test_random_graphs_over_hosts_give_the_numbers_of_numpy(
     check_runs(plan, feeds_of(plan, seed))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(seeds, st.integers(1, 30))
 def test_random_graphs_over_hosts_with_cpus_give_the_numbers_of_numpy(
     seed: int, count: int
