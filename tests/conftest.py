@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from failures import Failures
-from selection import TIER, Tier, quick_items
+from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs
 import vksched.session
@@ -146,11 +146,19 @@ def ort(request: pytest.FixtureRequest) -> ModuleType:
 
 
 @pytest.fixture
-def failures(request: pytest.FixtureRequest) -> Iterator[Failures]:
-    """Collects the failures of a test that goes through cases."""
-    found = Failures(request.node.nodeid, request.config.getoption("--case"))
-    yield found
-    found.raise_all()
+def failures(request: pytest.FixtureRequest) -> Failures:
+    """Collects the failures of a test that goes through cases; see `pytest_runtest_call`."""
+    return Failures(request.node.nodeid, request.config.getoption("--case"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test whose cases failed."""
+    result = yield
+    found = getattr(item, "funcargs", {}).get("failures")
+    if isinstance(found, Failures):
+        found.raise_all()
+    return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -167,8 +175,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[COLLECTED] = list(items)
     quick = quick_items(items)
     if TIER is not Tier.ALL and not config.getoption("--case"):
-        both = {item for item in items if item.get_closest_marker("scales")}
-        wanted = quick if TIER is Tier.QUICK else {*items} - quick | both
+        wanted = quick if TIER is Tier.QUICK else rest_items(items, quick)
         config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
         items[:] = [item for item in items if item in wanted]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -100,6 +100,7 @@ def test_both_devices_have_their_work_before_the_host_waits(two_devices: list[st
         np.testing.assert_allclose(expected[1] - expected[0], 2 - 0.5**5, rtol=1e-5)
 
 
+@pytest.mark.one_set
 def test_the_cpu_works_beside_a_device(devices: list[str]) -> None:
     with vs.Scheduler(devices) as sched:
         if len(sched.devices) == 1:

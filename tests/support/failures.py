@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 MAX_SHOWN = 20
 """Failures with their errors in a report; of others it gives the number."""
 COMMAND = "python -m pytest"
@@ -38,7 +40,7 @@ class Failures:
 
     test: str
     only: str = ""
-    errors: dict[str, Exception] = field(default_factory=dict)
+    errors: list[tuple[str, BaseException]] = field(default_factory=list)
     count: int = 0
 
     def wants(self, name: str) -> bool:
@@ -51,8 +53,8 @@ class Failures:
         self.count += 1
         try:
             yield
-        except Exception as error:
-            self.errors[name] = error
+        except (Exception, pytest.fail.Exception) as error:
+            self.errors.append((name, error))
 
     def raise_all(self) -> None:
         """Raise `CasesFailed` if a case failed, or if `--case` fits none."""
@@ -61,7 +63,7 @@ class Failures:
         if not self.errors:
             return
         lines = [f"{len(self.errors)} of {self.count} cases failed"]
-        for name, error in list(self.errors.items())[:MAX_SHOWN]:
+        for name, error in self.errors[:MAX_SHOWN]:
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = "".join(traceback.format_exception_only(error)).strip()
             lines += [
@@ -71,7 +73,7 @@ class Failures:
                 f"at      {place.filename}:{place.lineno}, in {place.name}",
                 f"repeat  {COMMAND} {shlex.quote(self.test)} --case {shlex.quote(name)}",
             ]
-        left = list(self.errors)[MAX_SHOWN:]
+        left = [name for name, _ in self.errors[MAX_SHOWN:]]
         if left:
             lines += ["", f"and {len(left)} others: {'; '.join(left)}"]
-        raise CasesFailed("\n".join(lines)) from next(iter(self.errors.values()))
+        raise CasesFailed("\n".join(lines)) from self.errors[0][1]

@@ -38,7 +38,8 @@ LEAST_ROUNDING = Limits(float16=True)
 WITH_DOTS = {"matmul_integer", "conv_integer"}
 """Ops with variants for devices with integer dot products."""
 SIZES = (1, 2, 65)
-"""Of an operand: none, one, few or many elements."""
+"""Classes of operand sizes: no element, one, few, many."""
+OWN_TYPES, OTHER_TYPES, PRECISION = "own types", "other types", "precision"
 RUNS_PER_PIPELINE = 4
 """What takes long is to compile a pipeline: one that is there is run with more cases."""
 PIPELINE_COST, SHARE_COST = 3.0, 0.05
@@ -51,15 +52,17 @@ run with known pipelines costs 1.
 class OpRun:
     """One case as it runs with some limits, by one variant of its kernel.
 
-    exact: whether the case's own promise of bits holds for it, as it does without a precision and
-    with its own operand types.
+    Attributes
+    ----------
+    source
+        OWN_TYPES, OTHER_TYPES or PRECISION: the part of the case table that it is of.
     """
 
     case: Case
     limits: str
     variant: str
     lowering: Lowering
-    exact: bool
+    source: str
 
     @property
     def id(self) -> str:
@@ -81,7 +84,7 @@ def large_gpu(own: Limits) -> Limits:
 
 
 def _limits_of_case(case: Case, own: Limits) -> dict[str, Limits]:
-    """The limits that a float32 or int32 case runs with, its device's own first."""
+    """Return the limits that a float32 or int32 case runs with, its device's own first."""
     if case.large:
         return {"its own limits": own}
     few = {
@@ -94,13 +97,13 @@ def _limits_of_case(case: Case, own: Limits) -> dict[str, Limits]:
 
 
 def _limits_of_precision(own: Limits) -> dict[str, Limits]:
-    """The limits that a case of a precision runs with."""
+    """Return the limits that a case of a precision runs with."""
     sets = {"its own limits": own, "a GPU": ROUNDING, "the least": Limits()}
     sets["the least with float16"] = LEAST_ROUNDING
     return {name: limits for name, limits in sets.items() if own.float16 or not limits.float16}
 
 
-def _lowered(case: Case, sets: Mapping[str, Limits], exact: bool) -> Iterator[OpRun]:
+def _lowered(case: Case, sets: Mapping[str, Limits], source: str) -> Iterator[OpRun]:
     """Yield a case's runs. Limits that give dispatches seen before give no run; numpy computes
     what limits refuse.
     """
@@ -114,7 +117,7 @@ def _lowered(case: Case, sets: Mapping[str, Limits], exact: bool) -> Iterator[Op
                 continue
             if lowering not in ran:
                 ran.append(lowering)
-                yield OpRun(case, name, variant, lowering, exact)
+                yield OpRun(case, name, variant, lowering, source)
 
 
 @lru_cache(8)
@@ -122,12 +125,12 @@ def runs_of(op: str, own: Limits) -> tuple[OpRun, ...]:
     """Return all runs of an op's cases on a device with these limits of its own."""
     runs: list[OpRun] = []
     for case in _of(op, CASES):
-        runs += _lowered(case, _limits_of_case(case, own), exact=True)
+        runs += _lowered(case, _limits_of_case(case, own), OWN_TYPES)
     for case in _of(op, (*HALVES, *LONGS, *UNSIGNED)):
         if fits_32_bits(case.expected()):
-            runs += _lowered(case, {"its own limits": own}, exact=False)
+            runs += _lowered(case, {"its own limits": own}, OTHER_TYPES)
     for case in _of(op, PRECISE):
-        runs += _lowered(case, _limits_of_precision(own), exact=False)
+        runs += _lowered(case, _limits_of_precision(own), PRECISION)
     return tuple(runs)
 
 
@@ -168,9 +171,15 @@ def features_of_case(case: Case) -> set[tuple[Hashable, ...]]:
     return found
 
 
-def choose_cases(op: str) -> list[Case]:
-    """Return some cases of an op, by their own features alone: for what no device computes."""
-    return set_cover(_of(op, CASES), features_of_case)
+def choose_cases(op: str) -> list[int]:
+    """Return some cases of an op, by their own features alone: for what no device computes.
+
+    Returns
+    -------
+    list of int
+        Positions among the op's cases in the case table.
+    """
+    return set_cover([features_of_case(case) for case in _of(op, CASES)])
 
 
 @lru_cache(1 << 12)
@@ -187,7 +196,7 @@ def _shaders_of(op: str) -> tuple[str, ...]:
     return tuple(kernel.shaders) if kernel else ()
 
 
-def choose_runs(op: str, limits: tuple[Limits, ...], device: int) -> tuple[OpRun, ...]:
+def choose_runs(op: str, limits: tuple[Limits, ...], device: int) -> tuple[int, ...]:
     """Return the runs of an op that `make test` has on one device.
 
     Parameters
@@ -196,63 +205,75 @@ def choose_runs(op: str, limits: tuple[Limits, ...], device: int) -> tuple[OpRun
         Of each device that is tested.
     device
         The device's number among them.
+
+    Returns
+    -------
+    tuple of int
+        Positions in `runs_of(op, limits[device])`.
     """
     return _choose_on_all(op, limits)[device]
 
 
-@lru_cache(8)
-def _choose_on_all(op: str, limits: tuple[Limits, ...]) -> tuple[tuple[OpRun, ...], ...]:
+@lru_cache(1 << 10)
+def _choose_on_all(op: str, limits: tuple[Limits, ...]) -> tuple[tuple[int, ...], ...]:
     """Return for each device some runs of an op: together they have every feature that a run on
     any of the devices has, each device that runs the op has one, and pipelines run several cases.
     """
-    items = [(device, run) for device, own in enumerate(limits) for run in runs_of(op, own)]
+    items = [
+        (device, number, run)
+        for device, own in enumerate(limits)
+        for number, run in enumerate(runs_of(op, own))
+    ]
+    features = [
+        features_of(run) | {("device", device, bool(run.pipelines))} for device, _, run in items
+    ]
     known: list[frozenset[Hashable]] = [frozenset() for _ in limits]
-    found = {
-        id(run): features_of(run) | {("device", device, bool(run.pipelines))}
-        for device, run in items
-    }
 
-    def cost_of(item: tuple[int, OpRun]) -> float:
-        device, run = item
-        return (
-            1.0
-            + PIPELINE_COST * len(run.pipelines - known[device])
-            + SHARE_COST * len(known[device])
-        )
+    def cost_of(item: int) -> float:
+        device, _, run = items[item]
+        new = PIPELINE_COST * len(run.pipelines - known[device])
+        return 1.0 + new + SHARE_COST * len(known[device])
 
-    def take(item: tuple[int, OpRun]) -> None:
-        known[item[0]] |= item[1].pipelines
+    def take(item: int) -> None:
+        device, _, run = items[item]
+        known[device] |= run.pipelines
 
-    chosen = set_cover(items, lambda item: found[id(item[1])], cost_of, take)
+    chosen = [items[item] for item in set_cover(features, cost_of, take)]
     return tuple(
-        _with_known_pipelines([run for d, run in chosen if d == device], runs_of(op, own))
+        _with_known_pipelines({n for d, n, _ in chosen if d == device}, runs_of(op, own))
         for device, own in enumerate(limits)
     )
 
 
-def _with_known_pipelines(chosen: list[OpRun], runs: tuple[OpRun, ...]) -> tuple[OpRun, ...]:
+def _with_known_pipelines(chosen: set[int], runs: tuple[OpRun, ...]) -> tuple[int, ...]:
     """Return chosen runs and, up to RUNS_PER_PIPELINE, others that compile nothing more."""
-    known = frozenset[Hashable]().union(*(run.pipelines for run in chosen))
-    count = Counter(run.pipelines for run in chosen)
-    more = {id(run) for run in chosen}
-    for run in runs:
-        if id(run) not in more and run.pipelines <= known:
+    known = frozenset[Hashable]().union(*(runs[number].pipelines for number in chosen))
+    count = Counter(runs[number].pipelines for number in chosen)
+    every = set(chosen)
+    for number, run in enumerate(runs):
+        if number not in chosen and run.pipelines <= known:
             if count[run.pipelines] < RUNS_PER_PIPELINE:
                 count[run.pipelines] += 1
-                more.add(id(run))
-    return tuple(run for run in runs if id(run) in more)
+                every.add(number)
+    return tuple(sorted(every))
 
 
-def choose_function_cases(function: str, device: int, devices: int) -> list[FunctionCase]:
+def choose_function_cases(function: str, device: int, devices: int) -> list[int]:
     """Return some cases of a function: together those of all devices have every feature of its
     graphs, and each device has one.
+
+    Returns
+    -------
+    list of int
+        Positions among the function's cases in the case table.
     """
     cases = [case for case in FUNCTIONS if case.function == function]
-    chosen = set_cover(cases, _features_of_graph)
+    chosen = set_cover([_features_of_graph(case) for case in cases])
     return chosen[device::devices] or chosen[:1]
 
 
 def _features_of_graph(case: FunctionCase) -> frozenset[Hashable]:
+    """Return what a case of a function covers: ops, their switches, types and ranks."""
     found: set[Hashable] = set()
     for node in case.graph.nodes:
         for name, value in node.attrs.items():

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Protocol, TypeVar
@@ -78,16 +79,30 @@ def quick_items(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     for item in items:
         if item.get_closest_marker("thorough"):
             continue
-        if item.get_closest_marker("scales") or is_hypothesis_test(item):
+        if scales(item):
             chosen.add(item)
         else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, group in functions.items():
         if group[0].get_closest_marker("each_value"):
-            chosen.update(set_cover(group, _values_of))
+            chosen.update(_with_each_value(group))
         else:
             chosen.update(_quick_of_function(name, group))
     return chosen
+
+
+def _with_each_value(items: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    """Return items that have each value of each parameter, values as evenly used as can be."""
+    values = [_values_of(item) for item in items]
+    used = Counter[Hashable]()
+    cost = dict.fromkeys(range(len(items)), 1.0)
+
+    def take(taken: int) -> None:
+        used.update(values[taken])
+        for i, own in enumerate(values):
+            cost[i] = 1.0 + 1e-4 * sum(used[value] for value in own)
+
+    return [items[i] for i in set_cover(values, cost.__getitem__, take)]
 
 
 def _values_of(item: pytest.Item) -> set[Hashable]:
@@ -113,9 +128,15 @@ def _quick_of_function(name: str, items: Sequence[pytest.Item]) -> Iterable[pyte
             yield sets[turn // 2 % len(sets)]
 
 
-def is_hypothesis_test(item: pytest.Item) -> bool:
-    """Return whether hypothesis draws the item's cases."""
-    return bool(getattr(getattr(item, "obj", None), "is_hypothesis_test", False))
+def rest_items(items: Iterable[pytest.Item], quick: set[pytest.Item]) -> set[pytest.Item]:
+    """Return the items that `make test-all` runs beyond the quick ones, and those that scale."""
+    return {item for item in items if item not in quick or scales(item)}
+
+
+def scales(item: pytest.Item) -> bool:
+    """Return whether a test goes through cases or draws, others or more in `make test-all`."""
+    by_hypothesis = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return bool(by_hypothesis or item.get_closest_marker("scales"))
 
 
 def examples(count: int) -> int:
@@ -142,7 +163,7 @@ def spread(values: Iterable[Any], quick: int) -> list[Any]:
     ]
 
 
-def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[C]], only: str) -> list[C]:
+def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[int]], only: str) -> list[C]:
     """Return the cases that a test goes through.
 
     Parameters
@@ -150,7 +171,7 @@ def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[C]], only: st
     cases
         All of them.
     choose
-        Return those of `make test`; called if these matter.
+        Return the positions of those of `make test`; called if these matter.
     only
         The text that `--case` asks for: of all cases those whose ids contain it.
     """
@@ -158,5 +179,6 @@ def select_cases(cases: Sequence[C], choose: Callable[[], Iterable[C]], only: st
         return [case for case in cases if only in case.id]
     if TIER is Tier.ALL:
         return list(cases)
-    chosen = {id(case) for case in choose()}
-    return [case for case in cases if (id(case) in chosen) is (TIER is Tier.QUICK)]
+    chosen = set(choose())
+    assert chosen or not cases, "make test has no case of these"
+    return [case for i, case in enumerate(cases) if (i in chosen) is (TIER is Tier.QUICK)]

@@ -11,42 +11,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
-
-Item = TypeVar("Item")
 
 
 def set_cover(
-    items: Sequence[Item],
-    features_of: Callable[[Item], AbstractSet[Hashable]],
-    cost_of: Callable[[Item], float] = lambda item: 1.0,
-    take: Callable[[Item], None] = lambda item: None,
-) -> list[Item]:
-    """Return items that together have every feature of all, in the order of `items`.
+    features: Sequence[AbstractSet[Hashable]],
+    cost_of: Callable[[int], float] = lambda item: 1.0,
+    take: Callable[[int], None] = lambda item: None,
+) -> list[int]:
+    """Return items that together have every feature of all, as their numbers in order.
 
     Parameters
     ----------
-    items
-        The choice; ties go to the first.
-    features_of
-        Called once for each item.
+    features
+        Of each item. Items are their positions here; ties go to the first.
     cost_of
         Cost of an item, positive. It may change while others are taken.
     take
         Called with each item that is taken, at once.
     """
-    left = {i: set(features_of(item)) for i, item in enumerate(items)}
+    left = {i: set(own) for i, own in enumerate(features) if own}
     owners: dict[Hashable, list[int]] = {}
     for i, own in left.items():
         for feature in own:
             owners.setdefault(feature, []).append(i)
     chosen: list[int] = []
     while left:
-        best = max(left, key=lambda i: (len(left[i]) / cost_of(items[i]), -i))
+        best = max(left, key=lambda i: (len(left[i]) / cost_of(i), -i))
         chosen.append(best)
-        take(items[best])
+        take(best)
         for feature in left.pop(best):
             for i in owners[feature]:
                 left.get(i, set()).discard(feature)
         left = {i: own for i, own in left.items() if own}
-    return [items[i] for i in sorted(chosen)]
+    return sorted(chosen)
