@@ -513,6 +513,7 @@ def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
         ours.close()
 
 
+@pytest.mark.thorough
 def test_the_same_networks_are_right_as_onnx_files() -> None:
     """The files that onnxruntime and IREE read."""
     pytest.importorskip("onnxruntime")

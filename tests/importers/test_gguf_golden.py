@@ -109,7 +109,7 @@ def test_the_largest_gemma_scales_scores_by_the_width(
             "qwen3moe",
             "llama_experts",
         ],
-        4,
+        2,
     ),
 )
 def test_so_they_do_on_devices(name: str, scheds: Scheds, tmp_path: Path) -> None:

@@ -27,11 +27,11 @@ DEVICES = set(vulkan_names()) | {"cpu"}
 SETS = {name: devices for name, devices in page.SETS.items() if DEVICES.issuperset(devices)}
 WHOLE = {name: SETS[name] for name in SETS if THOROUGH or SETS[name] == ("cpu",)}
 """The sets that run every case; the others run one of each op."""
-CASES_PER_OP = 3
+CASES_PER_OP = 2
 """About how many `make test` runs of an op, evenly spread."""
 GROUPS = (*cases.read_reference().tests, "others")
 """Ops with tests. "others" is empty for the onnx package that the notes are of."""
-ON_DEVICES = set(GROUPS[:: 1 if THOROUGH else 4])
+ON_DEVICES = set(GROUPS[:: 1 if THOROUGH else 8])
 """Ops of which a case runs on each set."""
 NOTED = cases.read_reference().onnx == onnx.__version__
 

@@ -148,7 +148,7 @@ def refused(words: list[str]) -> str:
 
 
 @pytest.mark.timeout(600)  # a page has several programs, each with its limit
-@pytest.mark.parametrize("name", spread(WITH_EXAMPLES, 6))
+@pytest.mark.parametrize("name", spread(WITH_EXAMPLES, 4))
 def test_examples_run_as_printed(name: str, tmp_path: Path) -> None:
     page = README if name == "README" else DOCS / f"{name}.md"
     if name == "monitoring":

@@ -21,7 +21,6 @@ from pathlib import Path
 import pytest
 from conftest import THOROUGH
 from packaging.requirements import Requirement
-from selection import spread
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASKED_AGAIN = (
@@ -167,10 +166,10 @@ def test_suite_without_vulkan() -> None:
     run_suite({"VKSCHED_NO_VULKAN": "1", **no_driver})
 
 
-@pytest.mark.scales
+@pytest.mark.thorough
 @pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("driver", spread(DRIVERS, 1))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("driver", DRIVERS)
 def test_suite_with_one_driver_alone(driver: str) -> None:
     from vksched.runtime.vulkan import drivers
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from selection import spread
 
 ROOT = Path(__file__).parent.parent.parent
 SYSTEM = str(ROOT / "tests" / "support" / "other_system.py")
@@ -226,7 +227,7 @@ def test_commands_on_a_model_with_names_that_the_pipe_does_not_take(tmp_path: Pa
         assert "\\u8f93\\u5165" in said
 
 
-@pytest.mark.parametrize("name", ["list_gpus", "cpu_fallback", "pipeline", "run_onnx"])
+@pytest.mark.parametrize("name", spread(["list_gpus", "cpu_fallback", "pipeline", "run_onnx"], 1))
 def test_examples(name: str) -> None:
     run("win32", ROOT / "examples" / f"{name}.py")
 

@@ -72,7 +72,7 @@ def declared(spirv: bytes, *wanted: int) -> list[tuple[int, ...]]:
     return found
 
 
-@pytest.mark.parametrize("name", spread(STEPPED, 40))
+@pytest.mark.parametrize("name", spread(STEPPED, 12))
 def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
     shader = load_shader(name)
     for steps in {Steps(), steps_of_all(shader)} | steps_of_cases()[name]:
