@@ -74,9 +74,11 @@ def runners() -> Iterator[list[Runner]]:
 
 
 @pytest.fixture(params=NAMES)
-def runner(request: pytest.FixtureRequest, runners: list[Runner]) -> Runner:
+def runner(request: pytest.FixtureRequest, runners: list[Runner]) -> Iterator[Runner]:
     """Each Vulkan device in turn."""
-    return runners[NAMES.index(request.param)]
+    found = runners[NAMES.index(request.param)]
+    yield found
+    found.release_pipelines()
 
 
 @pytest.mark.scales

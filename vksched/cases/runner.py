@@ -116,6 +116,12 @@ class Runner:
             write_words(page[place : place + type_.words], array)
         return places
 
+    def release_pipelines(self) -> None:
+        """Release all pipelines but the idle ones that the device caches; software drivers take 0.3
+        to 2 MiB for each.
+        """
+        self._singles.close()
+
     def run_function(
         self, case: FunctionCase, limits: Limits
     ) -> tuple[tuple[NDArray, ...], tuple[str, ...]]:
