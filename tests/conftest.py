@@ -13,6 +13,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # BLAS threads of several processes spin for each other
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from failures import Failures

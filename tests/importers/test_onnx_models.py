@@ -145,7 +145,7 @@ def spread(names: tuple[str, ...], devices: list[str]) -> dict[str, str]:
     return {n: devices[i * len(devices) // len(names)] for i, n in enumerate(names)}
 
 
-@pytest.mark.parametrize("name", some_of(NAMES, 4))
+@pytest.mark.parametrize("name", some_of(NAMES, 3))
 def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> None:
     _, wanted = bench.reference(name)
     found, made = bench.alone(name)
@@ -155,7 +155,7 @@ def test_a_network_equals_onnxruntime_on_one_device(name: str, bench: Bench) -> 
 
 @pytest.mark.each_value
 @pytest.mark.parametrize("where", ["two", "between", "cpu"])
-@pytest.mark.parametrize("name", some_of(NAMES, 8))
+@pytest.mark.parametrize("name", some_of(NAMES, 5))
 def test_a_network_equals_onnxruntime(name: str, where: str, bench: Bench) -> None:
     sched = bench.scheduler("cpu" if where == "cpu" else "two")
     vulkan = [d.name for d in sched.devices[:-1]]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import vulkan_names
+from selection import spread
 
 import vksched as vs
 from vksched.cases.runner import Runner, check
@@ -159,7 +160,7 @@ def test_a_node_that_takes_too_long_is_several_submissions(sched: vs.Scheduler) 
     assert all(np.array_equal(a, b) for a, b in zip((product, both, sums), again, strict=True))
 
 
-@pytest.mark.parametrize("flops", [1.0, 3e4, 1e6])
+@pytest.mark.parametrize("flops", spread([3e4, 1.0, 1e6], 1))
 def test_matmul_is_cut_into_short_dispatches(
     sched: vs.Scheduler, flops: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,12 @@ def test_op_equals_numpy(
     choose = partial(choose_runs, op, limits, device)
     for run in select_cases(runs, choose, failures.only):
         with failures.of(run.id):
-            expected, got = run.case.expected(), runner.run_lowered(run.case, run.lowering)
+            expected = run.case.expected()
+            try:
+                got = runner.run_lowered(run.case, run.lowering)
+            except UnsupportedOp as reason:
+                assert "the page has" in str(reason)  # two windows of conv, unfolded
+                continue
             where = ", ".join(filter(None, (runner.device.name, run.limits, run.variant)))
             if run.source == OWN_TYPES:
                 check_device(run.case, got, expected, where)

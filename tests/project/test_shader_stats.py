@@ -72,8 +72,9 @@ def used_pipelines() -> list[Pipeline]:
 
 
 def pipelines_of(family: str) -> list[Pipeline]:
-    """The pipelines that are compiled for a card: each with its default constants on one card in
-    turn, and the products of integers on all. `make test-all` compiles all for every card.
+    """Return the pipelines that are compiled for a card. `make test` compiles one in two with its
+    default constants, each on one card in turn, and the products of integers on all cards.
+    `make test-all` compiles all for every card.
     """
     if THOROUGH:
         return used_pipelines()
@@ -82,7 +83,7 @@ def pipelines_of(family: str) -> list[Pipeline]:
     return [
         pipeline
         for number, pipeline in enumerate(plain)
-        if number % len(THERE) == turn or pipeline in OF_INTEGERS
+        if number % (2 * len(THERE)) == turn or pipeline in OF_INTEGERS
     ]
 
 
@@ -101,9 +102,10 @@ def test_every_variant_compiles_without_spills(family: str) -> None:
     assert report.problems() == []
 
 
+@needs_driver
 def test_every_variant_is_compiled_for_a_card() -> None:
     compiled = {pipeline.variant for family in THERE for pipeline in pipelines_of(family)}
-    assert compiled == (on_cards() if THERE else set())
+    assert compiled <= on_cards() and len(compiled) >= len(on_cards()) // (1 if THOROUGH else 2)
 
 
 @pytest.mark.scales
