@@ -41,7 +41,7 @@ chat: setup ## talk with a small language model spread over two Vulkan devices
 	fi; \
 	$(VENV)/bin/python examples/chat.py $(CHAT_ARGS)
 
-test: setup ## run every test, and the op cases that cover every kernel (5 minutes on two cores)
+test: setup ## run every test, and the op cases that cover every kernel (6 to 7 minutes on two cores)
 	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: setup ## run the tests and cases that test-all adds to test
