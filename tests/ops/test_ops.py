@@ -18,6 +18,7 @@ from op_runs import (
     OTHER_TYPES,
     OWN_TYPES,
     ROUNDING,
+    cases_of,
     choose_function_cases,
     choose_runs,
     runs_of,
@@ -53,10 +54,6 @@ CEILINGS = {*COPY, *FMA}
 
 
 NAMES = vulkan_names() or [None]
-
-
-def cases_of(op: str, cases: Iterable[Case] = CASES) -> list[Case]:
-    return [case for case in cases if case.op == op]
 
 
 def some(cases: Sequence[Case]) -> Sequence[Case]:

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 from failures import Failures
-from op_runs import choose_cases
+from op_runs import cases_of, choose_cases
 from selection import select_cases
 
 from vksched.cases.runner import check, check_function
-from vksched.cases.table import CASES, FUNCTIONS
+from vksched.cases.table import FUNCTIONS
 from vksched.ops.core.op import computing_ops
 
 pytest.importorskip("onnx")
@@ -22,7 +22,7 @@ from oracles import FUNCTION_ORACLES, ORACLES
 @pytest.mark.scales
 @pytest.mark.parametrize("op", computing_ops())
 def test_reference_equals_an_independent_oracle(op: str, failures: Failures) -> None:
-    cases = [case for case in CASES if case.op == op]
+    cases = cases_of(op)
     for case in select_cases(cases, partial(choose_cases, op), failures.only):
         with failures.of(case.id):
             check(case, case.expected(), ORACLES[op](case), "numpy")

@@ -23,10 +23,12 @@ from conftest import THOROUGH
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+ASKED_BY_TEST_ALL = (
+    "test_cli*.py test_examples.py test_fork.py test_memory.py test_scheduler.py".split()
+)
 ASKED_AGAIN = (
     *("test_devices.py", "test_drivers.py", "test_fallback.py"),
-    *(("test_cli*.py", "test_examples.py", "test_fork.py", "test_memory.py") if THOROUGH else ()),
-    *(("test_scheduler.py",) if THOROUGH else ()),
+    *(ASKED_BY_TEST_ALL if THOROUGH else ()),
 )
 """What depends on the drivers that the loader sees. All else opens each device alone anyway, and
 numpy too, or none.

@@ -124,17 +124,18 @@ def _lowered(case: Case, sets: Mapping[str, Limits], source: str) -> Iterator[Op
 def runs_of(op: str, own: Limits) -> tuple[OpRun, ...]:
     """Return all runs of an op's cases on a device with these limits of its own."""
     runs: list[OpRun] = []
-    for case in _of(op, CASES):
+    for case in cases_of(op, CASES):
         runs += _lowered(case, _limits_of_case(case, own), OWN_TYPES)
-    for case in _of(op, (*HALVES, *LONGS, *UNSIGNED)):
+    for case in cases_of(op, (*HALVES, *LONGS, *UNSIGNED)):
         if fits_32_bits(case.expected()):
             runs += _lowered(case, {"its own limits": own}, OTHER_TYPES)
-    for case in _of(op, PRECISE):
+    for case in cases_of(op, PRECISE):
         runs += _lowered(case, _limits_of_precision(own), PRECISION)
     return tuple(runs)
 
 
-def _of(op: str, cases: Iterable[Case]) -> list[Case]:
+def cases_of(op: str, cases: Iterable[Case] = CASES) -> list[Case]:
+    """Return the cases of an op, of the case table or of a part of it."""
     return [case for case in cases if case.op == op]
 
 
@@ -179,7 +180,7 @@ def choose_cases(op: str) -> list[int]:
     list of int
         Positions among the op's cases in the case table.
     """
-    return set_cover([features_of_case(case) for case in _of(op, CASES)])
+    return set_cover([features_of_case(case) for case in cases_of(op, CASES)])
 
 
 @lru_cache(1 << 12)
