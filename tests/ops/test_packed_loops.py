@@ -196,4 +196,5 @@ def test_weights_beside_each_other_are_the_same_in_pieces(gate: str) -> None:
         assert len(cut) > len(weights)
         for inputs, part in cut:
             host.compute(inputs, attrs, part)
-        np.testing.assert_allclose(pieces, out, rtol=1e-4, atol=1e-4)
+        most = float(np.abs(out).max())  # sums of parts this large come in another order in pieces
+        np.testing.assert_allclose(pieces, out, rtol=1e-4, atol=1e-6 * most)
