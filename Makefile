@@ -9,6 +9,8 @@ PYTEST_ARGS ?=
 # Of three processes on two cores one may wait, for a child or a clock, and both cores are busy.
 PARALLEL ?= -n 3 --dist worksteal
 VENV := .venv
+# Tests start some 300 processes: without bytecode each would compile all modules again.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(VENV)/bin/python -m pytest
 # Any Python 3 may start the set-up: it looks for a supported one itself. PYTHON=... names one.
 STARTER = $(or $(firstword $(foreach p,$(PYTHON) python3 python3.14 python3.13 python3.12 \
 	python3.11 python3.10,$(shell command -v $(p) 2>/dev/null))),python3)
@@ -42,13 +44,13 @@ chat: setup ## talk with a small language model spread over two Vulkan devices
 	$(VENV)/bin/python examples/chat.py $(CHAT_ARGS)
 
 test: setup ## run every test, and the op cases that cover every kernel (6 to 7 minutes on two cores)
-	@$(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+	@$(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: setup ## run the tests and cases that test-all adds to test
-	@VKSCHED_TESTS=rest $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+	@VKSCHED_TESTS=rest $(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-all: setup ## run every case, every set of devices and more random draws
-	@VKSCHED_TESTS=all $(VENV)/bin/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+	@VKSCHED_TESTS=all $(PYTEST) $(PARALLEL) $(PYTEST_ARGS)
 
 test-clients: setup ## run packages that use onnxruntime on vksched, unchanged, and compare both
 	@$(VENV)/bin/python scripts/clients.py --json build/clients.json $(CLIENTS_ARGS)
