@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -50,9 +51,14 @@ NUMPY_ONLY = {"nonzero"}
 """Ops that no device runs."""
 
 
+@cache
+def _vulkan_names() -> tuple[str, ...]:
+    return tuple(i.name for i in probe.list_devices() if i.name != "cpu" and i.usable)
+
+
 def vulkan_names() -> list[str]:
     """Names of the Vulkan devices that can be opened, software ones too."""
-    return [i.name for i in probe.list_devices() if i.name != "cpu" and i.usable]
+    return list(_vulkan_names())
 
 
 def device_sets() -> dict[str, list[str]]:

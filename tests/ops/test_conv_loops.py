@@ -58,7 +58,7 @@ class Drawn:
         reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
         sizes = [r + int(v) for r, v in zip(reach, some(0, 40 if axes < 3 else 9), strict=True)]
         if seed % 10 == 0:
-            sizes[-1] += 3000  # more than one part
+            sizes[-1] += 3000 if axes < 3 else 300  # more than one part
         self.sizes = tuple(sizes)
         self.out = tuple(
             (s + b + e - r) // t + 1

@@ -80,7 +80,8 @@ def runner(request: pytest.FixtureRequest, runners: list[Runner]) -> Iterator[Ru
 
 @pytest.mark.scales
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("runner", NAMES, indirect=True)
+@pytest.mark.parametrize("op", OPS)  # on one device after the other: they share what was lowered
 def test_op_equals_numpy(
     op: str, runner: Runner, runners: list[Runner], failures: Failures
 ) -> None:

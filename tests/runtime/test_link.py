@@ -36,6 +36,8 @@ def functions_of(shader: Shader) -> list[str]:
 
 
 def takes_steps(shader: Shader) -> bool:
+    if CHAIN.encode() not in shader.spirv and THEN.encode() not in shader.spirv:
+        return False  # without being taken apart
     ids = take_apart(shader.spirv).ids
     return CHAIN in ids or THEN in ids
 
