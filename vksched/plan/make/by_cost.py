@@ -132,8 +132,7 @@ def judge(
     least = least_of(each.candidate.metrics.values for each in found)
 
     def value(each: Weighed) -> float:
-        # what differs in the last digits is equal, as sums of floats differ between Pythons
-        return float(f"{objective.value(each.candidate.metrics.values, least):.{DIGITS}g}")
+        return _rounded(objective.value(each.candidate.metrics.values, least))
 
     measured = known(machine, devices)
     assumed = any(watts_of(machine.devices[d]).assumed for d in range(len(machine.devices)))
@@ -165,6 +164,26 @@ def judge(
         devices=tuple(machine.devices[d].name for d in devices),
         costs=_costs(machine, devices),
     )
+
+
+def is_better(other: Decision, decision: Decision) -> bool:
+    """Whether what won on another version of a graph is to be taken instead, by the same margins:
+    several devices have to win by one over a single one, and estimates by a wide one in any case.
+    """
+    objective, margin = decision.objective, decision.margin
+    both = decision.won, other.won
+    least = least_of(each.metrics.values for each in both)
+    now, then = (_rounded(objective.value(each.metrics.values, least)) for each in both)
+    if margin != MARGIN_MEASURED:
+        return then <= (1 - margin) * now
+    if bool(decision.won.single) == bool(other.won.single):
+        return then < now
+    return (1 - margin) * then < now if other.won.single else then <= (1 - margin) * now
+
+
+def _rounded(value: float) -> float:
+    """Returns a value without its last digits, as sums of floats differ between Pythons."""
+    return float(f"{value:.{DIGITS}g}")
 
 
 def _costs(machine: Machine, devices: Sequence[int]) -> str:

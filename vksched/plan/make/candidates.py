@@ -201,9 +201,15 @@ class Candidates:
         except PlanError:  # not all of it fits: placement finds what stays in host memory
             found = schedule(problem, self.topology(limited=False), policy, goal)
         word = goal if isinstance(goal, str) else goal.word or "the mix"
-        policy = found.policy.replace(SINGLE, "most on ")  # some of it is elsewhere
+        devices = [found.device[task.name] for task in tasks]
+        policy = found.policy
+        if policy.startswith(SINGLE):  # some of it is elsewhere, and may be most
+            load: dict[str, float] = dict.fromkeys(devices, 0.0)
+            for task, device in zip(tasks, devices, strict=True):
+                load[device] += task.cost_s[device]
+            policy = f"most on {max(load, key=lambda device: load[device])}"
         name = policy if goal == "latency" else f"schedule for {word}"
-        return name, cut, [found.device[task.name] for task in tasks]
+        return name, cut, devices
 
     def _stages(
         self, name: str, cut: Cut, loads: Sequence[Mapping[str, float]], devices: Sequence[int]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from ...errors import OutOfMemory
 from ...types import WORD_BYTES
-from ..decision import Candidate
+from ..decision import SINGLE, Candidate
 from ..metrics import period, weigh
 from ..simulate import make_program
 from ..simulated import Part, Program
@@ -146,7 +146,9 @@ class Scale:
         program = self._program(draft.outlines, draft.final_waits)
         used, copies = self._used(draft.outlines), each.candidate.copies
         metrics = weigh(program, self.support.machine, copies)
-        return Weighed(each.way, Candidate(each.way.name, used, copies, metrics), found)
+        return Weighed(
+            each.way, Candidate(self._name(each.way, used), used, copies, metrics), found
+        )
 
     def _quickly(self, way: Way) -> Weighed:
         support = self.support
@@ -158,7 +160,7 @@ class Scale:
         used = self._used(outlines)
         copies = wanted_copies(support.graph, self.copies, len(used))
         metrics = weigh(program, support.machine, copies)
-        return Weighed(way, Candidate(way.name, used, copies, metrics))
+        return Weighed(way, Candidate(self._name(way, used), used, copies, metrics))
 
     def _exactly(self, way: Way) -> list[Weighed]:
         found = fitted(self.support, self.overrides, way.wishes)
@@ -173,7 +175,7 @@ class Scale:
         for copies in dict.fromkeys(counts):
             peak_bytes = max(memory.peak_bytes for memory in memory_of(draft, copies))
             metrics = weigh(program, self.support.machine, copies, peak_bytes)
-            out.append(Weighed(way, Candidate(way.name, used, copies, metrics), found))
+            out.append(Weighed(way, Candidate(self._name(way, used), used, copies, metrics), found))
         return out
 
     def _program(self, outlines: Sequence[Outline], final_waits: tuple[int, ...]) -> Program:
@@ -196,6 +198,11 @@ class Scale:
         return make_program(
             support.graph, support.machine, parts, final_waits, support.node_seconds
         )
+
+    def _name(self, way: Way, used: Sequence[str]) -> str:
+        """Returns the name of a way, or of the only device that has work in it by choice."""
+        alone = way.device is not None and len(used) == 1 and not self.overrides
+        return f"{SINGLE}{used[0]}" if alone else way.name
 
     def _used(self, outlines: Sequence[Outline]) -> tuple[str, ...]:
         devices = sorted({outline.device for outline in outlines})
