@@ -214,7 +214,9 @@ def test_placements_on_a_device_that_is_gone_are_left_out() -> None:
 def test_a_cpu_that_is_faster_is_told() -> None:
     chain = layers(6, vs.input("x", (WIDTH, WIDTH)))
     found = compare_plan(plan_of(chain, machine(SLOW, SLOW / 2, cpu=10 * SLOW)))
-    assert any(line.startswith("on cpu alone a run would take 9") for line in found.findings())
+    (line,) = (each for each in found.findings() if each.startswith("on cpu alone"))
+    assert line.startswith("on cpu alone a run would take 9")
+    assert line.endswith("; cpu did not compete: name it among the devices, and it does")
 
 
 def test_streams_are_told_where_a_plan_has_copies() -> None:

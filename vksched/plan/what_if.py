@@ -212,7 +212,7 @@ class Comparison:
                         f"{gauge.times(factor)} without it"
                     )
             elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
-                found.append(f"on {row.text} {self._would(factor)}")
+                found.append(f"on {row.text} {self._would(factor)}{self._why_not(row)}")
             elif row.kind == "change" and factor is not None:
                 changes = abs(factor - 1) > SAME
                 told = f"makes {words.made} {gauge.times(factor)}" if changes else "changes nothing"
@@ -232,6 +232,14 @@ class Comparison:
             if assumed:
                 found.append(f"the watts of {_names(assumed)} are assumed")
         return tuple(found)
+
+    def _why_not(self, row: Outcome) -> str:
+        """Returns why a device that is better alone is not the choice of the plan."""
+        first, (name, *_) = self.rows[0].plan, row.devices
+        decision = first.decision if first is not None else None
+        if decision is None or name in decision.devices:
+            return ""
+        return f"; {name} did not compete: name it among the devices, and it does"
 
     def _would(self, factor: float) -> str:
         words = self.gauge.words

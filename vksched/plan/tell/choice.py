@@ -3,7 +3,7 @@
     won     heft on gpu:0, gpu:1: 6 ms
     alone   gpu:1, the best single device, takes 9 ms: 1.5 times as much; 5 % were needed
     takes   one run 6 ms, 4 ms each in a stream of 2 copies, by simulation
-    bound   4.5 ms by area: no placement of these nodes takes less; 75 % of what this plan takes
+    bound   4.5 ms by area: no placement on gpu:0, gpu:1 takes less; 75 % of what this plan takes
     costs   80 % of the devices' seconds measured, the rest estimated
 
 Complexity: that of a prediction and of the bound, O(edges * devices). Examples:
@@ -26,6 +26,8 @@ from ..predict import predict
 from ..value import PlanValue
 
 ASSUMED = "watts assumed by kind of device"
+FEW = 4
+"""Devices whose names are told."""
 
 
 def choice_lines(plan: PlanValue) -> list[str]:
@@ -34,7 +36,7 @@ def choice_lines(plan: PlanValue) -> list[str]:
         return []
     metrics, bound, objective = plan_metrics(plan), find_bound(plan), objective_of(plan)
     takes = _takes(plan, metrics)
-    rows = [*_won(plan), *takes, ("bound", _bound(objective, metrics, bound))]
+    rows = [*_won(plan), *takes, ("bound", _bound(plan, metrics, bound))]
     rows.append(("costs", _costs(plan)))
     return [f"by cost, for {objective.name}:", *(f"  {word:6}  {text}" for word, text in rows)]
 
@@ -119,16 +121,24 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _bound(objective: Objective, metrics: Metrics, bound: Bound) -> str:
+def _bound(plan: PlanValue, metrics: Metrics, bound: Bound) -> str:
+    objective, decision = objective_of(plan), plan.decision
     least, share = bound.of(objective.word), _share(objective, metrics, bound)
     if least is None or share is None:
         what = objective.word or "a mix"
         return f"none is known for {what}; one run is at least {format_seconds(bound.latency_s)}"
     by = {"latency": bound.by, "throughput": "area"}.get(objective.word, "work")
     return (
-        f"{value_text(objective, least)} by {by}: no placement of these nodes takes less; "
+        f"{value_text(objective, least)} by {by}: no placement{_among(decision)} takes less; "
         f"{_percent(round(share, 3))} of what this plan takes"
     )
+
+
+def _among(decision: Decision | None) -> str:
+    """Returns the devices that were compared: a device that did not compete may take less."""
+    names = decision.devices if decision else ()
+    few = f" on {', '.join(names)}" if names else " of these nodes"
+    return few if len(names) <= FEW else f" on the {len(names)} devices that competed"
 
 
 def _share(objective: Objective, metrics: Metrics, bound: Bound) -> float | None:
