@@ -239,7 +239,7 @@ class Comparison:
         decision = first.decision if first is not None else None
         if decision is None or name in decision.devices:
             return ""
-        return f"; {name} did not compete: name it among the devices, and it does"
+        return f"; {name} did not compete: it has what others cannot run, and what is placed on it"
 
     def _would(self, factor: float) -> str:
         words = self.gauge.words
