@@ -164,7 +164,7 @@ class _Maker:
         graph = self.support.graph
         if node.id in self._pins or not self._pins:
             return self._pins.get(node.id)
-        placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self._pins]
+        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self._pins]
         return self._pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
     def _bundles(self, grains: int) -> list[Bundle]:

@@ -17,7 +17,7 @@ Complexity: O(sweeps * edges). Examples: tests/plan/test_plan.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -29,6 +29,7 @@ from ..support import Support
 from ..value import Placement
 from .merging import Merger
 from .room import Room
+from .states import StateHomes
 
 NONE = -1
 """The cap of a device that must not take any node, not even one that streams its weights."""
@@ -74,7 +75,7 @@ def place(
     placer = _Placer(support, caps, wishes)
     _apply_overrides(placer, overrides)
     placer.grant_wishes()
-    placer.pull_by_weights()
+    placer.pull()
     placer.place_states()
     placer.sweep()
     placer.place_rest()
@@ -128,6 +129,9 @@ class _Placer:
         self.notes: list[str] = []
         self._rank = {n.id: position for position, n in enumerate(support.computed)}
         self.room = Room(support)
+        self._state_homes = StateHomes(support, self.device, wishes.order)
+        self._widening: set[int] = set()
+        """What widens a weight in host memory, and waits for the first reader of the wide form."""
 
     def why_not(self, node: Node, device: int) -> str | None:
         cap, number = self.caps.first[device], self._rank[node.id]
@@ -178,7 +182,7 @@ class _Placer:
             device = self.wishes.on.get(node.id)
             if device is None or node.id in self.device or not self.can(node, device):
                 continue
-            behind = dict.fromkeys(self.graph.leaves_behind(node))
+            behind = dict.fromkeys(self.graph.sources_behind(node))
             new = [w for w in behind if w in self._weights and w not in self.homes]
             if any(weight in self.kept for weight in behind):
                 continue  # the user's placement of a weight pulls the node
@@ -189,32 +193,51 @@ class _Placer:
                 self.room.take(device, weight)
             self.put(node, device, self.wishes.rule)
 
-    def pull_by_weights(self) -> None:
-        """Gives each weight a home with room for it; the heaviest weight of a node pulls the node
+    def pull(self) -> None:
+        """Puts nodes where the heaviest weight or state is that they read.
+
+        A state without a home pulls last: until then it may turn out where its readers are.
+        """
+        late = [node for node in self.support.computed if not self._pull_by_held(node, False)]
+        if late:
+            self.sweep({node.id for node in late})
+            for node in late:
+                self._pull_by_held(node, True)
+        for n in sorted(self._widening):  # nothing reads them
+            self._pull(self.graph.nodes[n], self.support.operands[n])
+
+    def _pull_by_held(self, node: Node, late: bool) -> bool:
+        """Gives each weight of a node a home with room for it; the heaviest one pulls the node
         there, or, from host memory, to a GPU where that pays. What widens a weight in host memory
         waits for the first reader of the wide form, and goes with it.
+
+        late: states get a home, too. Returns whether all is done: before, nodes whose heaviest one
+        is a state without a home have to wait.
         """
-        waiting: set[int] = set()
-        for node in self.support.computed:
-            behind = dict.fromkeys(self.graph.leaves_behind(node))
-            weights = [i for i in behind if i in self._weights]
-            if not weights:
-                continue
-            for weight in weights:
-                if weight not in self.homes:
-                    self._find_home(node, weight)
-            widening = [n for n in self.support.operands[node.id] if n in waiting]
-            waiting.difference_update(widening)
-            if node.id in self.device:
-                self._widen_beside(node, widening)
-            elif self._from_host(weights) and node.declaration.widens:
-                waiting.add(node.id)
-            elif not (self._from_host(weights) and self._offload(node, weights, widening)):
-                for n in widening:
-                    self._pull(self.graph.nodes[n], self.support.operands[n])
-                self._pull(node, weights)
-        for n in sorted(waiting):  # nothing reads them
-            self._pull(self.graph.nodes[n], self.support.operands[n])
+        if node.id in self.graph.states:
+            return True
+        held = [i for i in dict.fromkeys(self.graph.sources_behind(node)) if i in self._weights]
+        if not late:
+            known = [i for i in held if i not in self.graph.states or i in self.homes]
+            if known != held and self._heaviest(held) not in known:
+                return False
+            held = known
+        if not held:
+            return True
+        for source in held:
+            if source not in self.homes:
+                self._find_home(node, source)
+        widening = [n for n in self.support.operands[node.id] if n in self._widening]
+        self._widening.difference_update(widening)
+        if node.id in self.device:
+            self._widen_beside(node, widening)
+        elif self._from_host(held) and node.declaration.widens:
+            self._widening.add(node.id)
+        elif not (self._from_host(held) and self._offload(node, held, widening)):
+            for n in widening:
+                self._pull(self.graph.nodes[n], self.support.operands[n])
+            self._pull(node, held)
+        return True
 
     def _heaviest(self, weights: Sequence[int]) -> int:
         return max(weights, key=lambda w: (self._bytes(w), -w)) if len(weights) > 1 else weights[0]
@@ -254,7 +277,7 @@ class _Placer:
         home, full = self.device.get(node.id, self.machine.cpu), False
         if node.id not in self.device:
             reasons: list[str] = []
-            for home in self.wishes.order:
+            for home in self._homes_for(node, weight):
                 reason = self._why_no_home(node, weight, home)
                 if reason is None:
                     break
@@ -263,9 +286,22 @@ class _Placer:
                 self.passed_over[weight] = f", as {'; '.join(reasons)}"
             full = any(self.support.can(node, d) for d in self._gpus)
         settled = not self._is_cpu(home) or full or not self._others
-        if settled or self.graph.nodes[weight].op == "state":
+        if settled:
             self.homes[weight] = home
             self.room.take(home, weight)
+
+    def _homes_for(self, node: Node, weight: int) -> Iterable[int]:
+        """Returns all devices in the order in which they may be the home of a weight or state that
+        a node reads. A state has one home: first come the devices of its other readers, then those
+        of what the node reads and is read by.
+        """
+        order = self.wishes.order
+        if weight not in self.graph.states:
+            return order
+        around = [*self.support.operands[node.id], *self.support.readers[node.id]]
+        placed = sorted({n for n in around if n in self.device}, key=lambda n: (-self._bytes(n), n))
+        near = (*self._state_homes.ranked(weight), *(self.device[n] for n in placed))
+        return dict.fromkeys((*(d for d in near if not self._is_cpu(d)), *order))
 
     def _why_no_home(self, node: Node, weight: int, device: int) -> str | None:
         reason = self.why_not(node, device) or self._cannot_hold(weight, device)
@@ -286,8 +322,9 @@ class _Placer:
         streamed = [
             w for w in weights if self.homes.get(w) == cpu and self.graph.nodes[w].op == "weight"
         ]
-        moved = sum(self._bytes(w) for w in streamed)
-        if not moved:
+        # a state that lives there crosses in each run, too
+        moved = sum(self._bytes(w) for w in weights if self.homes.get(w) == cpu)
+        if not streamed:
             return False
         intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
@@ -320,34 +357,50 @@ class _Placer:
         return self.why_not(node, device) if node.op == "state" else None
 
     def place_states(self) -> None:
-        """A state is where its heaviest reader is, or where an earlier graph has put it; its next
-        value is written there.
+        """A state is where the least crosses for it, or where an earlier graph or the user has put
+        it; its next value is written there.
         """
         for node_id, state in self.graph.states.items():
             node = self.graph.nodes[node_id]
-            if node_id != state:
-                self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
+            if node_id == state:
+                self.put(node, *self._place_state(node))
             else:
-                home, why = self.homes.get(node_id), None
-                if home is not None and node_id not in self.support.homes:
-                    why = self._cannot_hold(node_id, home)
-                if home is None or why is not None:
-                    home = self._first_able(node)
-                    if why is not None and node_id in self.kept:
-                        name = self.machine.devices[home].name
-                        text = f"{self.kept[node_id]}, which cannot: {why}"
-                        self.notes.append(f"{node.name}: {text}; it lives on {name}")
-                self.put(node, home, "state" if node_id in self.homes else "first device with room")
+                self.put(node, self.device[state], f"writes {self.graph.nodes[state].name}")
             self.fixed.add(node_id)
 
-    def sweep(self) -> None:
+    def _place_state(self, node: Node) -> tuple[int, str]:
+        """Returns the home of a state and the rule behind it."""
+        home, why = self.homes.get(node.id), None
+        if home is not None and node.id in self.support.homes:
+            return home, "state"
+        if home is not None:
+            why = self._cannot_hold(node.id, home)
+            if why is None and node.id in self.kept:
+                return home, "state"
+            self.room.release(home, node.id)
+        for found in self._state_homes.ranked(node.id):
+            if not (self._cannot_hold(node.id, found) or self.room.refuses(found, node.id)):
+                rule = "state"
+                break
+        else:
+            rule = "state" if home is not None and why is None else "first device with room"
+            found = home if home is not None and why is None else self._first_able(node)
+        self.room.take(found, node.id)
+        if why is not None and node.id in self.kept:
+            name = self.machine.devices[found].name
+            text = f"{self.kept[node.id]}, which cannot: {why}"
+            self.notes.append(f"{node.name}: {text}; it lives on {name}")
+        return found, rule
+
+    def sweep(self, late: Collection[int] = ()) -> None:
         """Carries devices along the edges; not the CPU's, which one op there would else give to all
-        that nothing holds.
+        that nothing holds. late: nodes that get their device otherwise, and states with them.
         """
         carried = self._others or set(range(self.machine.cpu))
-        for node in self._left():
+        apart = {*late, *self.graph.states}
+        for node in [n for n in self._left() if n.id not in apart]:
             self._follow(node, self.support.operands[node.id], carried)
-        for node in reversed(self._left()):
+        for node in [n for n in reversed(self._left()) if n.id not in apart]:
             self._follow(node, self.support.readers[node.id], carried)
 
     def _left(self) -> list[Node]:
