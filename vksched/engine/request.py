@@ -28,7 +28,7 @@ from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.tensor import Tensor
 from ..passes import Wishes, optimize
 from ..plan.documents.kept import KeptPlan
-from ..plan.make.placement import resolve_overrides
+from ..plan.make.overrides import resolve_overrides
 from ..plan.names import NameIndex
 from ..plan.plan import Plan
 from ..runtime.record import Observers

@@ -30,7 +30,7 @@ from ..make.barriers import count_levels, find_barriers, split_items
 from ..make.bundles import Bundle, find_bundles
 from ..make.draft import NOWHERE
 from ..make.memory import SLACK, MemoryUse, aligned, assign_spans, assign_window
-from ..make.placement import Overrides, resolve_overrides
+from ..make.overrides import Overrides, resolve_overrides
 from ..make.split import SUBMISSION_S, Outline
 from ..simulate import beside_seconds
 from ..support import Support

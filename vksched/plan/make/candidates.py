@@ -32,7 +32,8 @@ from ..decision import SINGLE
 from ..support import Support
 from .bundles import find_bundles
 from .cuts import Cut
-from .placement import Overrides, Wishes, resolve_overrides
+from .overrides import Overrides, resolve_overrides
+from .placing import Wishes
 from .stages import find_stages
 
 LARGE = 2_000

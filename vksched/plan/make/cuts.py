@@ -23,7 +23,7 @@ from ...types import WORD_BYTES
 from ..support import Support
 from ..value import value_of
 from .bundles import Bundle
-from .placement import Wishes
+from .placing import Wishes
 
 RULE = "the best plan by simulation has it here"
 """What `plan.explain()` says of a node that is where a candidate wants it."""

@@ -26,7 +26,7 @@ from ...units import format_share
 from ..support import Support
 from .draft import Draft
 from .memory import MemoryUse, aligned
-from .placement import NONE, Caps
+from .placing import NONE, Caps
 from .room import WELL_FILLED
 
 PEAK_SHARE = 0.6
