@@ -216,6 +216,18 @@ def test_an_op_for_numpy_draws_no_state_off_its_other_readers() -> None:
     assert device_of(made, "wide") == CPU
 
 
+@pytest.mark.parametrize("rows", [1, 512])
+def test_a_state_in_host_memory_is_streamed_where_that_pays(rows: int) -> None:
+    """As a weight is: else its reader runs on numpy."""
+    x, state = vs.input("x", (rows, WIDTH)), parameter("state", "s")
+    graph, _ = build_graph(vs.matmul(x, state, name="product"))
+    made = plan(graph, machine(64), overrides=[("s", CPU)])
+    assert device_of(made, "s") == CPU
+    assert device_of(made, "product") == (A if rows > 1 else CPU)
+    streams = rule_of(made, "product").startswith("state s stays in host memory; streamed")
+    assert streams == (rows > 1)
+
+
 def test_a_home_that_cannot_hold_a_state_is_told() -> None:
     state = vs.state(np.zeros((WIDTH, WIDTH), np.float32), "s")
     graph, _ = build_graph(vs.reduce_sum(state, name="r"))

@@ -1,6 +1,6 @@
 """Overrides: the devices that the user gives nodes, by their ids or by patterns of their names.
 
-    ("layer.9.*", "gpu:1"), (17, "cpu")  ->  {17: cpu, 41: gpu:1, ...}, each with a text for the user
+    ("layer.9.*", "gpu:1"), (17, "cpu")  ->  {17: cpu, 41: gpu:1, ...}, with texts for the user
 
 Complexity: O(nodes) for each pattern. Examples: tests/plan/test_plan.py.
 """

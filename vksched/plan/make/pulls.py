@@ -170,7 +170,7 @@ class Pulls(Placing):
         return f"{self.machine.devices[device].name} is full" if full else None
 
     def _offload(self, node: Node, behind: Sequence[int], widening: Sequence[int]) -> bool:
-        """Puts a node whose heaviest weight is in host memory on a GPU, where that pays.
+        """Puts a node whose heaviest weight or state is in host memory on a GPU, where that pays.
 
         widening: what widens some of the weights for it, and goes with it.
         """
@@ -178,12 +178,9 @@ class Pulls(Placing):
         together = [*(self.graph.nodes[n] for n in widening), node]
         read = {i for each in together for i in self.support.operands[each.id]}
         weights = [w for w in behind if w in read]
-        streamed = [
-            w for w in weights if self.homes.get(w) == cpu and self.graph.nodes[w].op == "weight"
-        ]
-        # a state that lives there crosses in each run, too
-        moved = sum(self._bytes(w) for w in weights if self.homes.get(w) == cpu)
-        if not streamed:
+        streamed = [w for w in weights if self.homes.get(w) == cpu]
+        moved = sum(self._bytes(w) for w in streamed)
+        if not moved:
             return False
         intensity = sum(map(self.support.flops, together)) / moved
         others = (self.homes.get(w, cpu) for w in weights)
@@ -199,12 +196,13 @@ class Pulls(Placing):
                 continue
             if not spec.windows_apart:
                 self.room.take_window(device, moved)
+            kind = self.graph.nodes[streamed[0]].op
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
             for each in together:
                 self.put(
                     each,
                     device,
-                    f"weight {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
+                    f"{kind} {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
                     f"streamed, as its rows make {intensity:.3g} flops per byte, "
                     f"{spec.offload_flops_per_byte:g} pay",
                 )
