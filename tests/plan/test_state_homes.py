@@ -216,6 +216,19 @@ def test_an_op_for_numpy_draws_no_state_off_its_other_readers() -> None:
     assert device_of(made, "wide") == CPU
 
 
+@pytest.mark.parametrize("policy", ["priority", "auto"])
+def test_products_do_not_follow_a_neighbour_that_is_placed_by_hand(policy: str) -> None:
+    """They go to the preferred device, as those with weights do."""
+    pins = [("n1", A if policy == "auto" else B)]
+    made, weights = (
+        plan(layers(kind), machine(64, 64, speeds=(2e11, 1e12)), overrides=pins, policy=policy)
+        for kind in ("state", "weight")
+    )
+    homes = [[device_of(each, f"n{i}") for i in range(12)] for each in (made, weights)]
+    assert homes[0] == homes[1] and len(set(homes[0])) == 2 and not apart(made, 12)
+    assert made.metrics.latency_s == pytest.approx(weights.metrics.latency_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("rows", [1, 512])
 def test_a_state_in_host_memory_is_streamed_where_that_pays(rows: int) -> None:
     """As a weight is: else its reader runs on numpy."""

@@ -17,6 +17,11 @@ from ..support import Support
 from .placing import NONE, Caps, Placing, Wishes
 from .states import StateHomes
 
+FOLLOWS = 16.0
+"""Flops for each byte of a state below which a reader goes where its neighbours are: the update of
+a moment does, and a product of many rows is worth a transfer to the preferred device.
+"""
+
 
 class Pulls(Placing):
     """The stages in which weights and states get homes."""
@@ -147,13 +152,15 @@ class Pulls(Placing):
 
     def _homes_for(self, node: Node, weight: int) -> Iterable[int]:
         """Returns all devices in the order in which they may be the home of a weight or state that
-        a node reads. A state has one home: first come the devices of its other readers, then those
-        of what the node reads and is read by.
+        a node reads. A state has one home: first come the devices of its other readers, then, for a
+        node of little arithmetic, those of what the node reads and is read by.
         """
         order = self.wishes.order
         if weight not in self.graph.states:
             return order
-        near = (*self._state_homes.ranked(weight), *self._devices_near(node))
+        near = self._state_homes.ranked(weight)
+        if self.support.flops(node) < FOLLOWS * self._bytes(weight):
+            near += self._devices_near(node)
         return dict.fromkeys((*(d for d in near if not self._is_cpu(d)), *order))
 
     def _devices_near(self, node: Node) -> list[int]:
