@@ -239,14 +239,14 @@ class Graph:
         roots, leaves = self.roots, self._leaves
         return tuple([roots[i] for i in node.inputs if roots[i] in leaves])
 
-    def leaves_behind(self, node: Node) -> tuple[int, ...]:
-        """Returns the leaves that a node reads, and the weights that are widened for it."""
+    def sources_behind(self, node: Node) -> tuple[int, ...]:
+        """Returns the leaves and states that a node reads, and those that are widened for it."""
         found: list[int] = []
         for operand in node.inputs:
-            root = self.roots[operand]
-            reads = self.nodes[root].declaration.widens
-            found += self.leaves_read(self.nodes[root]) if reads else (root,)
-        return tuple([i for i in found if i in self._leaves])
+            root = self.nodes[self.roots[operand]]
+            read = root.inputs if root.declaration.widens else (root.id,)
+            found += [self.roots[i] for i in read]
+        return tuple([i for i in found if i in self._leaves or self.states.get(i) == i])
 
     @cached_property
     def _leaves(self) -> frozenset[int]:

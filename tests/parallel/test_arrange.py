@@ -122,6 +122,19 @@ def test_devices_of_sections_serve_stages() -> None:
     assert where["layer.1.relu~0"] == "g1"
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+def test_parameters_and_moments_live_with_their_stage(schedule: str) -> None:
+    """A device without a stage has none of them, though it is the first one."""
+    _, loss, updates = mlp(24, 32, 2)
+    _, made = applied(pipeline(2, ["g1", "g2"], schedule), loss, updates)
+    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides, turns=made.turns)
+    homes = {n.name: plan.device_of(n.name) for n in made.graph.nodes if n.op == "state"}
+    assert homes.pop("adamw.steps") in ("g1", "g2")
+    assert len(homes) == 18
+    assert all(home == ("g1", "g2")["layer.1." in name] for name, home in homes.items())
+    assert {split.device for split in plan.splits} <= {1, 2, plan.machine.cpu}
+
+
 def test_embeddings_and_token_losses() -> None:
     # rows are scattered and added to zeros once; a loss with integer targets
     table = vs.state(random(0, 40, 16), "table")

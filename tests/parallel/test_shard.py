@@ -212,6 +212,17 @@ def test_a_sequence_by_blocks() -> None:
     assert [n.type.shape[2] for n in made.graph.nodes if n.op == "attention"] == [32, 32]
 
 
+def test_a_state_of_a_section_lives_on_its_device() -> None:
+    """Whole, and though another device comes first."""
+    x, scale = vs.input("x", (8, 16)), vs.state(random(0, 16), "scale")
+    with vs.signal("s"):
+        y = vs.relu(x) * scale
+    total = vs.reduce_sum(y, (0,))
+    made = check({"s": {"devices": ["g1"]}}, {"x": random(1, 8, 16)}, total, {scale: total})
+    plan = plan_graph(made.graph, MACHINE, overrides=made.overrides)
+    assert plan.device_of("scale") == "g1" and not plan.crossing_bytes
+
+
 def test_embedding_gradients_are_added_once() -> None:
     table = vs.state(random(0, 50, 32), "table")
     ids = vs.input("ids", (24,), "int32", bounds=(0, 49))

@@ -366,6 +366,20 @@ def test_placements_hold_by_tensor_and_by_pattern(scheds: Scheds) -> None:
     assert named["b"] == plan.machine.cpu
 
 
+@pytest.mark.parametrize("kind", ["weight", "state"])
+def test_what_reads_a_placed_parameter_has_its_home(kind: str) -> None:
+    """So ops that the planner pulls to two devices do not become one."""
+    ones, x = np.ones(SHAPE, np.float32), x_of()
+    first, second = (
+        vs.state(ones, name) if kind == "state" else vs.weight(ones, name=name) for name in "vw"
+    )
+    graph, _ = vs.build_graph(vs.mul(vs.mul(x, first, name="a"), second, name="b"))
+    homes = {"v": "vulkan:0", "w": "vulkan:1"}
+    wanted = Wishes(homes=homes).with_pulled(graph)
+    assert wanted.homes == homes | {"a": "vulkan:0", "b": "vulkan:1"}
+    assert ops_of(optimize(graph, wanted)).count("mul") == 2
+
+
 def test_equal_calls_for_different_devices_stay_two() -> None:
     """What is made once and read on both would have to cross."""
     x = x_of()

@@ -42,13 +42,12 @@ def drawn(seed: int) -> tuple[Graph, Question, Machine]:
 
 
 def told(plan: Plan) -> str:
-    """Returns all of a plan but why a state is where it is: a resident one is there already."""
-    nodes = plan.graph.nodes
-    placements = [
-        replace(each, rule="") if node.op == "state" else each
-        for node, each in zip(nodes, plan.placements, strict=True)
-    ]
-    plan = replace(plan, placements=tuple(placements))
+    """Returns all of a plan but why the nodes of a graph with states are where they are: a resident
+    state is there already, and others follow it.
+    """
+    if plan.graph.states:
+        placements = [replace(each, rule="") for each in plan.placements]
+        plan = replace(plan, placements=tuple(placements))
     return json.dumps(carried_document(plan)) + plan.explain()
 
 

@@ -26,7 +26,8 @@ from vksched.plan.check.happens import check_plan
 from vksched.plan.dynamic.dispatch import POLICIES as DECIDE
 from vksched.plan.make.by_cost import MARGIN_ESTIMATED, known
 from vksched.plan.make.candidates import LARGE
-from vksched.plan.make.placement import Wishes, resolve_overrides
+from vksched.plan.make.overrides import resolve_overrides
+from vksched.plan.make.placing import Wishes
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 

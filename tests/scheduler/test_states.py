@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from graphs import make_machine, make_plan
+from test_executor import null_devices
 
 import vksched as vs
 from vksched.machine.spec import DeviceSpec
@@ -371,6 +372,26 @@ def test_the_plan_names_states_and_counts_their_bytes() -> None:
     small = DeviceSpec("null:0", "null", memory_bytes=3 * 4 * 8 * 64)
     machine = vs.Machine((small, DeviceSpec("cpu", "cpu")))
     assert vs.plan_graph(graph, machine).memory[0].states == (), "it does not fit"
+
+
+def test_a_state_lives_on_the_device_of_its_readers_with_the_same_results() -> None:
+    rows = np.arange(32, dtype=np.float32).reshape(4, 8)
+
+    def steps(devices: list[Any], placement: dict[str, str]) -> tuple[list[Any], Any, str]:
+        cache = vs.state(np.zeros((64, 8), np.float32), "cache")
+        row, at = vs.input("row", (1, 8)), vs.input("at", (), "int32", bounds=(0, 63))
+        new = vs.write_rows(cache, row, at, name="late.write")
+        total = vs.reduce_sum(new * new, 0, name="late.sum")
+        with vs.Scheduler(devices) as sched:
+            run = sched.compile(total, placement, updates={cache: new})
+            got = [run(row=rows[i : i + 1], at=np.int32(i)) for i in range(4)]
+            home = next((d.name for d in sched.devices if d.states.holds(cache)), "")
+            return got, sched.read(cache), home
+
+    got, held, home = steps(null_devices(2)[1], {"late.*": "null:1"})
+    wanted, kept, _ = steps(null_devices(1)[1], {})
+    assert home == "null:1" and np.array_equal(held, kept)
+    assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
 def test_a_graph_without_states_has_no_commits() -> None:

@@ -24,7 +24,7 @@ from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.make.candidates import Candidates
 from vksched.plan.make.draft import finish
 from vksched.plan.make.fit import most_copies
-from vksched.plan.make.placement import Wishes
+from vksched.plan.make.placing import Wishes
 from vksched.plan.make.weigh import fitted
 from vksched.plan.plan import Plan
 from vksched.plan.planner import POLICIES

@@ -17,6 +17,7 @@ from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan import probe
 from ..runtime.vulkan.binding import drivers_kept
 from ..runtime.vulkan.opening import open_device
+from ..runtime.wrapped import WrappedDevice, innermost
 from .hosts import Hosts
 
 Wanted = Sequence[str | Device | probe.DeviceInfo]
@@ -71,13 +72,7 @@ class DeviceSet:
             if not isinstance(item, str):
                 if not hasattr(item, "spec"):
                     raise DeviceError(f"[Scheduler] expected names or devices, got {item!r}")
-                if item is cpu or item in self.devices:
-                    raise DeviceError(f"[Scheduler] {item.name} is given twice")
-                if item in _in_use:
-                    raise DeviceError(
-                        f"[Scheduler] expected a device of its own, got {item.name}, which another "
-                        "open Scheduler has; try its name, which opens it once more"
-                    )
+                _check_distinct(item, [*self.devices, *([] if cpu is None else [cpu])])
                 if item.spec.kind == "cpu" and host_of(item.name) == CALLER:
                     cpu, self.with_cpu = item, True
                 else:
@@ -97,7 +92,7 @@ class DeviceSet:
             self.devices.append(open_device(info, name))
         self.devices.sort(key=lambda device: device.spec.kind == "cpu")
         self.devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
-        _in_use.update(self.devices)
+        _in_use.update(map(innermost, self.devices))
 
     def resolve(self, device: str) -> str:
         """Returns the name of an open device, which may be given as another name of it."""
@@ -148,15 +143,15 @@ class DeviceSet:
     def replace(self, device: Device) -> None:
         """Takes a device in place of one of its name, which is not used any more."""
         at = next(i for i, known in enumerate(self.devices) if known.name == device.name)
-        _in_use.discard(self.devices[at])
+        _in_use.discard(innermost(self.devices[at]))
         self.devices[at] = device
-        _in_use.add(device)
+        _in_use.add(innermost(device))
 
     def close(self) -> None:
         """Closes all devices, the one opened last first, and the ways to other computers."""
         for device in reversed(self.devices):
             device.close()
-            _in_use.discard(device)
+            _in_use.discard(innermost(device))
         if self._dropped is not None:
             self._dropped.detach()
         if self.hosts is not None:
@@ -169,6 +164,30 @@ def _drop(hosts: Hosts) -> None:
     threading.Thread(target=hosts.close, name="vksched-drop", daemon=True).start()
     # last, as warnings may be errors
     warnings.warn("[Scheduler] one with a cluster was not closed", ResourceWarning, stacklevel=1)
+
+
+def _check_distinct(item: Device, before: Sequence[Device]) -> None:
+    """Raises DeviceError if a device is there already, or another one of its name.
+
+    before: the devices given before it.
+    """
+    name = item.name
+    if any(innermost(item) is innermost(device) for device in before):
+        wrapped = isinstance(item, WrappedDevice) or any(
+            isinstance(device, WrappedDevice) and device.name == name for device in before
+        )
+        how = ", once inside a wrapper such as FaultyDevice; try the wrapper alone" * wrapped
+        raise DeviceError(f"[Scheduler] {name} is given twice{how}")
+    if any(device.name == name for device in before):
+        raise DeviceError(
+            f"[Scheduler] expected devices of distinct names, got two that are called {name}; try "
+            "one of them, or first the open device and then the name, which opens it once more"
+        )
+    if innermost(item) in _in_use:
+        raise DeviceError(
+            f"[Scheduler] expected a device of its own, got {name}, which another open Scheduler "
+            "has; try its name, which opens it once more"
+        )
 
 
 def _known(remote: Mapping[str, Device], name: str) -> Device:

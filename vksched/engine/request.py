@@ -37,7 +37,7 @@ from ..passes import Wishes, optimize
 from ..plan.decision import Decision
 from ..plan.documents.kept import KeptPlan
 from ..plan.make.by_cost import is_better
-from ..plan.make.placement import resolve_overrides
+from ..plan.make.overrides import resolve_overrides
 from ..plan.names import NameIndex
 from ..plan.plan import Plan
 from ..runtime.record import Observers

@@ -35,7 +35,7 @@ class Wishes:
             if node.id in graph.views:
                 read = [graph.nodes[graph.root(node.id)]]
             else:
-                read = [graph.nodes[i] for i in graph.leaves_behind(node)]
+                read = [graph.nodes[i] for i in graph.sources_behind(node)]
                 read.sort(key=_heaviest_first)
             home = next((homes[leaf.name] for leaf in read if leaf.name in homes), None)
             if home is not None:

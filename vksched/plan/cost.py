@@ -155,6 +155,8 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
     """Returns the time of one call on a device that works as it did when it was measured. over:
     its result lies where operand `kept` does.
     """
+    if op.name == "state":
+        return Cost(0.0, bool(spec.costs.calls))  # it is memory, and never runs
     work = call_work(spec, op, call)
     if over:
         copied = 2.0 * call.output.device_bytes
@@ -163,8 +165,6 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
     costs = spec.costs
     if not costs.calls:
         return Cost(estimate_s, False)
-    if op.name == "state":
-        return Cost(0.0, True)  # it is memory, and never runs
     factor, kind = costs.factor(kinds_of(op, call, bound), estimate_s)
     measured = bool(kind) and not kind.startswith(ANY)
     return Cost(costs.launch_s + factor * estimate_s, measured)

@@ -30,7 +30,7 @@ from .make.by_cost import Chosen, choose, compare
 from .make.collector import resting_collector
 from .make.draft import finish
 from .make.fit import most_copies
-from .make.placement import Overrides
+from .make.overrides import Overrides
 from .make.weigh import fitted
 from .plan import Plan
 from .support import Support

@@ -75,6 +75,13 @@ class WrappedDevice(ABC):
         self.device.close()
 
 
+def innermost(device: Device) -> Device:
+    """Returns the device that all wrappers of a device hand on to; itself without a wrapper."""
+    while isinstance(device, WrappedDevice):
+        device = device.device
+    return device
+
+
 class WrappedSession:
     """One plan's share of a wrapped device; hands everything on."""
 

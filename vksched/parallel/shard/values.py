@@ -243,7 +243,8 @@ class Values:
         stored = self._stored[node.id]
         if stored is None:
             home = group[0] if len(group) > 1 else None
-            made = self.held[node.id].whole[None] = self.maker.leaf(node, home)
+            # without a home of its own it will be where its readers are: the first one counts
+            made = self.held[node.id].whole[home or device] = self.maker.leaf(node, home)
             return made
         self.cut(node.id, *stored)
         made, where = self._gather(node.id, device)

@@ -8,7 +8,8 @@ A plan is the planner's answer as long as all that it was asked is the same, but
 differ each time: how much memory is free, and what lies on devices already. They decide nothing
 where one device does all, without another one that might, and has twice the memory that this takes:
 only such plans are kept and taken. What lies there is counted anew. Only the words on why a state
-is there may be those of then. Whoever keeps a document sees to it that it comes back as it was.
+and the nodes around it are there may be those of then. Whoever keeps a document sees to it that it
+comes back as it was.
 
 Complexity: O(nodes). Examples: tests/plan/test_kept_plans.py.
 """

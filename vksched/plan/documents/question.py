@@ -13,7 +13,7 @@ from typing import Any
 
 from ...graph import Graph
 from ...machine.spec import Machine
-from ..make.placement import Overrides
+from ..make.overrides import Overrides
 from ..plan import Plan
 from ..planner import plan_graph
 

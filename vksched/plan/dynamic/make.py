@@ -30,7 +30,7 @@ from ..make.barriers import count_levels, find_barriers, split_items
 from ..make.bundles import Bundle, find_bundles
 from ..make.draft import NOWHERE
 from ..make.memory import SLACK, MemoryUse, aligned, assign_spans, assign_window
-from ..make.placement import Overrides, resolve_overrides
+from ..make.overrides import Overrides, resolve_overrides
 from ..make.split import SUBMISSION_S, Outline
 from ..simulate import beside_seconds
 from ..support import Support
@@ -164,7 +164,7 @@ class _Maker:
         graph = self.support.graph
         if node.id in self._pins or not self._pins:
             return self._pins.get(node.id)
-        placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self._pins]
+        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self._pins]
         return self._pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
     def _bundles(self, grains: int) -> list[Bundle]:

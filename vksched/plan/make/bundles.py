@@ -9,8 +9,9 @@ are left, neighbours in topological order become one: parts of an order are free
     x -> a -> b -> c        {a, b, c} --> {f}        {d, e} stays apart: it is large enough
           \\-> d -> e -> f           \\-> {d, e} -/     to be worth a device of its own
 
-Only nodes that the same devices can run are bundled. Complexity: O(edges). Examples:
-tests/plan/test_by_cost.py.
+Only nodes that the same devices can run are bundled. A state that may live anywhere is in the
+bundle of its first reader, and its later readers come after that one. Complexity: O(edges).
+Examples: tests/plan/test_by_cost.py, tests/plan/test_state_homes.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Nodes that are placed as one. able: devices that can run all of them."""
+    """Nodes that are placed as one, states among them. able: devices that can run all of them."""
 
     nodes: tuple[int, ...]
     able: tuple[int, ...]
@@ -42,7 +43,8 @@ def find_bundles(
     """Returns the bundles of a graph in topological order.
 
     able: the devices that may run a node. seconds: of each node to be placed, on the device that is
-    fastest at it. grain_s: a bundle takes no further node from there on.
+    fastest at it; 0 of states, each of which some other node reads. grain_s: a bundle takes no
+    further node from there on.
     """
     maker = _Maker(support, able, seconds, grain_s)
     maker.join_operands()
@@ -87,12 +89,21 @@ class _Maker:
         self._total_s[bundle] += self._total_s[other]
 
     def join_operands(self) -> None:
-        for node in self._seconds:
-            self._joined[node] = node
-            self._total_s[node] = self._seconds[node]
-            around = {self._find(p) for p in self._support.operands[node] if p in self._joined}
+        states, operands = self._support.graph.states, self._support.operands
+        for node in (n for n in self._seconds if n not in states):
+            self._begin(node)
+            around = {self._find(p) for p in operands[node] if p in self._joined}
             if len(around) == 1 and self._fits(bundle := around.pop(), node):
                 self._join(bundle, node)
+            for state in operands[node]:  # those that nothing has read yet
+                if state in states and state in self._seconds and state not in self._joined:
+                    self._begin(state)
+                    if self._able(state) == self._able(node):
+                        self._join(self._find(node), state)
+
+    def _begin(self, node: int) -> None:
+        self._joined[node] = node
+        self._total_s[node] = self._seconds[node]
 
     def join_readers(self) -> None:
         readers: dict[int, set[int]] = {}

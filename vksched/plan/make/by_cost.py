@@ -36,7 +36,7 @@ from ..cost import estimated_text, submission_seconds, written_down
 from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support
 from .candidates import Candidates
-from .placement import Overrides
+from .overrides import Overrides
 from .weigh import Fitted, Scale, Weighed
 
 DIGITS = 9

@@ -5,8 +5,9 @@
 
 For latency alone: single devices, and schedules of bundles by a few policies. Other objectives ask
 for more: schedules that are made for them, balanced stages for a stream, and stages that spread the
-bytes of weights. For memory a graph is cut by bytes, too: bundles that are worth a submission may
-be too large to spread. Of large graphs there are fewer, as each is split and simulated.
+bytes of weights and states. For memory a graph is cut by bytes, too: bundles that are worth a
+submission may be too large to spread. Of large graphs there are fewer, as each is split and
+simulated.
 
 Complexity: O(edges) and that of the schedules. Examples: tests/plan/test_by_cost.py,
 tests/plan/test_plan_objectives.py.
@@ -31,7 +32,8 @@ from ..decision import SINGLE
 from ..support import Support
 from .bundles import find_bundles
 from .cuts import Cut
-from .placement import Overrides, Wishes, resolve_overrides
+from .overrides import Overrides, resolve_overrides
+from .placing import Wishes
 from .stages import find_stages
 
 LARGE = 2_000
@@ -142,12 +144,13 @@ class Candidates:
         return Way(f"{SINGLE}{self.names[device]}", Wishes(order, {}, ""), device)
 
     def takes_all(self, device: int) -> bool:
-        """Whether a device can run, and has room for the weights of, all that is not placed, and
-        streams no weight that the user keeps in host memory: another device may do so.
+        """Whether a device can run, and has room for the weights and states of, all that is not
+        placed, and streams no weight that the user keeps in host memory: another device may do so.
         """
         graph, is_cpu = self.support.graph, self.machine.is_cpu
-        weights_bytes = WORD_BYTES * sum(graph.words[weight] for weight in graph.data)
-        roomy = weights_bytes <= self.machine.devices[device].memory_bytes
+        held = (*graph.data, *graph.initial)
+        held_bytes = WORD_BYTES * sum(graph.words[each] for each in held)
+        roomy = held_bytes <= self.machine.devices[device].memory_bytes
         if any(is_cpu(at) and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
             return False
         return (roomy or device == self.machine.cpu) and all(
@@ -246,7 +249,7 @@ class Candidates:
         graph = self.support.graph
         if node.id in self.pins or not self.pins:
             return self.pins.get(node.id)
-        placed = [w for w in dict.fromkeys(graph.leaves_behind(node)) if w in self.pins]
+        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self.pins]
         return self.pins[max(placed, key=lambda w: graph.words[w])] if placed else None
 
     def placed(self, node: Node) -> bool:
@@ -280,28 +283,52 @@ class Candidates:
 
     @cached_property
     def cut_by_bytes(self) -> Cut:
-        """The graph as bundles of equal bytes of weights: a submission may cost more than one of
-        them takes, as it costs no bytes.
+        """The graph as bundles of equal bytes of weights and states: a submission may cost more
+        than one of them takes, as it costs no bytes.
         """
         graph = self.support.graph
         held = set[int]().union(*(self.support.resident.values()))
         sizes: dict[int, float] = {}
         for node in self.free_nodes():
-            weights = {graph.roots[operand] for operand in node.inputs} & graph.data.keys() - held
-            sizes[node.id] = float(sum(graph.words[w] * WORD_BYTES for w in weights))
-            held |= weights
+            roots = {graph.roots[operand] for operand in node.inputs}
+            new = roots & (graph.data.keys() | graph.initial.keys()) - held
+            sizes[node.id] = float(sum(graph.words[w] * WORD_BYTES for w in new))
+            held |= new
         return self._cut(sizes, sum(sizes.values()) / GRAINS)
 
     def _cut(self, sizes: Mapping[int, float], grain: float) -> Cut:
-        return Cut(self.support, self.devices, find_bundles(self.support, self.able, sizes, grain))
+        homes, states = self._state_homes, self.support.graph.initial.keys()
+        read = {operand for n in sizes for operand in self.support.operands[n]}
+        movable = dict.fromkeys(read & states - homes.keys(), 0.0)
+        ordered = dict(sorted({**movable, **sizes}.items()))
+        bundles = find_bundles(self.support, self.able, ordered, grain)
+        return Cut(self.support, self.devices, bundles, homes)
+
+    @cached_property
+    def _state_homes(self) -> Mapping[int, int]:
+        """Returns the homes of the states for which there is no choice: an earlier graph or the
+        user has put them there, or no other device can hold them.
+        """
+        graph, found = self.support.graph, dict(self.support.homes)
+        for state in graph.initial.keys() - found.keys():
+            able = self.able(state)
+            if len(able) == 1:
+                found[state] = able[0]
+        return found
 
     def topology(self, limited: bool = True) -> Topology:
         """Returns the devices as `schedule` sees them: a value goes from device to host to device,
-        and where it arrives one more submission begins. limited: with the memory that they have.
+        and where it arrives one more submission begins. limited: with the memory that they have
+        beside states whose homes are given.
         """
         specs, used, links = self.machine.devices, self._used, self._links
+        held_bytes = dict.fromkeys(used, 0)
+        for state, home in self._state_homes.items():
+            held_bytes[home] = held_bytes.get(home, 0) + self.support.missing_bytes(state, home)
         memory = {
-            specs[d].name: specs[d].memory_bytes for d in used if limited and d != self.machine.cpu
+            specs[d].name: max(0, specs[d].memory_bytes - held_bytes[d])
+            for d in used
+            if limited and d != self.machine.cpu
         }
         watts = {specs[d].name: watts_of(specs[d]) for d in used}
         return Topology([specs[d].name for d in used], links, memory_bytes=memory, watts=watts)

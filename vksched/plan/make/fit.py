@@ -2,10 +2,10 @@
 
 Problem: what a placement takes is known once its splits and its memory are. Method: a device that
 is too small takes the nodes before a number, its cap, and the next devices take the rest. The cap
-is searched between one that fits and one that does not, led by the bytes of the weights, until the
-device is well filled. Where only a few nodes around one moment are too much they go elsewhere
-alone. Copies come last and never move anything: what the model leaves free decides how many there
-are.
+is searched between one that fits and one that does not, led by the bytes of weights and states,
+until the device is well filled. Where only a few nodes around one moment are too much they go
+elsewhere alone. Copies come last and never move anything: what the model leaves free decides how
+many there are.
 
     nodes   0 ........... cap ........... n        gpu:0 |#########-|
             gpu:0         |  gpu:1 or cpu          gpu:1 |######    |
@@ -26,7 +26,7 @@ from ...units import format_share
 from ..support import Support
 from .draft import Draft
 from .memory import MemoryUse, aligned
-from .placement import NONE, Caps
+from .placing import NONE, Caps
 from .room import WELL_FILLED
 
 PEAK_SHARE = 0.6
@@ -125,18 +125,19 @@ def _search_cap(
     if before is not None:
         high = max(low + 1, min(high, before - step + 1))
     found: Draft | None = None
-    starts, weight_bytes = _weights_by_first_reader(draft, pool)
+    starts, sum_bytes = _held_by_first_reader(draft, pool)
     tried = 0
     while found is None or (tried < TRIES and high - low > 1):
         need, room = draft.need(pool), draft.room(pool)
         if found is not None and (step > 1 or (found is draft and need >= WELL_FILLED * room)):
             break
         memories = [draft.memory[d] for d in pool]
-        beside = need - sum(m.weight_bytes - m.resident_bytes for m in memories)
+        held_bytes = sum(m.weight_bytes + m.state_bytes - m.resident_bytes for m in memories)
+        beside = need - held_bytes
         if step > 1 and not tried:
             guess = high - 1
         elif beside < room and tried < TRIES // 2:
-            guess = starts[bisect_right(weight_bytes, room - beside)]
+            guess = starts[bisect_right(sum_bytes, room - beside)]
         else:
             guess = (low + high) // 2
         cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
@@ -159,12 +160,16 @@ def _search_cap(
     return found
 
 
-def _weights_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Returns in order the nodes that are the first on a device to read a weight that is not there
-    yet, with one past the last, and the bytes of these weights, summed up.
+def _held_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Returns in order the nodes that are the first on a device to read a weight or state that is
+    not there yet, with one past the last, and the bytes of these, summed up.
     """
     support = draft.support
-    wanted = {d: set(draft.memory[d].weights) - support.resident.get(d, frozenset()) for d in pool}
+    wanted = {
+        d: {*draft.memory[d].weights, *draft.memory[d].states}
+        - support.resident.get(d, frozenset())
+        for d in pool
+    }
     starts: list[int] = []
     sizes: list[int] = []
     for number, node in enumerate(support.computed):

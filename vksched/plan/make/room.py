@@ -1,4 +1,4 @@
-"""Room: what weights have taken of each device's memory while placement goes on.
+"""Room: what weights and states have taken of each device's memory while placement goes on.
 
     null:0  |#### w0 ####|## w1 ##|  |    w2 does not fit: closed, but for what would fill as much
 
@@ -36,9 +36,15 @@ class Room:
 
     def take(self, device: int, weight: int) -> None:
         """Counts a weight off the room of a device and of those that share its memory."""
-        missing = self._support.missing_bytes(weight, device)
+        self._count(device, self._support.missing_bytes(weight, device))
+
+    def release(self, device: int, weight: int) -> None:
+        """Gives back what `take` has counted off."""
+        self._count(device, -self._support.missing_bytes(weight, device))
+
+    def _count(self, device: int, size_bytes: int) -> None:
         for other in self._machine.pool(device):
-            self._left[other] -= missing
+            self._left[other] -= size_bytes
 
     def take_window(self, device: int, size_bytes: int) -> None:
         """Counts a window for streamed weights off the room of a device."""

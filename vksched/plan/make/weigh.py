@@ -32,7 +32,9 @@ from ..value import HOST, commits
 from .candidates import Candidates, Way
 from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
-from .placement import Caps, Overrides, Wishes, place
+from .overrides import Overrides
+from .placement import place
+from .placing import Caps, Wishes
 from .split import Outline, split_graph
 
 CLOSE = 1.01
