@@ -93,7 +93,7 @@ def schedule(
     problem = make_problem(tasks, where, links)
     if policy == "auto":
         if budget_s is None:
-            budget_s = default_budget(problem)
+            budget_s = default_budget(problem.n, problem.m)
         name, placed, least = best_of_all(problem, goal, budget_s, seed)
     else:
         name, placed = policy, respecting_memory(problem, find_policy(problem, policy))

@@ -36,6 +36,7 @@ from ..cost import estimated_text, submission_seconds, written_down
 from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support
 from .candidates import Candidates
+from .moves import improve
 from .overrides import Overrides
 from .weigh import Fitted, Scale, Weighed
 
@@ -88,6 +89,9 @@ def choose(
         return NO_CHOICE
     scale = Scale(support, overrides, copies, not quick)
     found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(objective))]
+    if quick and ways.few:
+        better = improve(min(found, key=lambda each: each.candidate.metrics.latency_s), ways, scale)
+        found += [better] if better is not None else []
     while True:
         won, decision = judge(found, objective, support.machine, ways.devices)
         if won.fitted is not None:

@@ -25,6 +25,7 @@ from ...machine.hosts import CALLER
 from ...machine.links import Link
 from ...machine.power import watts_of
 from ...schedule import Objective, TaskGraph, Topology, schedule
+from ...schedule.improve.steps import default_budget
 from ...schedule.values import MOST as MOST_AMOUNT
 from ...types import WORD_BYTES
 from .. import cost
@@ -40,6 +41,8 @@ LARGE = 2_000
 """Nodes, from which on candidates are weighed as bundles first: a split of all nodes takes time."""
 POLICIES = ("auto", "heft", "etf")
 """Schedules of bundles whose plans are simulated; of a large graph the first one."""
+SEARCH = 0.4
+"""The part of its time that a schedule takes where moves.py improves its plan."""
 GRAINS = 64
 """Bundles of equal size that a graph would be cut into."""
 
@@ -199,10 +202,13 @@ class Candidates:
         """Returns a schedule of bundles."""
         tasks, edges = cut.tasks
         problem = TaskGraph(tasks, edges)
+        budget_s = None
+        if goal == "latency" and self.few:  # the rest of the time is for moves
+            budget_s = SEARCH * default_budget(len(tasks), len(self._used))
         try:
-            found = schedule(problem, self.topology(), policy, goal)
+            found = schedule(problem, self.topology(), policy, goal, budget_s)
         except PlanError:  # not all of it fits: placement finds what stays in host memory
-            found = schedule(problem, self.topology(limited=False), policy, goal)
+            found = schedule(problem, self.topology(limited=False), policy, goal, budget_s)
         word = goal if isinstance(goal, str) else goal.word or "the mix"
         devices = [found.device[task.name] for task in tasks]
         policy = found.policy

@@ -28,7 +28,7 @@ from ..metrics import period, weigh
 from ..simulate import make_program
 from ..simulated import Part, Program
 from ..support import Support
-from ..value import HOST, commits
+from ..value import HOST, Placement, commits
 from .candidates import Candidates, Way
 from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
@@ -152,12 +152,18 @@ class Scale:
             each.way, Candidate(self._name(each.way, used), used, copies, metrics), found
         )
 
+    def devices_of(self, way: Way) -> dict[int, int]:
+        """Returns the device of each node, as if there were memory for all."""
+        return {n: p.device for n, p in enumerate(self._place(way))}
+
+    def _place(self, way: Way) -> tuple[Placement, ...]:
+        count = len(self.support.machine.devices)
+        caps = Caps([None] * count, [range(0)] * count)
+        return place(self.support, self.overrides, caps, way.wishes)[0]
+
     def _quickly(self, way: Way) -> Weighed:
         support = self.support
-        count = len(support.machine.devices)
-        caps = Caps([None] * count, [range(0)] * count)
-        placements, _ = place(support, self.overrides, caps, way.wishes)
-        outlines, final_waits = split_graph(support, placements)
+        outlines, final_waits = split_graph(support, self._place(way))
         program = self._program(outlines, final_waits)
         used = self._used(outlines)
         copies = wanted_copies(support.graph, self.copies, len(used))

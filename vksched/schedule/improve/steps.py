@@ -21,9 +21,9 @@ EACH_S, LEAST_S, MOST_S = 3e-4, 5e-3, 0.2
 leave as many ways to cut a graph as many do, so it grows slower with devices than with tasks."""
 
 
-def default_budget(problem: Problem) -> float:
+def default_budget(tasks: int, devices: int) -> float:
     """Returns the seconds that `auto` may take unless the caller says it."""
-    return min(MOST_S, max(LEAST_S, EACH_S * problem.n * math.sqrt(problem.m)))
+    return min(MOST_S, max(LEAST_S, EACH_S * tasks * math.sqrt(devices)))
 
 
 def steps_of(name: str, problem: Problem) -> float:
