@@ -396,3 +396,16 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     (tmp_path / "work" / "mine.json").unlink()
     assert runner.invoke(language_models.main, given).exit_code == 0
     assert not (tmp_path / "work").exists()
+
+
+def test_plans_are_held_against_moves_and_all_placements(runner: CliRunner, tmp_path: Path) -> None:
+    import plan_moves
+
+    target = tmp_path / "rows.json"
+    options = ["--graphs", "1", "--json", str(target)]
+    found = runner.invoke(plan_moves.main, options, catch_exceptions=False)
+    assert found.exit_code == 0 and "of the best single device" in found.output
+    usual, small = json.loads(target.read_text())
+    assert not usual["whole"] and small["whole"]
+    for row in (usual, small):
+        assert row["single"] <= 1.000001 and 1 <= row["better"] < 1.1
