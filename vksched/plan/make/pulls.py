@@ -243,7 +243,8 @@ class Pulls(Placing):
                 return home, "state"
             self.room.release(home, node.id)
         for found in self._state_homes.ranked(node.id):
-            if not (self._cannot_hold(node.id, found) or self.room.refuses(found, node.id)):
+            has_room = found == home or not self.room.refuses(found, node.id)
+            if has_room and self._cannot_hold(node.id, found) is None:
                 rule = "state"
                 break
         else:
