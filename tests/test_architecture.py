@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -94,6 +94,29 @@ NAMES = {name_of(path) for path in MODULES}
 
 
 @cache
+def nodes() -> dict[Path, Sequence[ast.AST]]:
+    """The imports and classes of each module, anywhere in it."""
+    return {path: kept_of(ast.parse(path.read_text("utf-8"))) for path in MODULES}
+
+
+def kept_of(tree: ast.AST) -> Sequence[ast.AST]:
+    kinds = (ast.ImportFrom, ast.Import, ast.ClassDef)
+    kept = [node for node in statements(tree) if isinstance(node, kinds)]
+    for node in kept:
+        if isinstance(node, ast.ClassDef):
+            node.body.clear()  # the collector would go through all of it again and again
+    return kept
+
+
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields what stands inside a node, without expressions, in which no statement stands."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
+
+
+@cache
 def imports() -> dict[Path, list[str]]:
     """The modules of vksched that each module imports."""
     return {path: sorted(set(imports_of(path))) for path in MODULES}
@@ -102,7 +125,7 @@ def imports() -> dict[Path, list[str]]:
 def imports_of(path: Path) -> Iterator[str]:
     """Yields the modules of vksched that a module imports, anywhere in it."""
     inside = path.relative_to(PACKAGE).parts
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes()[path]:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = [*inside[: len(inside) - node.level], *(node.module or "").split(".")]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vksched":
@@ -211,7 +234,7 @@ def test_classes_fit_on_a_few_screens() -> None:
     long = [
         f"{name_of(path)}.{node.name}: {node.end_lineno - node.lineno} lines"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in nodes()[path]
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= 300
     ]
     assert long == []

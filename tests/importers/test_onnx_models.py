@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import test_reuse
 from conftest import vulkan_names
+from kept_devices import kept_devices as kept_devices
 from models import NAMES, dimensions, example_inputs, make_model
 from selection import spread as some_of
 
@@ -85,8 +86,12 @@ class Bench:
         return found, plans
 
     def placeable(self, name: str) -> tuple[str, ...]:
-        """The names of the nodes that one device runs, in the order of the plans."""
-        splits = [(plan, split) for plan in self.alone(name)[1] for split in plan.splits]
+        """The names of the nodes that one device runs, in the order of the plans; numpy tries."""
+        spec = self.scheduler("one").devices[0].spec
+        with vs.Scheduler([vs.NullDevice(spec, vs.SimulatedClock())]) as sched:
+            run = sched.compile(self.load(name))
+            run(**self.reference(name)[0])
+            splits = [(plan, split) for plan in run.plans for split in plan.splits]
         nodes = [p.graph.nodes[n] for p, s in splits for n in s.nodes if s.device == 0]
         return tuple(node.name for node in nodes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import warnings
 import weakref
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import DEVICE_SETS, vulkan_names
 from graphs import SHAPE, A, B, make_machine, source, steps
+from kept_devices import kept_devices as kept_devices
 
 import vksched as vs
 from vksched.monitor.watch import Watch
@@ -85,7 +87,7 @@ def test_what_a_device_works_on_is_told_while_it_does(policy: str) -> None:
         watch = watch_of(sched)
         x = vs.input("x", (256, 256))
         y = x
-        for _ in range(12):
+        for _ in range(6):
             y = vs.softmax(y @ x)
         run = sched.compile(y)
         a = np.ones((256, 256), np.float32)
@@ -93,6 +95,7 @@ def test_what_a_device_works_on_is_told_while_it_does(policy: str) -> None:
         futures = [run.submit(x=a) for _ in range(20)]
         while not all(f.done() for f in futures):
             seen.append(look(watch))
+            time.sleep(0.001)
         told = look(watch)
         assert told.running == told.waiting == 0
     at_work = [d for each in seen for d in each.devices if d.now]
