@@ -44,10 +44,16 @@ def branches(count: int = 4, depth: int = 4, x: vs.Tensor | None = None) -> vs.T
 class Stream:
     """Runs of one graph on null devices of given speeds, in flops a second."""
 
-    def __init__(self, *speeds: float, output: vs.Tensor | None = None, **given: object) -> None:
+    def __init__(
+        self,
+        *speeds: float,
+        output: vs.Tensor | None = None,
+        submit_s: float = 1e-5,
+        **given: object,
+    ) -> None:
         self.clock, self.seen = vs.SimulatedClock(), vs.Recorder()
         specs = [
-            DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5)
+            DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=submit_s)
             for i, s in enumerate(speeds)
         ]
         self.devices = [vs.NullDevice(spec, self.clock) for spec in specs]
@@ -101,6 +107,27 @@ def test_the_plan_moves_off_a_device_that_slows_down() -> None:
         machine = Machine((knew, *before.machine.devices[1:]), before.machine.links)
         plan = vs.plan_graph(before.graph, machine, policy="auto")
         assert after <= 1.15 * simulate(plan).seconds and after < 3.5 * first
+
+
+@pytest.mark.parametrize("submit_s", [2e-4, 5e-5, 1e-6])
+def test_the_plan_moves_off_a_device_whose_ops_are_small(submit_s: float) -> None:
+    stream = Stream(1e9, 5e8, output=branches(1, 16), submit_s=submit_s)
+    with stream.sched:
+        assert stream.used == {A}
+        stream.runs(5, 1.0)
+        assert stream.used == {A}
+        stream.runs(20, 4.0)
+        assert stream.used == {B} and len(stream.again) == 1
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+def test_a_plan_is_not_made_again_by_the_first_runs_of_the_one_before(runs: int) -> None:
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        for _ in range(40):
+            stream.runs(runs, 3.0)
+            stream.runs(runs, 1.0)
+        assert len(stream.again) <= 2
 
 
 def test_results_are_numpys_before_and_after() -> None:
