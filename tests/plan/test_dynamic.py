@@ -21,7 +21,16 @@ from vksched.machine.spec import DeviceSpec
 from vksched.plan.check.happens import check_plan
 from vksched.plan.check.verify import verify_plan
 from vksched.plan.dynamic.company import Company
-from vksched.plan.dynamic.dispatch import DEPTH, Dispatch, Earliest, Sent, Speeds, Stealing, Tape
+from vksched.plan.dynamic.dispatch import (
+    DEPTH,
+    RESTS,
+    Dispatch,
+    Earliest,
+    Sent,
+    Speeds,
+    Stealing,
+    Tape,
+)
 from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
 from vksched.plan.dynamic.simulate import simulate_options
 from vksched.plan.dynamic.tape import plan_of
@@ -328,17 +337,41 @@ def test_speeds_forget_what_they_see_no_more() -> None:
     for _ in range(9):
         speeds.see(0, 1.0, 8.0)
     assert speeds.of(0) == pytest.approx(8.0, rel=0.05)
-    for _ in range(1500):
-        speeds.see(1, 1.0, 1.0)
-    assert speeds.of(0) < 1.3
     held_up = Speeds(2)
-    held_up.see(0, 1.0, 50.0)
-    for _ in range(1500):
-        held_up.see(1, 1.0, 1.0)
-    assert held_up.of(0) < 1.3  # one piece says little
+    held_up.see(0, 1.0, 50.0)  # one piece says little
+    for known in (speeds, held_up):
+        for _ in range(RESTS):
+            known.see(1, 1.0, 1.0)
+            assert known.begin() == []
+        slow = known.of(0)
+        assert slow > 7 and known.begin() == [0] and known.of(0) == 1.0
+        assert known.depth(0) == 1 and known.depth(1) == DEPTH
+        known.see(0, 1.0, 1.1)
+        assert known.depth(0) == DEPTH and known.of(0) == pytest.approx(1.1)
     speeds.see(0, 0.0, 1.0)
     speeds.see(0, 1.0, 0.0)
-    assert speeds.of(0) < 1.3 and speeds.of(1) == 1.0
+    assert speeds.of(0) == pytest.approx(1.1) and speeds.of(1) == 1.0
+
+
+def test_a_device_that_stays_slow_is_probed_after_twice_as_many_runs_each_time() -> None:
+    speeds, probes = Speeds(2), []
+    for _ in range(3):
+        speeds.see(0, 1.0, 1.0)
+    for _ in range(3):
+        speeds.see(0, 1.0, 8.0)
+    for run in range(1000):
+        speeds.see(1, 1.0, 1.0)
+        if speeds.begin():
+            probes.append(run)
+            speeds.see(0, 1.0, 8.0)
+            assert speeds.of(0) == pytest.approx(8.0)
+    assert probes == [16, 49, 114, 243, 500]
+    while not speeds.begin():
+        pass
+    speeds.see(0, 1.0, 1.0)  # it is well
+    for _ in range(3):
+        speeds.see(0, 1.0, 8.0)
+    assert [bool(speeds.begin()) for _ in range(RESTS + 1)] == [False] * RESTS + [True]
 
 
 def test_an_idle_device_takes_what_is_cheapest_to_move() -> None:
@@ -425,6 +458,19 @@ def test_together_is_tried_again_but_rarely() -> None:
         company.see(took[company.alone])
         chosen.append(company.choose(speeds))
     assert 2 <= chosen.count(None) < 0.03 * 1000 * 8.0 / 12.0
+
+
+def test_a_probe_of_a_device_tries_all_together() -> None:
+    company, speeds = company_of_two(), Speeds(3)
+    for _ in range(9):
+        company.see(20.0 if company.alone is None else 8.0)
+        company.forget(speeds.begin())
+        company.choose(speeds)
+    assert company.alone == 0
+    company.forget([1])
+    assert company.choose(speeds) is None
+    company.see(4.0)
+    assert company.choose(speeds) is None
 
 
 @pytest.mark.parametrize("policy", POLICIES)

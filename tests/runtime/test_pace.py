@@ -10,7 +10,7 @@ import pytest
 import vksched as vs
 from vksched.machine.costs import ANY
 from vksched.plan.cost import node_cost
-from vksched.runtime.pace import EVERY_S, MOST, Paces
+from vksched.runtime.pace import EVERY_S, LAST, MOST, Paces
 from vksched.runtime.stats import RunStats, SplitStats
 
 A, B = "null:0", "null:1"
@@ -131,9 +131,12 @@ def test_many_short_runs_are_looked_at_now_and_then(slowing: Slowing) -> None:
     slowing.runs(1, 1.0)
     clock = Hands()
     paces = Paces(clock)
-    for _ in range(100):
-        paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
-    assert paces.of(A)[ANY] == pytest.approx(8**0.3, rel=0.1)  # of all these, one
+    for _ in range(LAST):
+        assert paces.of(A) == {}
+        clock.at_s += 1.01 * EVERY_S
+        for _ in range(100):
+            paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
+    assert paces.of(A)[ANY] == pytest.approx(8**0.3, rel=0.1)  # of each hundred, one
     for _ in range(30):
         clock.at_s += 1.01 * EVERY_S
         paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
@@ -156,6 +159,55 @@ def test_paces_stay_within_bounds_and_ignore_what_the_host_saw(slowing: Slowing)
         clock.at_s += 1.0
         paces.see(slowing.run.plan, stats_of(slowing.run, 0.0))
     assert all(np.isfinite(list(paces.of(A).values())))
+
+
+def launching() -> Slowing:
+    """A device whose ops are small: a submission for each would take 0.8 times as long as they."""
+    return Slowing(submit_s=5e-3)
+
+
+@pytest.mark.parametrize("submit_s", [5e-3, 1e-3, 1e-5])
+def test_a_device_without_measured_costs_is_seen_to_be_slow_where_ops_are_small(
+    submit_s: float,
+) -> None:
+    made = Slowing(submit_s=submit_s)
+    with made.sched:
+        made.runs(5, 1.0)
+        made.runs(15, 4.0)
+        assert made.paces["softmax"] == pytest.approx(4.0, rel=0.2)
+        made.runs(30, 1.0)
+        assert all(pace == pytest.approx(1.0, rel=0.15) for pace in made.paces.values())
+
+
+def see(paces: Paces, clock: Hands, made: Slowing, factor: float, count: int = 20) -> float:
+    """Returns the pace of the device after some runs that took as many times as long."""
+    for _ in range(count):
+        clock.at_s += 1.01 * EVERY_S
+        paces.see(made.run.plan, stats_of(made.run, factor))
+    return paces.of(A).get(ANY, 1.0)
+
+
+def test_launches_that_nobody_measured_are_no_slowness() -> None:
+    made, clock = launching(), Hands()
+    with made.sched:
+        made.runs(1, 1.0)
+        paces = Paces(clock)
+        assert see(paces, clock, made, 1.6) == 1.0
+        assert see(paces, clock, made, 1.6 * 4) == pytest.approx(4.0, rel=0.2)
+        assert see(paces, clock, made, 0.5) < 0.6  # less than the ops alone were thought to take
+        # a launch takes less than a submission: the rest is slowness
+        assert see(Paces(clock), clock, made, 8.0) == pytest.approx(4.6, rel=0.2)
+
+
+def test_one_run_that_was_held_up_says_nothing_of_launches() -> None:
+    made, clock = launching(), Hands()
+    with made.sched:
+        made.runs(1, 1.0)
+        paces = Paces(clock)
+        see(paces, clock, made, 1.0, 4)
+        assert see(paces, clock, made, 0.1, 1) == 1.0
+        assert see(paces, clock, made, 1.0, 9) == 1.0
+        assert see(paces, clock, made, 9.0, 1) == 1.0
 
 
 def test_splits_of_next_to_no_work_say_nothing() -> None:

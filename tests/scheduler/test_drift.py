@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.engine.drift import BAND, MARGIN, Again, Drift
+from vksched.engine.preparing import Preparing
+from vksched.errors import OutOfMemory
 from vksched.machine.costs import ANY
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
@@ -41,10 +44,16 @@ def branches(count: int = 4, depth: int = 4, x: vs.Tensor | None = None) -> vs.T
 class Stream:
     """Runs of one graph on null devices of given speeds, in flops a second."""
 
-    def __init__(self, *speeds: float, output: vs.Tensor | None = None, **given: object) -> None:
+    def __init__(
+        self,
+        *speeds: float,
+        output: vs.Tensor | None = None,
+        submit_s: float = 1e-5,
+        **given: object,
+    ) -> None:
         self.clock, self.seen = vs.SimulatedClock(), vs.Recorder()
         specs = [
-            DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=1e-5)
+            DeviceSpec(f"null:{i}", "null", flops_per_s=s, bytes_per_s=s, submit_s=submit_s)
             for i, s in enumerate(speeds)
         ]
         self.devices = [vs.NullDevice(spec, self.clock) for spec in specs]
@@ -98,6 +107,27 @@ def test_the_plan_moves_off_a_device_that_slows_down() -> None:
         machine = Machine((knew, *before.machine.devices[1:]), before.machine.links)
         plan = vs.plan_graph(before.graph, machine, policy="auto")
         assert after <= 1.15 * simulate(plan).seconds and after < 3.5 * first
+
+
+@pytest.mark.parametrize("submit_s", [2e-4, 5e-5, 1e-6])
+def test_the_plan_moves_off_a_device_whose_ops_are_small(submit_s: float) -> None:
+    stream = Stream(1e9, 5e8, output=branches(1, 16), submit_s=submit_s)
+    with stream.sched:
+        assert stream.used == {A}
+        stream.runs(5, 1.0)
+        assert stream.used == {A}
+        stream.runs(20, 4.0)
+        assert stream.used == {B} and len(stream.again) == 1
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+def test_a_plan_is_not_made_again_by_the_first_runs_of_the_one_before(runs: int) -> None:
+    stream = Stream(1e9, 9e8)
+    with stream.sched:
+        for _ in range(40):
+            stream.runs(runs, 3.0)
+            stream.runs(runs, 1.0)
+        assert len(stream.again) <= 2
 
 
 def test_results_are_numpys_before_and_after() -> None:
@@ -187,6 +217,30 @@ def test_states_keep_their_values() -> None:
         assert stream.again and np.allclose(stream.sched.read(total), 40 * X, rtol=1e-5)
 
 
+@pytest.mark.parametrize("plan_s", [0.2, 1.0])
+def test_where_planning_takes_as_long_as_many_runs_the_plan_changes_once_that_pays(
+    plan_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, plan, planned = Stream(1e9, 9e8), Preparing.plan, 0
+
+    def slowly(self: Preparing, *given: Any) -> Plan:
+        nonlocal planned
+        planned += 1
+        stream.clock.advance_to(stream.clock.now() + plan_s)
+        return plan(self, *given)
+
+    monkeypatch.setattr(Preparing, "plan", slowly)
+    with stream.sched:
+        stream.run = stream.sched.compile(branches())
+        first = stream.runs(3, 1.0)[-1]
+        slow = stream.runs(9, 4.0)[-1]
+        assert slow > 3 * first and not stream.again
+        stream.runs(100, 4.0)
+        assert stream.runs(1)[0] < 0.5 * slow and len(stream.again) == 1
+        stream.runs(200, 4.0)
+        assert planned <= 4 and len(stream.again) == 1
+
+
 def test_runs_under_way_end_before_the_new_plan() -> None:
     stream = Stream(1e9, 9e8)
     wanted = numpy_outputs(stream.run.plan.graph, {"x": X})[0]
@@ -260,6 +314,69 @@ def test_a_change_has_to_pay_for_itself() -> None:
         alone.paces[A] = {ANY: 4.0}
         assert alone.see(seconds=2e6)
         assert (alone.look(4.0) is not None) is taken
+
+
+def test_a_plan_that_does_not_pay_yet_is_taken_when_it_does() -> None:
+    alone = Alone()
+    old = alone.drift._plan
+    assert isinstance(old, Plan)
+    new = alone.plan(machine(4.0))
+    saved_s = simulate(replace(old, machine=machine(4.0))).seconds - simulate(new).seconds
+    alone.drift.begin(old, 10.5 * saved_s)
+    alone.paces[A] = {ANY: 4.0}
+    looks: list[int] = []
+    again: object = None
+    while again is None:
+        if alone.see(seconds=1.0):
+            looks.append(alone.drift.runs)
+            again = alone.look(4.0)
+    assert looks == [1, 11]  # no plan is made in between
+    assert isinstance(again, Again) and again.ratio == pytest.approx(4.0)
+
+
+def test_a_refused_plan_waits_for_no_date_where_a_device_slows_down_further() -> None:
+    alone = Alone(costs_s=1.0)
+    alone.paces[A] = {ANY: 4.0}
+    assert alone.see() and alone.look(4.0) is None
+    assert not any(alone.see() for _ in range(50))
+    alone.paces[A] = {ANY: 4.0 * 2 * BAND}
+    assert alone.see()
+
+
+def test_a_refused_plan_is_forgotten_where_the_device_recovers() -> None:
+    alone = Alone(costs_s=1.0)
+    alone.paces[A] = {ANY: 4.0}
+    assert alone.see() and alone.look(4.0) is None
+    alone.paces[A] = {ANY: 1.0}
+    assert alone.see() and alone.look(1.0) is None
+    assert not any(alone.see() for _ in range(2000))
+
+
+def test_what_is_no_better_has_no_date() -> None:
+    alone = Alone()
+    same = alone.drift._plan
+    assert isinstance(same, Plan)
+    alone.paces[A] = {ANY: 4.0}
+    assert alone.see() and alone.look(4.0, lambda now: replace(same, machine=now)) is None
+    assert not any(alone.see() for _ in range(2000))
+
+
+def test_planning_that_fails_is_tried_again_at_twice_the_runs() -> None:
+    def fail(_: Machine) -> Plan:
+        raise OutOfMemory("short for a moment")
+
+    alone = Alone()
+    alone.paces[A] = {ANY: 4.0}
+    tried: list[int] = []
+    for _ in range(40):
+        if alone.see():
+            tried.append(alone.drift.runs)
+            with pytest.raises(OutOfMemory):
+                alone.look(4.0, fail)
+    assert tried == [1, 2, 4, 8, 16, 32]
+    while not alone.see():
+        pass
+    assert alone.look(4.0) is not None
 
 
 def test_looking_takes_no_more_time_than_runs() -> None:

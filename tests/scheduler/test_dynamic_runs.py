@@ -123,6 +123,42 @@ def test_a_slow_device_does_not_change_the_pace_of_another_one(policy: str) -> N
         assert later.machine.devices[1].costs.pace("matmul") in (None, 1.0)
 
 
+@pytest.mark.parametrize("count", [1, 4, 8])
+@pytest.mark.parametrize("pause", [1, 4])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_device_that_paused_is_used_again(policy: str, pause: int, count: int) -> None:
+    clock = vs.SimulatedClock()
+    paused, steady = null_devices(clock, 1e9, 7e8)
+    assert isinstance(paused, vs.NullDevice)
+    given = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
+    with vs.Scheduler([paused, steady], policy=policy, **given) as sched:  # type: ignore[arg-type]
+        run = sched.compile(branches(count))
+        took = list[float]()
+        for number in range(60):
+            paused.slowdown = 20.0 if 20 <= number < 20 + pause else 1.0
+            start_s = clock.now()
+            run(x=X)
+            took.append(clock.now() - start_s)
+        assert took[20] > 3 * took[19]
+        assert max(took[-20:]) <= 1.01 * took[19]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_device_that_stays_slow_is_probed_in_few_runs(policy: str) -> None:
+    clock = vs.SimulatedClock()
+    slow, steady = null_devices(clock, 1e9, 7e8)
+    assert isinstance(slow, vs.NullDevice)
+    given = {"trace": vs.Trace(clock), "optimize": False, "timeout_s": 1e6}
+    with vs.Scheduler([slow, steady], policy=policy, **given) as sched:  # type: ignore[arg-type]
+        run = sched.compile(branches(1))
+        slow.slowdown = 8.0
+        used = list[bool]()
+        for _ in range(150):
+            run(x=X)
+            used.append(0 in {split.device for split in run.plan.splits})
+        assert 2 <= sum(used[10:]) <= 4
+
+
 # -- faults ----------------------------------------------------------------------------------------
 
 

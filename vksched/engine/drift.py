@@ -5,15 +5,20 @@ its turn, and another plan is faster. But paces are noisy, planning takes time, 
 uploads weights again. Method: what a run measured goes into the paces of its devices
 (runtime/pace.py). While these stay within a band around those that the plan was made with, nothing
 is done. When one leaves the band, present paces become the middle of the band, and the graph is
-planned again to see what that brings. The new plan is carried out only if both hold: by simulation
-at present paces it is better by a margin, and so many more runs as there were so far would save
-more than the change costs. Better is what makes the objective of the plan small: of a stream the
-time between two results, of energy the joules of a run. What the change costs is time, so a share
-that is saved counts as this share of the runs' time. Bytes do not depend on paces.
+planned again to see whether another plan is better. The new plan is carried out only if both hold:
+by simulation at present paces it is better by a margin, and as many more runs as there were until
+now would save more than the change costs. The better plan is the one whose objective is smaller: of
+a stream the time between two results, of energy the joules of a run. The change costs time, so a
+share that is saved counts as this share of the runs' time. Bytes do not depend on paces.
 
-    pace of gpu:0    1.0  1.1  1.0 | 1.4  1.7            2.2  2.9        3.4
-    band of BAND     0.67 ....... 1.5  left: look    1.1 .... 2.6  left: look
-    the new plan     .                  saves 4 %            saves 30 %: taken
+    pace of gpu:0    1.0  1.1  1.0 | 1.4  1.7            2.2  2.9              2.9  ...  2.9
+    band of BAND     0.67 ....... 1.5  left: look    1.1 .... 2.6  left: look  1.9 ..... 4.3
+    the new plan     .                  saves 4 %: no      saves 30 %: pays        due: look
+                                                           from run 40 on          taken
+
+A better plan that does not pay yet is due for another look at the run from which on it would pay
+at the paces of the last look. So it is taken then, unless paces have changed in the meantime. If
+planning fails, the next look is due when twice as many runs have ended.
 
 A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
 before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)
@@ -85,7 +90,11 @@ class Drift:
         self._middle: dict[str, Costs] = {}
         """By device, the costs around whose paces the band lies."""
         self.left: tuple[str, float] | None = None
-        """The device that left its band, with how many times longer it takes; None: none did."""
+        """Where the plan deserves a look, the device that is farthest from its pace when the plan
+        was made, with how many times longer it takes now.
+        """
+        self._due = math.inf
+        """The number of runs at which a plan that did not pay yet is looked at again."""
         self._costs_s = 0.0
         self._since_s = 0.0
         """Seconds of runs since the last look."""
@@ -93,7 +102,7 @@ class Drift:
 
     def begin(self, plan: PlanValue, costs_s: float) -> None:
         """A plan is ready to run. costs_s: what planning, uploading and recording took."""
-        self._plan, self._shares, self.left = plan, {}, None
+        self._plan, self._shares, self.left, self._due = plan, {}, None, math.inf
         self._costs_s = costs_s
         self._center(plan.machine)
 
@@ -105,10 +114,10 @@ class Drift:
             return
         self._next_s = now_s + EVERY_S
         self._shares = self._shares or _shares(self._plan)
-        away = {name: self._away(name, costs) for name, costs in self._middle.items()}
-        name = max(away, key=lambda device: abs(away[device]), default="")
-        if name and abs(away[name]) > math.log(BAND):
-            self.left = name, math.exp(away[name])
+        _, away = self._farthest(self._middle)
+        if abs(away) > math.log(BAND) or self.runs >= self._due:
+            name, away = self._farthest(_costs(self._plan.machine))
+            self.left = name, math.exp(away)
 
     def look(self, machine: Machine, planned: Callable[[Machine], Plan]) -> Again | None:
         """Returns why the graph is to be planned again; None where its plan stays.
@@ -120,31 +129,46 @@ class Drift:
         if old is None or left is None:
             return None
         self._center(machine)
+        self._due = 2 * self.runs
         objective = objective_of(old)
         before = _measure(replace(old, machine=machine), objective)
         new = planned(_with_slots(machine, old))
         after, gauge = _measure(new, objective), Gauge.of(objective, before)
         factor = gauge.factor(after)
         if factor is None or factor > 1 - MARGIN:
+            self._due = math.inf
             return None
         run_s = before.period_s if objective.word == "throughput" else before.latency_s
-        if (1 - factor) * run_s * self.runs < max(self._costs_s, _upload_seconds(new)):
+        saved_s, costs_s = (1 - factor) * run_s, max(self._costs_s, _upload_seconds(new))
+        if saved_s * self.runs < costs_s:
+            self._due = costs_s / saved_s if saved_s else math.inf
             return None
         values = gauge.value(before), gauge.value(after)
         return Again(*left, before.latency_s, after.latency_s, self.runs, objective.name, *values)
 
     def _center(self, machine: Machine) -> None:
-        self._middle = {s.name: s.costs for s in machine.devices if not s.out_of_use}
+        self._middle = _costs(machine)
+
+    def _farthest(self, middle: Mapping[str, Costs]) -> tuple[str, float]:
+        """Returns the device that is farthest from given costs, and how far, as a logarithm."""
+        away = {name: self._away(name, costs) for name, costs in middle.items()}
+        name = max(away, key=lambda device: abs(away[device]), default="")
+        return name, away.get(name, 0.0)
 
     def _away(self, device: str, middle: Costs) -> float:
-        """Returns how far a device is from the middle of its band, as a logarithm: the mean over
-        the ops of the plan, by the time that these take.
+        """Returns how far a device is from given costs, as a logarithm: the mean over the ops of
+        the plan, by the time that these take.
         """
         now = Costs().at_pace(self._paces(device))
         return sum(
             share * math.log((now.pace(op) or 1.0) / (middle.pace(op) or 1.0))
             for op, share in self._shares.items()
         )
+
+
+def _costs(machine: Machine) -> dict[str, Costs]:
+    """Returns by name the costs of all devices that are in use."""
+    return {spec.name: spec.costs for spec in machine.devices if not spec.out_of_use}
 
 
 def _measure(plan: PlanValue, objective: Objective) -> Metrics:

@@ -81,6 +81,7 @@ class DynamicExecutor(Carrier):
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
         run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
+        self._company.forget(self.speeds.begin())
         alone = self._company.choose(self.speeds)
         dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
         about = self._trace, self._reporter.number, self._timeout_s, self._warm

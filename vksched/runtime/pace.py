@@ -4,11 +4,19 @@ Problem: a card gets hot and slows down, another program takes its turn, or a ca
 longer than it did when it was measured alone. Plans should know. Method: a split that should take
 p = sum over its ops of first seconds, and took m, says log(m / p). The median of its last few such
 values counts, so that one run that was held up changes nothing. The device's pace is a moving mean
-of these. What is left after the device's pace moves the paces of the ops, each by its share in the
-split. They forget slowly, so that what all ops have in common becomes the device's.
+of these. The rest, after the device's pace, moves the paces of the ops, each by its share in the
+split. They forget slowly, so that a factor that all ops have in common becomes the device's.
 
     log(m / p)   0.0  0.1  0.0  2.0  0.1  | 1.4  1.4  1.4  1.4  1.4    the card slows down by 4
     pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
+
+On a device without measured costs nobody knows how long launches take: p may be too small by up to
+a submission for each node. The least time that a split ever took shows it. Within that bound it
+replaces p, so a split of small ops says how the device changes, though not how long launches are:
+
+    without launches 2.5 ms, with a submission for each of 32 nodes 4.1 ms
+    m            3.1  3.0  3.1  3.0 | 12.0  12.1 ms
+    p            3.1  3.0  3.0  3.0 |  3.0   3.0 ms      log(m / p) is 1.4: slower by 4
 
 A plan is looked at from its second run on, every few milliseconds at most. A device that no run
 uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
@@ -51,8 +59,8 @@ HALF_S = 120.0
 LEAST_SHARE = 0.1
 """Of a split's time, that its nodes take."""
 WORK = 5.0
-"""A split says something of its nodes when these take so many times longer than what goes with
-them.
+"""A split says something of its nodes if these take as many times longer than its submission and
+copies.
 """
 
 
@@ -70,10 +78,29 @@ class _Device:
 
 @dataclass(slots=True)
 class _Split:
-    """What was expected of a split, and the logarithms of how many times longer it took."""
+    """The times of one split.
+
+    last: logarithms of how many times longer it took than its nodes are expected to take.
+    launches: the same of its nodes with their launches, on a device that works as at first; the
+    most that these can be, until runs show less.
+    """
 
     expected: SplitPrediction
+    launches: float = 0.0
     last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
+
+    def see(self, taken_s: float, first_s: float) -> float | None:
+        """Returns the logarithm of how many times longer the last runs took than at first; None
+        until there are enough of them to tell one that was held up.
+
+        taken_s: by the nodes in one more run. first_s: expected of them, without launches.
+        """
+        self.last.append(math.log(taken_s / first_s))
+        if len(self.last) < LAST:
+            return None
+        took = statistics.median(self.last)
+        self.launches = max(0.0, min(self.launches, took))
+        return took - self.launches
 
 
 @dataclass(slots=True)
@@ -147,16 +174,17 @@ class Paces:
         first_s = sum(expected.first_s.values())
         if taken_s <= 0 or first_s <= 0:
             return
-        split.last.append(math.log(taken_s / first_s))
+        took = split.see(taken_s, first_s)
+        if took is None:
+            return
         device = self._devices.setdefault(expected.device, _Device())
         ops = device.ops
         each = {op: s * math.exp(ops.get(op, 0.0)) for op, s in expected.first_s.items()}
         thought_s = sum(each.values())
-        seen = statistics.median(split.last) - math.log(thought_s / first_s)
+        seen = took - math.log(thought_s / first_s)
         device.pace = _within(device.pace + GAIN * (seen - device.pace))
         device.seen_s = now_s
-        if len(split.last) == LAST:
-            device.best = min(device.best, _within(seen))
+        device.best = min(device.best, _within(seen))
         left = seen - device.pace
         shares = {op: seconds / thought_s for op, seconds in each.items()}
         whole = sum(share * share for share in shares.values())
@@ -175,11 +203,13 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
     for split in plan.splits:
         spec = plan.machine.devices[split.device]
         expected = predict_split(plan, split)
-        beside_s = expected.fixed_s
-        if not spec.costs.calls:  # launches are in nobody's account
-            beside_s = submission_seconds(spec) * len(split.nodes)
-        tells = sum(expected.first_s.values()) >= WORK * beside_s and not streams(plan, split)
-        out.append(_Split(expected) if tells else None)
+        first_s = sum(expected.first_s.values())
+        if not first_s or first_s < WORK * expected.fixed_s or streams(plan, split):
+            out.append(None)
+            continue
+        # measured costs have the launches in them
+        launches_s = 0.0 if spec.costs.calls else submission_seconds(spec) * len(split.nodes)
+        out.append(_Split(expected, math.log1p(launches_s / first_s)))
     return out
 
 

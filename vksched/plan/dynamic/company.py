@@ -9,14 +9,15 @@ all of the next runs. What it really takes then decides.
     together 45, 43 ms | gpu:1 alone should take 31 ms: tried | 22, 21 ms: it stays alone
                        | 48, 50 ms: together again            | 60 ms: it slows down: together again
 
-What lost is tried again, but so rarely that all tries take a small share of the time. Complexity:
+A choice that lost is tried again, so rarely that all tries take a small share of the time. Where a
+device is probed that was slow, its times and those of all together count no more. Complexity:
 O(pieces * devices) for a run. Examples: tests/plan/test_dynamic.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .dispatch import Speeds
 from .options import Options
@@ -83,6 +84,11 @@ class Company:
                 return
         last.append(seconds)
         self._since_s += seconds
+
+    def forget(self, devices: Collection[int]) -> None:
+        """Some devices that were slow are probed in the next run."""
+        for who in (*devices, None) if devices else ():
+            self._last.pop(who, None)
 
     def _alone_s(self, device: int, speeds: Speeds) -> float:
         pieces = self._options.pieces

@@ -42,27 +42,57 @@ LOOK = 16
 """Ready pieces that are looked at for one decision, the most urgent ones."""
 GAIN = 0.5
 """Of the way to what the last pieces showed of their device's speed."""
-FORGOTTEN = 0.002
-"""Of what a device is slower than at its best, with each piece that another device ends."""
 SEVERAL = 3
 """Last pieces of a device whose median counts, so that one that was held up changes nothing."""
-UNSURE = 0.02
-"""The same as FORGOTTEN, of a device that had fewer pieces; what was expected is its best then."""
+RESTS = 16
+"""Runs without a piece after which a slow device is probed. Each probe that finds it slow doubles
+them, so of n runs at most log2(n / RESTS) are probes of a device that stays slow.
+"""
+RECOVERED = math.log(1.5)
+"""A probe found a device well if it is at most so much slower than at its best, as a logarithm."""
 MOST = math.log(64.0)
 """A speed is at most so far from what was expected, as a logarithm."""
 
 
 class Speeds:
-    """How many times longer than expected each device takes now, as its pieces showed."""
+    """How many times longer than expected each device takes now, as its pieces showed.
+
+    A device that gets no pieces shows nothing, and what held it up may be over. So after some runs
+    without any it counts as fast as at its best again. Its next piece is a probe: it gets no second
+    one until that has ended.
+    """
 
     def __init__(self, devices: int) -> None:
         self._pace = [0.0] * devices
         self._last: list[deque[float]] = [deque(maxlen=SEVERAL) for _ in range(devices)]
         self._best = [math.inf] * devices
+        self._rested = [0] * devices
+        """Runs since the last piece of each device."""
+        self._rests = [RESTS] * devices
+        self._probed = [False] * devices
 
     def of(self, device: int) -> float:
         """Returns how many times longer than expected a device takes."""
         return math.exp(self._pace[device])
+
+    def depth(self, device: int) -> int:
+        """Returns how many pieces a device may have at once."""
+        return 1 if self._probed[device] else DEPTH
+
+    def begin(self) -> list[int]:
+        """A run begins; returns the devices that it probes."""
+        probed = []
+        for device, pace in enumerate(self._pace):
+            # of a device that had few pieces nobody knows whether these were held up
+            few = len(self._last[device]) < SEVERAL
+            best = min(0.0, pace) if few and self._best[device] == math.inf else self._best[device]
+            if pace > best + RECOVERED and self._rested[device] >= self._rests[device]:
+                self._pace[device] = best
+                self._last[device].clear()
+                self._probed[device] = True
+                probed.append(device)
+            self._rested[device] += 1
+        return probed
 
     def see(self, device: int, expected_s: float, taken_s: float) -> None:
         """Takes in how long a piece took."""
@@ -71,16 +101,14 @@ class Speeds:
         seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
         last = self._last[device]
         last.append(seen)
+        if self._probed[device]:
+            recovered = seen <= self._pace[device] + RECOVERED
+            self._rests[device] = RESTS if recovered else 2 * self._rests[device]
+        self._probed[device], self._rested[device] = False, 0
         gain = GAIN if len(last) > 1 else 1.0  # what was expected may be no more than a guess
         self._pace[device] += gain * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
         if len(last) == SEVERAL:
             self._best[device] = min(self._best[device], self._pace[device])
-        for other, pace in enumerate(self._pace):
-            # of a device that had few pieces nobody knows whether these were held up
-            few = len(self._last[other]) < SEVERAL
-            best, share = (0.0, UNSURE) if few else (self._best[other], FORGOTTEN)
-            if other != device and pace > best:
-                self._pace[other] -= share * (pace - best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +237,8 @@ class Dispatch:
 
     def may_go(self, piece: int, device: int) -> bool:
         """Whether a piece can go to a device now: a value from elsewhere must be complete."""
-        if len(self.queues[device]) >= (DEPTH if self._alone is None else DEEP):
+        depth = self.speeds.depth(device) if self._alone is None else DEEP
+        if len(self.queues[device]) >= depth:
             return False
         return all(m == HOST or m in self.complete for _, m in self.missing(piece, device))
 

@@ -77,7 +77,9 @@ def simulate_options(
     slowdowns: how many times longer than expected devices really take.
     """
     graph, clock = options.graph, _Clock(options, slowdowns or {})
-    dispatch = POLICIES[policy](options, speeds or Speeds(len(options.machine.devices)))
+    speeds = speeds or Speeds(len(options.machine.devices))
+    speeds.begin()
+    dispatch = POLICIES[policy](options, speeds)
     carry_out(dispatch, clock)
     seconds = clock.now_s
     for _, output in graph.outputs:
