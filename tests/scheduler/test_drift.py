@@ -127,7 +127,12 @@ def test_a_plan_is_not_made_again_by_the_first_runs_of_the_one_before(runs: int)
         for _ in range(40):
             stream.runs(runs, 3.0)
             stream.runs(runs, 1.0)
-        assert len(stream.again) <= 2
+        few = len(stream.again)
+        assert few <= 4
+        for _ in range(80):
+            stream.runs(runs, 3.0)
+            stream.runs(runs, 1.0)
+        assert len(stream.again) == few
 
 
 def test_results_are_numpys_before_and_after() -> None:
@@ -156,7 +161,7 @@ def test_a_device_that_wavers_leaves_its_band_a_few_times_only() -> None:
         for _ in range(30):
             stream.runs(2, 3.0)
             stream.runs(2, 1.0)
-        assert len(stream.again) <= 2
+        assert len(stream.again) <= 4
 
 
 def test_no_other_plan_is_made_where_none_is_faster() -> None:
@@ -235,8 +240,8 @@ def test_where_planning_takes_as_long_as_many_runs_the_plan_changes_once_that_pa
         first = stream.runs(3, 1.0)[-1]
         slow = stream.runs(9, 4.0)[-1]
         assert slow > 3 * first and not stream.again
-        stream.runs(100, 4.0)
-        assert stream.runs(1)[0] < 0.5 * slow and len(stream.again) == 1
+        stream.runs(200, 4.0)
+        assert stream.runs(1)[0] < 0.6 * slow and len(stream.again) == 1
         stream.runs(200, 4.0)
         assert planned <= 4 and len(stream.again) == 1
 
