@@ -49,7 +49,7 @@ RESTS = 16
 them, so of n runs at most log2(n / RESTS) are probes of a device that stays slow.
 """
 RECOVERED = math.log(1.5)
-"""A probe found a device well if it is at most so much slower than at its best, as a logarithm."""
+"""A device counts as slow if it is slower than this, relative to its best, as a logarithm."""
 MOST = math.log(64.0)
 """A speed is at most so far from what was expected, as a logarithm."""
 
@@ -57,9 +57,9 @@ MOST = math.log(64.0)
 class Speeds:
     """How many times longer than expected each device takes now, as its pieces showed.
 
-    A device that gets no pieces shows nothing, and what held it up may be over. So after some runs
-    without any it counts as fast as at its best again. Its next piece is a probe: it gets no second
-    one until that has ended.
+    A device that gets no pieces shows no times, though it may have recovered. So after some runs
+    without a piece it counts as fast as at its best again. Its next piece is a probe: it gets no
+    second one until that has ended.
     """
 
     def __init__(self, devices: int) -> None:
@@ -83,9 +83,8 @@ class Speeds:
         """A run begins; returns the devices that it probes."""
         probed = []
         for device, pace in enumerate(self._pace):
-            # of a device that had few pieces nobody knows whether these were held up
-            few = len(self._last[device]) < SEVERAL
-            best = min(0.0, pace) if few and self._best[device] == math.inf else self._best[device]
+            # a device that had few pieces has no best yet: they may have been held up
+            best = 0.0 if self._best[device] == math.inf else self._best[device]
             if pace > best + RECOVERED and self._rested[device] >= self._rests[device]:
                 self._pace[device] = best
                 self._last[device].clear()
