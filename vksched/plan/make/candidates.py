@@ -24,7 +24,7 @@ from ...graph import Node
 from ...machine.hosts import CALLER
 from ...machine.links import Link
 from ...machine.power import watts_of
-from ...schedule import Objective, TaskGraph, Topology, schedule
+from ...schedule import Objective, Task, TaskGraph, Topology, schedule
 from ...schedule.improve.steps import default_budget
 from ...schedule.values import MOST as MOST_AMOUNT
 from ...types import WORD_BYTES
@@ -211,12 +211,7 @@ class Candidates:
             found = schedule(problem, self.topology(limited=False), policy, goal, budget_s)
         word = goal if isinstance(goal, str) else goal.word or "the mix"
         devices = [found.device[task.name] for task in tasks]
-        policy = found.policy
-        if policy.startswith(SINGLE):  # some of it is elsewhere, and may be most
-            load: dict[str, float] = dict.fromkeys(devices, 0.0)
-            for task, device in zip(tasks, devices, strict=True):
-                load[device] += task.cost_s[device]
-            policy = f"most on {max(load, key=lambda device: load[device])}"
+        policy = _name_of(found.policy, tasks, devices)
         name = policy if goal == "latency" else f"schedule for {word}"
         return name, cut, devices
 
@@ -358,3 +353,15 @@ class Candidates:
         link = self.machine.way(a, b)
         begins_s = cost.submission_seconds(self.machine.devices[b])
         return Link(link.bytes_per_s, min(link.latency_s + begins_s, MOST_AMOUNT))
+
+
+def _name_of(policy: str, tasks: Sequence[Task], devices: Sequence[str]) -> str:
+    """Returns the name of a schedule: of one by a single device some is elsewhere, and may be
+    most.
+    """
+    if not policy.startswith(SINGLE):
+        return policy
+    load: dict[str, float] = dict.fromkeys(devices, 0.0)
+    for task, device in zip(tasks, devices, strict=True):
+        load[device] += task.cost_s[device]
+    return f"most on {max(load, key=lambda device: load[device])}"
