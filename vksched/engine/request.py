@@ -188,8 +188,7 @@ def plan_request(request: Request, machine: Machine, planned: Callable[[Request]
         version = request.for_devices(machine, working)
         if version.graph.key not in tried:
             tried.add(version.graph.key)
-            other = _plan_for_working(request, version, machine, planned)
-            plan = _better_of(plan, other, {machine.devices[d].name for d in working})
+            plan = _better_of(plan, _plan_for_working(request, version, machine, planned))
     return plan
 
 
@@ -204,7 +203,9 @@ def _plan_for_working(
         if lighter.graph is version.graph or not lighter.cards[0] < version.cards[0]:
             break
         other = planned(lighter)
-        if not {split.device for split in other.splits} <= working:
+        if not {split.device for split in other.splits} <= working or _is_clearly_better(
+            plan, other
+        ):
             break
         names = ", ".join(machine.devices[device].name for device in sorted(working))
         note = f"passes: for what {names} allows, as no other device has work"
@@ -235,18 +236,23 @@ def _allowing_more(machine: Machine, decision: Decision | None) -> list[set[int]
     return found
 
 
-def _better_of(plan: Plan, other: Plan, able: Collection[str]) -> Plan:
-    """Returns the plan that is to be taken; its decision tells the best device of both. other: that
-    of a version for devices by name.
+def _is_clearly_better(plan: Plan, other: Plan) -> bool:
+    """Whether the plan of one version is better than that of another by more than the margin."""
+    new, decision = plan.decision, other.decision
+    return decision is not None and new is not None and is_better(new, decision, clearly=True)
+
+
+def _better_of(plan: Plan, other: Plan) -> Plan:
+    """Returns the plan of two versions that is to be taken; its decision tells the best device of
+    both.
     """
     decision, new = plan.decision, other.decision
     if decision is None or new is None:
         return plan
-    single = new.won.single
-    if single and (single not in able or single not in new.devices):
-        return plan  # it took what the others cannot: they would have lighter work of their own
+    if not set(new.won.devices) & set(new.devices):
+        return plan  # numpy took what the others cannot: they would have lighter work of their own
     if is_better(new, decision):
-        note = "passes: a graph for what all devices allow would take longer"
+        note = "passes: the graph for what all devices allow has a worse plan"
         plan, decision, new = replace(other, notes=(*other.notes, note)), new, decision
     if decision.objective.word and new.single_value < decision.single_value:
         decision = replace(decision, single=new.single, single_value=new.single_value)

@@ -90,8 +90,7 @@ def choose(
     scale = Scale(support, overrides, copies, not quick)
     found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(objective))]
     if quick and ways.few:
-        better = improve(min(found, key=lambda each: each.candidate.metrics.latency_s), ways, scale)
-        found += [better] if better is not None else []
+        found += improve(found, ways, scale)
     while True:
         won, decision = judge(found, objective, support.machine, ways.devices)
         if won.fitted is not None:
@@ -170,15 +169,16 @@ def judge(
     )
 
 
-def is_better(other: Decision, decision: Decision) -> bool:
+def is_better(other: Decision, decision: Decision, clearly: bool = False) -> bool:
     """Whether what won on another version of a graph is to be taken instead, by the same margins:
     several devices have to win by one over a single one, and estimates by a wide one in any case.
+    clearly: so has everything.
     """
     objective, margin = decision.objective, decision.margin
     both = decision.won, other.won
     least = least_of(each.metrics.values for each in both)
     now, then = (_rounded(objective.value(each.metrics.values, least)) for each in both)
-    if margin != MARGIN_MEASURED:
+    if clearly or margin != MARGIN_MEASURED:
         return then <= (1 - margin) * now
     if bool(decision.won.single) == bool(other.won.single):
         return then < now

@@ -17,7 +17,7 @@ are fewer for larger graphs. Examples: tests/plan/test_moves.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
@@ -45,16 +45,20 @@ Change = tuple[tuple[int, int], ...]
 """Nodes with the devices that they get."""
 
 
-def improve(start: Weighed, ways: Candidates, scale: Scale) -> Weighed | None:
-    """Returns a candidate that takes less time than another one; None where no move does.
+def improve(found: Sequence[Weighed], ways: Candidates, scale: Scale) -> list[Weighed]:
+    """Returns what moves make of the best candidate, and of the best single device: better ones.
 
     Parameters
     ----------
-    start
-        A candidate that was weighed without its memory.
+    found
+        Candidates that were weighed without their memory, at least one.
     """
     tries = min(TRIES, NODE_TRIES // max(1, len(ways.support.computed)))
-    return _Descent(start, ways, scale, tries).run() if tries else None
+    singles = [each for each in found if each.way.device is not None]
+    best = [min(each, key=_seconds) for each in (found, singles) if each]
+    starts = list({id(each): each for each in best}.values())
+    descents = [_Descent(each, ways, scale, tries // len(starts)) for each in starts if tries]
+    return [each for each in (descent.run() for descent in descents) if each is not None]
 
 
 class _Descent:

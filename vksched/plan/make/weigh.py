@@ -94,8 +94,8 @@ class Scale:
         return out
 
     def weigh_singles(self, ways: Candidates) -> list[Weighed]:
-        """Returns what single devices take, with others for the rest; for latency with the CPU for
-        the rest, too, as if there were no other device.
+        """Returns what single devices take, with others for the rest, and with the CPU for the rest
+        as if there were no other device.
 
         Raises:
             OutOfMemory: none of them fits.
@@ -104,11 +104,11 @@ class Scale:
         for way in ways.singles():
             assert way.device is not None
             alone, found = ways.alone(way.device), self.weigh([way])
-            sure = all(map(self._surely_fits, found))
+            roomy = [self._surely_fits(e) or bool(e.fitted and not e.fitted[1]) for e in found]
             out += self._settle(found, ways)
-            if self.exact or alone.wishes == way.wishes:
+            if alone.wishes == way.wishes:
                 continue
-            if sure and ways.takes_all(way.device):
+            if any(roomy) and all(roomy) and ways.takes_all(way.device):
                 out += [replace(each, way=alone) for each in found]  # it comes to the same
             else:
                 out += self._settle(self.weigh([alone]), ways)
