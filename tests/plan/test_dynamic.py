@@ -516,7 +516,7 @@ def test_a_stream_ends_within_a_third_more_than_the_plans_that_knew(
     for each in (where, replace(where, devices=(hot, *where.devices[1:]))):
         plan = vs.plan_graph(graph, each, policy="auto")
         knew_s += runs * vs.plan.simulate.simulate(plan).seconds
-    assert took_s <= 1.3 * knew_s
+    assert took_s <= 4 / 3 * knew_s
 
 
 @pytest.mark.parametrize("policy", POLICIES)

