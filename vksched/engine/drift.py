@@ -18,7 +18,8 @@ share that is saved counts as this share of the runs' time. Bytes do not depend 
 
 A better plan that does not pay yet is due for another look at the run from which on it would pay
 at the paces of the last look. So it is taken then, unless paces have changed in the meantime. If
-planning fails, the next look is due when twice as many runs have ended.
+planning fails, the next look is due when twice as many runs have ended. After each change a plan
+stays for more runs than the one before it had to, so a device that wavers changes it a few times.
 
 A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
 before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)

@@ -219,20 +219,25 @@ def _allowing_more(machine: Machine, decision: Decision | None) -> list[set[int]
     """
     if decision is None:
         return []
-    in_use = [d for d, spec in enumerate(machine.devices) if spec in _in_use(machine)]
-    competing = [d for d in in_use if machine.devices[d].name in decision.devices]
+    in_use = {spec.name for spec in _in_use(machine)}
     cpus = {d for d in machine.order if machine.is_cpu(d)}
 
-    def allowed(devices: Collection[int]) -> Limits | None:
-        limits = least_limits(_those(machine, devices))
-        return limits and replace(limits, tuned=Choices())
+    def allowed(*devices: int) -> Limits | None:
+        return _cards(_those(machine, devices))[1]
 
+    alike: dict[Limits | None, list[int]] = {}
+    for device, spec in enumerate(machine.devices):
+        if spec.name in in_use:
+            alike.setdefault(allowed(device), []).append(device)
+    together = _cards(machine)[1]
     found: list[set[int]] = []
-    for device in competing:
-        own = allowed({device})
-        working = {d for d in in_use if allowed({device, d}) == own} | cpus
-        if own != allowed(in_use) and working not in found:
-            found.append(working)
+    for own, (first, *more) in alike.items():
+        competes = any(machine.devices[d].name in decision.devices for d in (first, *more))
+        if competes and own != together:
+            able = (same for same in alike.values() if allowed(first, same[0]) == own)
+            working = cpus.union(*able)
+            if working not in found:
+                found.append(working)
     return found
 
 

@@ -70,7 +70,7 @@ class _Descent:
         self._support = ways.support
         self._order = start.way.wishes.order
         devices = scale.devices_of(start.way)
-        self._free = [n.id for n in ways.free_nodes() if n.id in devices]
+        self._free = [n.id for n in ways.free_nodes()]
         self._on: On = {n: devices[n] for n in self._free}
         self._known = {tuple(self._on.values())}
         words = self._support.graph.words
@@ -91,7 +91,8 @@ class _Descent:
 
     def _step(self) -> bool:
         """Tries moves, the most promising first, until one stays; returns whether one did."""
-        for _, change in sorted([*self._swaps(), *self._moves()]):
+        load = self._load(self._on)
+        for _, change in sorted([*self._swaps(load), *self._moves(load)]):
             on = {**self._on, **dict(change)}
             key = tuple(on.values())
             if key in self._known:
@@ -114,25 +115,24 @@ class _Descent:
             load[on[n]] = load.get(on[n], 0.0) + self._support.node_seconds(n, on[n])
         return load
 
-    def _swaps(self) -> Iterator[tuple[float, Change]]:
+    def _swaps(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
         """Yields the changes that give all work of two devices to each other."""
-        load, able = self._load(self._on), self._ways.able
-        for a, b in combinations(sorted(load), 2):
+        able = self._ways.able
+        for a, b in combinations(sorted(load), 2) if len(load) <= FEW else ():
             other = {a: b, b: a}
             change = tuple((n, other[d]) for n, d in self._on.items() if d in other)
-            if len(load) <= FEW and all(device in able(n) for n, device in change):
+            if all(device in able(n) for n, device in change):
                 after = self._load({**self._on, **dict(change)})
                 yield max(after.values()) - max(load.values()), change
 
-    def _moves(self) -> Iterator[tuple[float, Change]]:
+    def _moves(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
         """Yields the seconds that moves of runs add by the rough account, and the changes."""
         on, ways, seconds = self._on, self._ways, self._support.node_seconds
-        load = self._load(on)
         most_s = max(load.values())
         idle = min(ways.devices, key=lambda d: (load.get(d, 0.0), d))
         for first in self._free:
-            beside = {on[n] for n in self._neighbours(first)} | {idle} - {on[first]}
-            targets = [d for d in sorted(beside) if d != on[first] and d in ways.able(first)]
+            near = {idle, *(on[n] for n in self._neighbours(first))} - {on[first]}
+            targets = [d for d in sorted(near) if d in ways.able(first)]
             for run in self._runs(first) if targets else ():
                 now_s = sum(seconds(n, on[n]) for n in run)
                 for device in targets:

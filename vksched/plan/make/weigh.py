@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ...errors import OutOfMemory
+from ...schedule import Metrics
 from ...types import WORD_BYTES
 from ..decision import SINGLE, Candidate
 from ..metrics import period, weigh
@@ -148,9 +149,7 @@ class Scale:
         program = self._program(draft.outlines, draft.final_waits)
         used, copies = self._used(draft.outlines), each.candidate.copies
         metrics = weigh(program, self.support.machine, copies)
-        return Weighed(
-            each.way, Candidate(self._name(each.way, used), used, copies, metrics), found
-        )
+        return Weighed(each.way, self._candidate(each.way, used, copies, metrics), found)
 
     def devices_of(self, way: Way) -> dict[int, int]:
         """Returns the device of each node, as if there were memory for all."""
@@ -168,7 +167,7 @@ class Scale:
         used = self._used(outlines)
         copies = wanted_copies(support.graph, self.copies, len(used))
         metrics = weigh(program, support.machine, copies)
-        return Weighed(way, Candidate(self._name(way, used), used, copies, metrics))
+        return Weighed(way, self._candidate(way, used, copies, metrics))
 
     def _exactly(self, way: Way) -> list[Weighed]:
         found = fitted(self.support, self.overrides, way.wishes)
@@ -183,7 +182,7 @@ class Scale:
         for copies in dict.fromkeys(counts):
             peak_bytes = max(memory.peak_bytes for memory in memory_of(draft, copies))
             metrics = weigh(program, self.support.machine, copies, peak_bytes)
-            out.append(Weighed(way, Candidate(self._name(way, used), used, copies, metrics), found))
+            out.append(Weighed(way, self._candidate(way, used, copies, metrics), found))
         return out
 
     def _program(self, outlines: Sequence[Outline], final_waits: tuple[int, ...]) -> Program:
@@ -207,10 +206,14 @@ class Scale:
             support.graph, support.machine, parts, final_waits, support.node_seconds
         )
 
-    def _name(self, way: Way, used: Sequence[str]) -> str:
-        """Returns the name of a way, or of the only device that has work in it by choice."""
+    def _candidate(
+        self, way: Way, used: tuple[str, ...], copies: int, metrics: Metrics
+    ) -> Candidate:
+        """Returns a way as weighed, by its name or by that of the only device that has work in it
+        by choice.
+        """
         alone = way.device is not None and len(used) == 1 and not self.overrides
-        return f"{SINGLE}{used[0]}" if alone else way.name
+        return Candidate(f"{SINGLE}{used[0]}" if alone else way.name, used, copies, metrics)
 
     def _used(self, outlines: Sequence[Outline]) -> tuple[str, ...]:
         devices = sorted({outline.device for outline in outlines})
