@@ -177,13 +177,15 @@ def check_device(
         raise Mismatch(f"{case.id} on {what}: not the same bits")
 
 
-def nmse_of(got: NDArray, expected: NDArray) -> float | None:
-    """Returns the normalised squared error of the finite values; None where there are none."""
+def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> float | None:
+    """Returns the normalised squared error of the finite values; None where there are none. terms:
+    as in `Case`.
+    """
     finite = np.isfinite(expected)
     if got.dtype.kind != "f" or not finite.any():
         return None
     a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
-    norm = (b**2).sum()
+    norm = (b**2).sum() + (np.broadcast_to(terms, expected.shape)[finite] ** 2).sum()
     return float(((a - b) ** 2).sum() / norm if norm else (a**2).sum())
 
 
@@ -223,7 +225,8 @@ def check(
     for kind in (np.isnan, np.isposinf, np.isneginf):
         if not np.array_equal(kind(got), kind(expected)):
             raise Mismatch(f"{where}: {kind.__name__} differs")
-    error, half = nmse_of(got, expected), got.dtype == np.float16
+    terms = case.terms if isinstance(case, Case) and case.terms is not None else 0.0
+    error, half = nmse_of(got, expected, terms), got.dtype == np.float16
     if error is None:
         return
     if error > max(case.nmse, HALF_NMSE * half):
@@ -236,7 +239,7 @@ def check(
     if share is None:
         share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
     atol = (HALF_LEAST if half else LEAST_NORMAL) if apart else share * np.abs(b).max()
-    atol = atol + np.broadcast_to(lost, expected.shape)[finite]
+    atol = atol + np.broadcast_to(lost + 1e-6 * terms, expected.shape)[finite]
     far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
     if far.size:
         raise Mismatch(f"{where}: {a[far[0]]} where {b[far[0]]} was expected")

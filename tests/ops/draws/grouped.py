@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from vksched.cases.case import Case
 from vksched.cases.grouped import choice
 from vksched.cases.packed import words
-from vksched.ops.products.blocks import FORMATS
+from vksched.ops.products.blocks import FORMATS, unpacked
 from vksched.types import NDArray
 
 from .common import Draw, Pick, array
+from .packed import terms
 
 
 def _chosen(pick: Pick) -> tuple[NDArray, int, tuple[int, ...]]:
@@ -36,7 +37,9 @@ def _packed(pick: Pick) -> Case:
     k = FORMATS[name].step * pick(st.integers(1, 2))
     held = words(name, matrices * n, k, pick(st.integers(0, 99))).reshape(matrices, n, -1)
     x = array(pick, "float32", (*lead, k))
-    return Case("grouped_packed", (x, held, chosen), {"format": name})
+    each = x if x.ndim == chosen.ndim + 1 else x[:, None]
+    sums = terms(each[..., None, :], unpacked(name, held, k)[chosen])[..., 0, :]
+    return Case("grouped_packed", (x, held, chosen), {"format": name}, terms=sums)
 
 
 DRAWS: dict[str, Draw] = {"grouped_linear": _linear, "grouped_packed": _packed}

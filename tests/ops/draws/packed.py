@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.packed import words
 from vksched.ops.products.beside import GATES
 from vksched.ops.products.block_layout import RUN
-from vksched.ops.products.blocks import FORMATS
+from vksched.ops.products.blocks import FORMATS, unpacked
 from vksched.types import NDArray
 
 from .common import Draw, Pick, array
@@ -26,13 +27,20 @@ def _unpack(pick: Pick) -> Case:
     return Case("unpack", (held,), {"format": name, "columns": columns}, exact=True)
 
 
+def terms(x: NDArray, weights: NDArray) -> NDArray:
+    """Returns `Case.terms` of rows of x (..., k) by rows of weights (..., n, k): (..., n)."""
+    left, right = np.square(x, dtype=np.float64), np.square(weights, dtype=np.float64)
+    return np.asarray(np.sqrt(left @ right.swapaxes(-1, -2)))
+
+
 def _linear(pick: Pick) -> Case:
     name, held, columns = _words(pick)
     lead = pick(st.lists(st.integers(1, 5), min_size=1, max_size=3))
     inputs = [array(pick, "float32", (*lead, columns)), held]
     if pick(st.booleans()):
         inputs.append(array(pick, "float32", (len(held),)))
-    return Case("linear_packed", tuple(inputs), {"format": name})
+    sums = terms(inputs[0], unpacked(name, held, columns))
+    return Case("linear_packed", tuple(inputs), {"format": name}, terms=sums)
 
 
 def _beside(pick: Pick) -> Case:
