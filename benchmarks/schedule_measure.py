@@ -22,6 +22,7 @@ from functools import partial
 from statistics import fmean, median
 
 from schedule_instances import Instance, device_name  # beside this file
+from schedule_judge import MOST_TASKS, PROVEN, judge
 from schedule_peers import Answer, Peers
 
 from vksched.errors import VkschedError
@@ -31,7 +32,7 @@ from vksched.schedule.objectives import Metrics
 from vksched.schedule.problem import make_problem
 from vksched.schedule.simulate import Placed
 
-OURS, SAGA = "vksched", "saga"
+OURS, SAGA, JUDGE = "vksched", "saga", "CP-SAT"
 AUTO = "auto"
 SINGLE = "best single device"
 SAME = 1e-9
@@ -40,8 +41,9 @@ HOPELESS = 4.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one scheduler made. by: `OURS` or `SAGA`; makespan_s: None if there is no valid plan,
-    and why; seconds: of CPU that it took.
+    """What one scheduler made. by: `OURS`, `SAGA` or `JUDGE`; makespan_s: None if there is no valid
+    plan, and why; seconds: of CPU that it took; bound_s: no schedule is shorter, as the judge
+    proved.
     """
 
     by: str
@@ -49,6 +51,7 @@ class Run:
     makespan_s: float | None = None
     seconds: float = 0.0
     why: str = ""
+    bound_s: float = 0.0
 
     @property
     def counted_s(self) -> float:
@@ -88,6 +91,23 @@ class Row:
         return next((r for r in self.runs if (r.by, r.policy) == (by, policy)), None)
 
     @property
+    def gap(self) -> float | None:
+        """What `auto` is longer than the best known one, as a share; None if nobody judged it."""
+        auto, best = self.run_of(OURS, AUTO), self.best_of(JUDGE)
+        if auto is None or auto.makespan_s is None or best is None:
+            return None
+        return auto.makespan_s / best - 1 if best else 0.0
+
+    @property
+    def proven(self) -> bool:
+        """Whether the judge's makespan is the least possible one."""
+        return any(
+            run.makespan_s is not None and run.bound_s >= run.makespan_s * (1 - PROVEN)
+            for run in self.runs
+            if run.by == JUDGE
+        )
+
+    @property
     def slow_half_s(self) -> float | None:
         """The median of the times of saga's schedulers: the slower half takes as long or longer."""
         times = [r.counted_s for r in self.runs if r.by == SAGA]
@@ -123,6 +143,8 @@ class Given:
     schedulers: Sequence[str] = ()
     budget_s: float | None = None
     seed: int = 0
+    judge_s: float = 0.0
+    """Seconds of CP-SAT for each instance that is small enough."""
     told: Callable[[str], None] = lambda text: None
     known: Sequence[Row] = ()
     """Rows of an earlier run, whose runs of saga are taken as they are."""
@@ -145,6 +167,13 @@ def measure(instance: Instance, given: Given) -> Row:
         made, run = _ours(instance, policy, given)
         runs.append(run)
         bound = max(bound, made.lower_bound_s) if made is not None else bound
+        if made is not None and policy == AUTO and given.judge_s and len(made.tasks) <= MOST_TASKS:
+            given.told("CP-SAT")
+            began = time.process_time()
+            best, least_s = judge(made, given.judge_s, given.seed)
+            seconds = time.process_time() - began
+            best.verify()
+            runs.append(Run(JUDGE, "best known", best.makespan_s, seconds, bound_s=least_s))
     known = [row for row in given.known if _same(row, instance)]
     if known:
         runs += [run for run in known[0].runs if run.by == SAGA]

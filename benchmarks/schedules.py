@@ -27,14 +27,16 @@ from schedule_instances import (  # beside this file
     Instance,
     drawn_set,
 )
+from schedule_judge import MOST_TASKS, has_judge
 from schedule_measure import Given, Row, Run, default_policies, losses, measure
-from schedule_page import as_table, goals, insert, markdown
+from schedule_page import as_table, goals, insert, markdown, verdict
 from schedule_peers import PARAMETRIC, PLAIN, Peers, installed
 from schedule_plots import plots
 from schedule_workflows import families
 
 PAGE = Path(__file__).parent.parent / "docs" / "scheduling" / "benchmark.md"
 MISSING = "anrg-saga is not installed: no comparison; try pip install '.[schedules]'"
+NO_JUDGE = "expected ortools for --judge, but it is not installed; try pip install '.[schedules]'"
 SHOWN = 20
 """Lost instances that are printed."""
 
@@ -91,6 +93,13 @@ def _wanted(text: str, known: Sequence[str], what: str) -> list[str]:
     "--limit", default=5.0, show_default=True, help="Seconds of CPU for each one of saga's."
 )
 @click.option("--budget", type=float, help="Seconds for `auto`; its own default when not given.")
+@click.option(
+    "--judge",
+    "judge_s",
+    default=0.0,
+    type=click.FloatRange(0),
+    help=f"Seconds of OR-Tools' CP-SAT for each instance of up to {MOST_TASKS} tasks.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the instances, and of the policies.")
 @click.option("--json", "json_path", help="Write the rows as JSON to a file, or - for stdout.")
 @click.option("--from", "rows_path", type=click.Path(exists=True), help="Take rows of --json.")
@@ -113,6 +122,7 @@ def main(
     parametric: bool,
     limit: float,
     budget: float | None,
+    judge_s: float,
     seed: int,
     json_path: str | None,
     rows_path: str | None,
@@ -125,6 +135,8 @@ def main(
         console.width = 120  # a file has room for all columns
     if saga and not installed() and rows_path is None:
         console.print(MISSING)
+    if judge_s and not has_judge():
+        raise click.UsageError(NO_JUDGE)
     if rows_path is not None:
         rows = _read(rows_path)
     else:
@@ -148,6 +160,7 @@ def main(
                 [*PLAIN, *(PARAMETRIC if parametric else ())],
                 budget,
                 seed,
+                judge_s,
                 known=_read(known) if known else (),
             )
             rows = measure_all(chosen, given, console)
@@ -177,7 +190,7 @@ def tell(rows: Sequence[Row], console: Console) -> None:
             table = as_table(part)
             table.title = f"{what}{table.title}"
             console.print(table)
-    for line in goals(both):
+    for line in [*goals(both), *verdict(rows)]:
         console.print(f"auto: {line}")
     lost = losses(both)
     for ratio, row, who in lost[:SHOWN]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from drawn_tasks import drawn, optimum
 
 from vksched.schedule import schedule
 
@@ -20,6 +21,7 @@ BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 try:
     import schedule_instances
+    import schedule_judge
     import schedule_measure
     import schedule_page
     import schedule_peers
@@ -279,6 +281,42 @@ def test_without_saga_ratios_are_to_our_best() -> None:
         ("heft", 1.5),
     ]
     assert schedule_page.goals(rows) == []
+
+
+def _judged(auto_s: float, best_s: float, bound_s: float) -> Any:
+    runs = [
+        schedule_measure.Run("vksched", "auto", auto_s),
+        schedule_measure.Run("CP-SAT", "best known", best_s, bound_s=bound_s),
+    ]
+    return schedule_measure.Row("lu", 20, 2, 1.0, 1.0, True, 1.0, tuple(runs))
+
+
+def test_the_judge_tells_how_far_auto_is_and_what_is_proven() -> None:
+    rows = [_judged(2.2, 2.0, 2.0), _judged(3.0, 3.0, 2.5)]
+    assert [row.proven for row in rows] == [True, False]
+    assert rows[0].gap == pytest.approx(0.1) and rows[1].gap == 0
+    both, proven = schedule_page.verdict(rows)
+    assert "2 instances" in both and "5.00% on average, 10.00% at worst" in both
+    assert "on 1 of them" in proven and "10.00% on average" in proven
+    assert schedule_page.verdict([]) == []
+
+
+@pytest.mark.skipif(not schedule_judge.has_judge(), reason="ortools is not installed")
+@pytest.mark.parametrize("seed", range(12))
+def test_the_judge_finds_the_optimum_of_small_instances(seed: int) -> None:
+    rng = random.Random(seed)
+    tasks, where = drawn(seed, rng.randint(4, 8), rng.randint(2, 3), missing=0.3)
+    worst = schedule(tasks, where, "mct")  # as a hint that may be improved
+    best, bound_s = schedule_judge.judge(worst, limit_s=20)
+    least = optimum(tasks, where)
+    assert best.verify().makespan_s == pytest.approx(least, rel=1e-4)
+    assert bound_s <= least * (1 + 1e-9) and bound_s == pytest.approx(least, rel=1e-4)
+
+
+def test_a_judge_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "has_judge", lambda: False)
+    found = CliRunner().invoke(schedules.main, ["--judge", "1"])
+    assert found.exit_code == 2 and "pip install '.[schedules]'" in found.output
 
 
 def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
