@@ -20,6 +20,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # BLAS threads of several processes spi
 import numpy as np
 import pytest
 from failures import Failures
+from kept_devices import _own_devices as _own_devices
+from kept_devices import kept_devices as kept_devices
 from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
-from kept_devices import kept_devices as kept_devices
 from language import convert
 from selection import spread
 from test_executor import null_devices

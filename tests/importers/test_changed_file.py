@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf_models import Tiny, write
-from kept_devices import kept_devices as kept_devices
 
 import vksched as vs
 from vksched.importers import files

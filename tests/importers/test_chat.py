@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_models import Tiny, logits_of, write
-from kept_devices import kept_devices as kept_devices
 from test_executor import null_devices
 from test_state_faults import named_devices
 from tiny_vocabularies import byte_pair

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_files import ValueType
-from kept_devices import kept_devices as kept_devices
 from language.convert import draft, write
 from test_cli import call
 from test_gguf_embeddings import CLOSE, vectors

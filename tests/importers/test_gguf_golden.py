@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from conftest import Scheds
 from gguf_files import Draft, Type
-from kept_devices import kept_devices as kept_devices
 from language.convert import draft, write
 from selection import spread
 

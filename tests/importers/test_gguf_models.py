@@ -13,7 +13,6 @@ import pytest
 from conftest import Scheds
 from gguf_files import Draft, Key, Type, ValueType, small_model
 from gguf_models import Tiny, logits_of, write
-from kept_devices import kept_devices as kept_devices
 from language import convert
 
 import vksched as vs

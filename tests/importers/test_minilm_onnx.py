@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import vulkan_names
-from kept_devices import kept_devices as kept_devices
 from test_cli import call
 
 import vksched as vs

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import test_reuse
 from conftest import vulkan_names
-from kept_devices import kept_devices as kept_devices
 from models import NAMES, dimensions, example_inputs, make_model
 from selection import spread as some_of
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from conftest import Scheds, vulkan_names
 from gguf_models import Tiny, logits_of, write
-from kept_devices import kept_devices as kept_devices
 
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel

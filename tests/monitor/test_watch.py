@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from conftest import DEVICE_SETS, vulkan_names
 from graphs import SHAPE, A, B, make_machine, source, steps
-from kept_devices import kept_devices as kept_devices
 
 import vksched as vs
 from vksched.monitor.watch import Watch

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import MULTI_SETS
-from kept_devices import kept_devices as kept_devices
 
 import vksched as vs
 from vksched.cli import main

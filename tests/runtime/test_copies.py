@@ -22,6 +22,9 @@ from vksched.runtime.vulkan.device import VulkanSession
 from vksched.runtime.vulkan.memory import download, upload
 from vksched.types import NDArray
 
+pytestmark = pytest.mark.own_devices
+
+
 SIDE = 48
 LAYERS = 6
 

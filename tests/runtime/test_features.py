@@ -20,6 +20,9 @@ from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.context import Context, HostBuffer, Pipeline
 from vksched.runtime.vulkan.device import VulkanDevice
 
+pytestmark = pytest.mark.own_devices
+
+
 COUNT = 64
 HEAD = """#version 450
 layout(local_size_x_id = 0) in;

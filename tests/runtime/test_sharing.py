@@ -20,6 +20,9 @@ from vksched.runtime.vulkan.memory import WordView, download, upload, write_new
 from vksched.runtime.vulkan.shaders import load_shader
 from vksched.types import TensorType
 
+pytestmark = pytest.mark.own_devices
+
+
 NAMES = vulkan_names() or [pytest.param("", marks=pytest.mark.skip(reason="no Vulkan device here"))]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import THOROUGH
-from kept_devices import kept_devices as kept_devices
 from selection import spread
 from test_executor import null_devices
 from test_state_faults import faulty, named_devices

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from conftest import THOROUGH
 from graphs import A, B, numpy_outputs
-from kept_devices import kept_devices as kept_devices
 from test_drift import X, branches
 from test_random_graphs import REAL, SIMULATED, run_one
 

@@ -1,11 +1,13 @@
 """A scheduler that opens a device which another one has closed gets its pipelines with it.
 
     Scheduler.close --> Manager.destroy --> free --> Manager --> the next scheduler
-                                             '--> the end of the module: destroyed
+                                             '--> too many, or the end of the session: destroyed
 
-To compile a pipeline takes a software driver 0.1 to 2 s, and the schedulers of a module's tests
-compile the same ones. Schedulers never share a device: each has a logical one of its own, with its
-queue and memory, as without this. A module has it by importing the fixture.
+To compile a pipeline takes a software driver 0.1 to 2 s, and tests compile the same ones.
+Schedulers never share a device: each has a logical one of its own, with its queue and memory, as
+without this.
+Tests of opening, closing and memory are marked `own_devices`: their devices are opened for them and
+destroyed with their schedulers.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import pytest
 
 from vksched.fork import in_child
 from vksched.runtime.vulkan import probe
+
+MOST_FREE = 2
+"""Logical devices of a kind that wait for the next scheduler."""
 
 
 class Pool:
@@ -32,7 +37,7 @@ class Pool:
 
         class Kept(kind):  # type: ignore[misc]
             def __new__(cls, *args: Any) -> Any:
-                free = pool.free.get(repr(args))
+                free = pool.free.get(repr(args)) if pool.keeps else None
                 return free.pop() if free else super().__new__(cls)
 
             def __init__(self, *args: Any) -> None:
@@ -41,8 +46,9 @@ class Pool:
                     self.opened_with = repr(args)
 
             def destroy(self) -> None:
-                if pool.keeps:
-                    pool.free.setdefault(self.opened_with, []).append(self)
+                free = pool.free.setdefault(self.opened_with, [])
+                if pool.keeps and len(free) < MOST_FREE:
+                    free.append(self)
                 else:
                     super().destroy()
 
@@ -69,11 +75,11 @@ def _after_fork() -> None:
             binding.companion.leak(manager)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def kept_devices() -> Iterator[None]:
-    """The schedulers of a module compile each pipeline of a device once."""
+@pytest.fixture(autouse=True, scope="session")
+def kept_devices() -> Iterator[Pool | None]:
+    """The schedulers of a process compile each pipeline of a device once."""
     if not any(info.name != "cpu" and info.usable for info in probe.list_devices()):
-        yield
+        yield None
         return
     from vksched.runtime.vulkan import binding
 
@@ -82,7 +88,18 @@ def kept_devices() -> Iterator[None]:
     _pools.append(pool)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(binding.kp, "Manager", pool.manager_type(binding.kp.Manager))
-        yield
+        yield pool
     for manager in pool.take_all():
         manager.destroy()
     _pools.remove(pool)
+
+
+@pytest.fixture(autouse=True)
+def _own_devices(request: pytest.FixtureRequest, kept_devices: Pool | None) -> Iterator[None]:
+    """Tests marked so open devices that no other test had, and destroy them."""
+    if kept_devices is None or request.node.get_closest_marker("own_devices") is None:
+        yield
+        return
+    kept_devices.keeps = False
+    yield
+    kept_devices.keeps = True

@@ -29,6 +29,9 @@ from vksched.tuner.calibrator import open_rig_of
 from vksched.tuner.rig import SessionRig, Transfer
 from vksched.tuner.samples import typical_samples, wanted_of
 
+pytestmark = pytest.mark.own_devices
+
+
 SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
 CPU = probe.device_spec(probe.cpu_device())
 

@@ -40,8 +40,8 @@ class Case:
     of_largest: float | None = None
     """The error allowed as a share of the largest result, where it is another than its op's."""
     terms: NDArray | None = None
-    """The root of the summed squares of each value's terms, where the terms may cancel: errors count
-    as shares of it too."""
+    """The root of the summed squares of each value's terms, where these may cancel: errors count as
+    shares of it too."""
     large: bool = False
     """Runs with the device's own limits only: others would give a CPU driver a kernel for GPUs."""
 
