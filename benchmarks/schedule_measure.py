@@ -96,7 +96,7 @@ class Row:
         auto, best = self.run_of(OURS, AUTO), self.best_of(JUDGE)
         if auto is None or auto.makespan_s is None or best is None:
             return None
-        return auto.makespan_s / best - 1 if best else 0.0
+        return max(0.0, auto.makespan_s / best - 1) if best else 0.0
 
     @property
     def proven(self) -> bool:
@@ -147,7 +147,7 @@ class Given:
     """Seconds of CP-SAT for each instance that is small enough."""
     told: Callable[[str], None] = lambda text: None
     known: Sequence[Row] = ()
-    """Rows of an earlier run, whose runs of saga are taken as they are."""
+    """Rows of an earlier run, whose runs of saga and of the judge are taken as they are."""
     over: dict[tuple[str, str], int] = field(default_factory=dict)
     """By scheduler and family: with how many tasks it ran over the limit."""
     slowest: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def measure(instance: Instance, given: Given) -> Row:
             runs.append(Run(JUDGE, "best known", best.makespan_s, seconds, bound_s=least_s))
     known = [row for row in given.known if _same(row, instance)]
     if known:
-        runs += [run for run in known[0].runs if run.by == SAGA]
+        runs += [run for run in known[0].runs if run.by in (SAGA, JUDGE)]
     elif given.peers is not None and instance.factor is None:
         problem = instance.problem()
         for name in given.schedulers:

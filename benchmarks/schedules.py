@@ -103,7 +103,9 @@ def _wanted(text: str, known: Sequence[str], what: str) -> list[str]:
 @click.option("--seed", default=0, show_default=True, help="Of the instances, and of the policies.")
 @click.option("--json", "json_path", help="Write the rows as JSON to a file, or - for stdout.")
 @click.option("--from", "rows_path", type=click.Path(exists=True), help="Take rows of --json.")
-@click.option("--saga-from", "known", type=click.Path(exists=True), help="Rows with saga's runs.")
+@click.option(
+    "--saga-from", "known", type=click.Path(exists=True), help="Rows with runs of saga and CP-SAT."
+)
 @click.option(
     "--also",
     type=(str, click.Path(exists=True)),

@@ -71,9 +71,10 @@ def schedule(
     policy: one of `policies()`, or `single:<device>`. objective: "latency", "throughput", "memory",
     "energy", or a mix of them as a mapping to weights; see objectives.py.
     budget_s: what `auto` may take, by default 0.3 ms for each task times the square root of the
-    number of devices, from 5 ms to 0.2 s. It is counted in steps, at the speed of a slow core, so
-    that the same seed gives the same schedule on every machine; other policies take as long as they
-    take. links: "parallel", or "exclusive" where a link carries one transfer at a time.
+    number of devices, as if there were 60 tasks more where there are 40 or fewer, from 5 ms to
+    0.2 s. It is counted in steps, at the speed of a slow core, so that the same seed gives the same
+    schedule on every machine; other policies take as long as they take. links: "parallel", or
+    "exclusive" where a link carries one transfer at a time.
 
     Raises:
         PlanError: no schedule exists, or a word is unknown.

@@ -25,7 +25,7 @@ from ...machine.hosts import CALLER
 from ...machine.links import Link
 from ...machine.power import watts_of
 from ...schedule import Objective, Task, TaskGraph, Topology, schedule
-from ...schedule.improve.steps import default_budget
+from ...schedule.improve.steps import budget_by_size
 from ...schedule.values import MOST as MOST_AMOUNT
 from ...types import WORD_BYTES
 from .. import cost
@@ -204,7 +204,7 @@ class Candidates:
         problem = TaskGraph(tasks, edges)
         budget_s = None
         if goal == "latency" and self.few:  # the rest of the time is for moves
-            budget_s = SEARCH * default_budget(len(tasks), len(self._used))
+            budget_s = SEARCH * budget_by_size(len(tasks), len(self._used))
         try:
             found = schedule(problem, self.topology(), policy, goal, budget_s)
         except PlanError:  # not all of it fits: placement finds what stays in host memory
