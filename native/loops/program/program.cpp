@@ -6,20 +6,25 @@
 //   p.help()                  takes pieces of loops until the run ends; on any thread
 //
 // vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
-// where one value lies, without gaps. A run never waits for who has not taken a piece. An index
-// outside its axis raises IndexError with the number of the loop, and what was expected.
-// Examples: tests/ops/test_recipes.py.
+// where one value lies, without gaps. Threads take pieces from one counter, so a thread that gets no
+// core takes none, and a run never waits for it. Who waits spins for SPIN_S at most, then sleeps: a
+// core on which another program works goes to the thread that has the piece. An index outside its
+// axis raises IndexError with the number of the loop, and what was expected.
+// Examples: tests/ops/test_recipes.py, tests/runtime/test_busy_threads.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
+#include "loops/program/product.hpp"
 
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -81,6 +86,43 @@ INLINED void rest()
 #endif
 }
 
+// Threads that wait for a moment: each spins for a while, then sleeps until `wake`.
+class Waiting {
+public:
+    // Returns once `is_over` holds. It reads atomics, and who changes them calls `wake` afterwards.
+    template <class IsOver>
+    void wait(double spin_s, IsOver is_over)
+    {
+        using Clock = std::chrono::steady_clock;
+        const auto until = Clock::now() + std::chrono::duration<double>(spin_s);
+        do {
+            for (uint32_t turns = 0; turns < TURNS; ++turns) {
+                if (is_over())
+                    return;
+                rest();
+            }
+        } while (Clock::now() < until);
+        std::unique_lock<std::mutex> lock(mutex_);
+        sleeping_.fetch_add(1); // before the look at what `wake` comes behind
+        changed_.wait(lock, is_over);
+        sleeping_.fetch_sub(1);
+    }
+    void wake()
+    {
+        if (sleeping_.load() == 0)
+            return;
+        { const std::lock_guard<std::mutex> lock(mutex_); } // who has looked sleeps by now
+        changed_.notify_all();
+    }
+
+private:
+    static constexpr uint32_t TURNS = 64; // between two looks at the clock
+
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::atomic<uint32_t> sleeping_{0};
+};
+
 class Program {
 public:
     Program(const py::list& steps, std::vector<size_t> bytes, std::vector<uint32_t> open,
@@ -115,7 +157,7 @@ public:
         for (const char* each : at_)
             require(each, "expected an array in each slot");
         const bool alone = begin.is_none();
-        const Ended ended{ticket_};
+        const Ended ended{*this};
         if (!alone) {
             ticket_.store(WAITING);
             begin();
@@ -133,28 +175,28 @@ public:
     void help()
     {
         py::gil_scoped_release unlocked;
-        for (uint32_t turns = 0;;) {
-            uint64_t ticket = ticket_.load(std::memory_order_acquire);
+        for (;;) {
+            const uint64_t ticket = ticket_.load();
             if (ticket == ENDED)
                 return;
-            if (take(ticket)) {
-                turns = 0;
-                continue;
-            }
-            if (++turns % 1024)
-                rest();
-            else
-                std::this_thread::yield();
+            if (!take(ticket))
+                helpers_.wait(HELPER_SPIN_S, [&] { return ticket_.load() != ticket; });
         }
     }
 
 private:
     // A ticket: the number of a step, and of its piece that is next.
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
+    // To sleep and to wake up takes some 50 us. Between two loops with pieces there are others.
+    static constexpr double SPIN_S = 50e-6, HELPER_SPIN_S = 200e-6;
 
     struct Ended {
-        std::atomic<uint64_t>& ticket;
-        ~Ended() { ticket.store(ENDED); }
+        Program& program;
+        ~Ended()
+        {
+            program.ticket_.store(ENDED);
+            program.helpers_.wake();
+        }
     };
 
     bool is_written(uint32_t slot) const
@@ -178,18 +220,12 @@ private:
                 step.run(at_.data(), piece);
             return;
         }
-        done_.store(0, std::memory_order_relaxed);
-        ticket_.store(static_cast<uint64_t>(number) << 32, std::memory_order_release);
-        for (;;) {
-            uint64_t ticket = ticket_.load(std::memory_order_acquire);
-            if (!take(ticket))
-                break;
-        }
-        for (uint32_t turns = 1; done_.load(std::memory_order_acquire) < step.pieces; ++turns)
-            if (turns % 1024)
-                rest();
-            else
-                std::this_thread::yield();
+        done_.store(0);
+        ticket_.store(static_cast<uint64_t>(number) << 32);
+        helpers_.wake();
+        while (take(ticket_.load()))
+            ;
+        runner_.wait(SPIN_S, [&] { return done_.load() == step.pieces; });
         if (no_memory_.exchange(false))
             throw std::bad_alloc();
     }
@@ -203,14 +239,16 @@ private:
         const uint32_t piece = static_cast<uint32_t>(ticket);
         if (piece >= step.pieces)
             return false;
-        if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
+        if (!ticket_.compare_exchange_weak(ticket, ticket + 1))
             return true; // another one was first: look again
         try {
             step.run(at_.data(), piece);
         } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
             no_memory_.store(true, std::memory_order_relaxed);
         }
-        done_.fetch_add(1, std::memory_order_release);
+        const uint32_t pieces = step.pieces;
+        if (done_.fetch_add(1) + 1 == pieces)
+            runner_.wake();
         return true;
     }
 
@@ -221,6 +259,7 @@ private:
     std::atomic<uint64_t> ticket_{ENDED};
     std::atomic<uint32_t> done_{0};
     std::atomic<bool> no_memory_{false};
+    Waiting helpers_, runner_;
 };
 
 } // namespace
@@ -231,7 +270,9 @@ void add_program(py::module_& m)
     for (const std::string& name : step_names())
         steps.append(name);
     m.attr("program_steps") = steps; // of chains, by number
-    m.attr("program_version") = 2;   // of what loops are told, as vksched/ops/core/recipe.py has it
+    m.def("use_blas", &use_blas, py::arg("gemm"), py::arg("gemv"), py::arg("wide"));
+    m.attr("product_units") = py::make_tuple(PRODUCT_UNITS[0], PRODUCT_UNITS[1]);
+    m.attr("program_version") = 3;   // of what loops are told, as vksched/ops/core/recipe.py has it
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .attrs import Attrs
 
 
+PRODUCT = "product"
+"""The loop that calls the library of numpy's products."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loop:
     """One loop. operands: registers. elements: of its result. numbers, reals: what it is told, as
@@ -42,6 +46,11 @@ class Recipe:
     """The loops of a call, in order."""
 
     loops: tuple[Loop, ...]
+
+    @property
+    def calls_blas(self) -> bool:
+        """Whether a loop calls the library of numpy's products."""
+        return any(loop.name == PRODUCT for loop in self.loops)
 
 
 Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]

@@ -134,8 +134,8 @@ class Segment:
             self._native.bind(slot, array)
             self._kept.append(array)
         shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
-        self.shares = shared >= HELP_WORK
-        self._begin = partial(workers.help, self._native.help) if self.shares else None
+        helped = shared >= HELP_WORK and workers.count > 1
+        self._begin = partial(workers.help, self._native.help) if helped else None
 
     def __call__(self, values: Values, states: HostValues) -> None:
         for node_id, take in self._takes:

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ...machine.cores import usable_cores
 from ...types import NDArray
-from .threads import Governor
 
 LEAST_PIECE_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
@@ -74,10 +74,12 @@ class _Shared:
 
 
 class Workers:
-    """Threads that help the calling one, as many as cores are free; started when first needed."""
+    """Threads that help the calling one, as many as there are cores; started when first needed. One
+    that gets no core, as other programs hold it, takes nothing, and is not waited for.
+    """
 
     def __init__(self, name: str, count: int | None = None) -> None:
-        self.governor = Governor(count)
+        self.count = usable_cores() if count is None else count
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
@@ -87,7 +89,7 @@ class Workers:
         Raises: the first error, when all threads have ended.
         """
         items = list(pieces)
-        helpers = min(self.governor.threads(), len(items)) - 1
+        helpers = min(self.count, len(items)) - 1
         if helpers < 1:
             with np.errstate(all="ignore"):
                 for item in items:
@@ -105,14 +107,14 @@ class Workers:
             raise shared.error
 
     def help(self, call: Callable[[], None]) -> None:
-        """Begins a call on as many other threads as cores are free; it ends when the work does."""
+        """Begins a call on all other threads; it ends when the work does."""
         with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
-            for _ in range(self.governor.threads() - 1):
+            for _ in range(self.count - 1):
                 self._started().submit(call)
 
     def _started(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.governor.cores - 1, self._name)
+            self._pool = ThreadPoolExecutor(self.count - 1, self._name)
         return self._pool
 
     def close(self) -> None:

@@ -1,0 +1,83 @@
+"""How a product is divided among threads: into blocks of its result, each computed by one thread.
+
+    out (m, n)   | columns 0..95 | 96..191 | ...      rows, too, where there are many of both
+
+Threads take blocks one after the other, so the division need not know how many of them there are,
+or which cores others hold: it goes by shapes alone, and results do not depend on threads. OpenBLAS
+sums along k alike for all columns and rows, so a block has the bits of the whole product on one
+thread. Blocks are no less than the products for which it has kernels of their own, that sum in
+another order. Examples: tests/ops/test_product_blocks.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..core import blas
+
+LEAST, LEAST_VECTOR = 5 << 17, 1 << 17
+"""n blocks have n times as many multiply-adds each, at least: two blocks some 30 us, as waking a
+thread takes about as long; more of them are larger, as each reads its operands anew. The same where
+one operand is a vector, as long as the time goes into reading the other one.
+"""
+MOST = 64
+"""Blocks of a product."""
+ROWS, COLUMNS = 64, 96
+"""Rows and columns of a block at least: with fewer, kernels are slower."""
+UNITS = 16, 32
+"""Rows and columns of a block are a multiple of so many, but for the last, as in
+native/loops/program/product.hpp.
+"""
+
+
+class Parts(NamedTuple):
+    """Into how many parts matrices, their rows and their columns are divided."""
+
+    batches: int = 1
+    rows: int = 1
+    columns: int = 1
+
+
+def divide(batches: int, m: int, n: int, k: int) -> Parts:
+    """Returns the parts of so many products of (m, k) and (k, n); one where the library has threads
+    that the user has chosen.
+    """
+    if blas.is_chosen():
+        return Parts()
+    is_vector, work = m == 1 or n == 1, batches * m * n * k
+    most = min(MOST, math.isqrt(work // (LEAST_VECTOR if is_vector else LEAST)))
+    parts = Parts(max(1, min(batches, most)))
+    least_rows, least_columns = UNITS if is_vector else (ROWS, COLUMNS)
+    while 2 * math.prod(parts) <= most:
+        rows, columns = m // parts.rows, n // parts.columns
+        across = columns >= 2 * least_columns
+        if across and (rows <= 2 * columns or rows < 2 * least_rows):
+            parts = parts._replace(columns=2 * parts.columns)
+        elif rows >= 2 * least_rows:
+            parts = parts._replace(rows=2 * parts.rows)
+        else:
+            break
+    return parts
+
+
+def spans(size: int, unit: int, parts: int) -> Iterator[slice]:
+    """Yields the parts of so many rows or columns; each has whole units, but for the last."""
+    units = -(-size // unit)
+    for part in range(parts):
+        first, end = units * part // parts * unit, units * (part + 1) // parts * unit
+        if first < min(end, size):
+            yield slice(first, min(end, size))
+
+
+def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]:
+    """Yields blocks of the examples of an attention and of its heads of keys. work: multiply-adds of
+    all of it.
+    """
+    count = 1 if blas.is_chosen() else min(MOST, math.isqrt(int(work) // LEAST))
+    examples = max(1, min(batch, count))
+    groups = max(1, min(shared, count // examples))
+    for some in spans(batch, 1, examples):
+        for those in spans(shared, 1, groups):
+            yield some, those
