@@ -2,7 +2,8 @@
 //
 //   p = Program([("add", slots, numbers, reals, pieces), ...], [bytes of each slot], [open slots])
 //   p.bind(slot, array)       where a value lies in each run; the caller keeps it
-//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers
+//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers; returns
+//                             how long it waited for helpers without a core
 //   p.help()                  takes pieces of loops until the run ends; on any thread
 //
 // vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
@@ -86,6 +87,9 @@ INLINED void rest()
 #endif
 }
 
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
 // Threads that wait for a moment: each spins for a while, then sleeps until `wake`.
 class Waiting {
 public:
@@ -93,8 +97,7 @@ public:
     template <class IsOver>
     void wait(double spin_s, IsOver is_over)
     {
-        using Clock = std::chrono::steady_clock;
-        const auto until = Clock::now() + std::chrono::duration<double>(spin_s);
+        const auto until = Clock::now() + Seconds(spin_s);
         do {
             for (uint32_t turns = 0; turns < TURNS; ++turns) {
                 if (is_over())
@@ -145,7 +148,7 @@ public:
     }
 
     // begin: called once helpers may come; None without.
-    void run(const py::list& arrays, const py::object& begin)
+    double run(const py::list& arrays, const py::object& begin)
     {
         require(arrays.size() == open_.size(), "expected an array for each open slot");
         std::vector<std::unique_ptr<Held>> held(open_.size());
@@ -157,6 +160,7 @@ public:
         for (const char* each : at_)
             require(each, "expected an array in each slot");
         const bool alone = begin.is_none();
+        delayed_s_ = 0;
         const Ended ended{*this};
         if (!alone) {
             ticket_.store(WAITING);
@@ -170,6 +174,7 @@ public:
         } catch (const std::out_of_range& error) {
             throw py::index_error(std::to_string(number) + " " + error.what());
         }
+        return delayed_s_;
     }
 
     void help()
@@ -189,6 +194,9 @@ private:
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
     // To sleep and to wake up takes some 50 us. Between two loops with pieces there are others.
     static constexpr double SPIN_S = 50e-6, HELPER_SPIN_S = 200e-6;
+    // A wait that is longer than a piece by this is a delay; ALONE times as long nobody helps
+    // (vksched/runtime/host/pauses.py).
+    static constexpr double DELAY_S = 3e-4, ALONE = 16, MOST_ALONE_S = 0.5;
 
     struct Ended {
         Program& program;
@@ -215,7 +223,7 @@ private:
     void perform(size_t number, bool alone)
     {
         const Step& step = steps_[number];
-        if (alone || step.pieces == 1) {
+        if (alone || step.pieces == 1 || Clock::now() < alone_until_) {
             for (size_t piece = 0; piece < step.pieces; ++piece)
                 step.run(at_.data(), piece);
             return;
@@ -223,9 +231,19 @@ private:
         done_.store(0);
         ticket_.store(static_cast<uint64_t>(number) << 32);
         helpers_.wake();
-        while (take(ticket_.load()))
-            ;
+        Seconds longest{0};
+        auto now = Clock::now();
+        while (take(ticket_.load())) {
+            const auto before = std::exchange(now, Clock::now());
+            longest = std::max<Seconds>(longest, now - before);
+        }
         runner_.wait(SPIN_S, [&] { return done_.load() == step.pieces; });
+        const Seconds waited = Clock::now() - now;
+        if (waited > longest + Seconds(DELAY_S)) {
+            delayed_s_ += waited.count();
+            const Seconds alone{std::min(MOST_ALONE_S, ALONE * waited.count())};
+            alone_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(alone);
+        }
         if (no_memory_.exchange(false))
             throw std::bad_alloc();
     }
@@ -260,6 +278,8 @@ private:
     std::atomic<uint32_t> done_{0};
     std::atomic<bool> no_memory_{false};
     Waiting helpers_, runner_;
+    double delayed_s_ = 0; // of this run
+    Clock::time_point alone_until_{};
 };
 
 } // namespace

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import numpy as np
 
 from ...machine.cores import usable_cores
 from ...types import NDArray
+from . import pauses
 
 LEAST_PIECE_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
@@ -27,6 +29,8 @@ class _Shared:
 
     def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
         self.error: BaseException | None = None
+        self.longest_s = 0.0
+        """What the longest piece took."""
         self._call, self._left = call, iter(items)
         self._at_work = 0
         self._changed = threading.Condition()
@@ -35,7 +39,9 @@ class _Shared:
         try:
             with np.errstate(all="ignore"):
                 while (item := self._take()) is not None:
+                    start_s = time.perf_counter()
                     self._call(*item)
+                    self.longest_s = max(self.longest_s, time.perf_counter() - start_s)
         except BaseException as error:
             self._stop(error)
 
@@ -75,11 +81,15 @@ class _Shared:
 
 class Workers:
     """Threads that help the calling one, as many as there are cores; started when first needed. One
-    that gets no core, as other programs hold it, takes nothing, and is not waited for.
+    that gets no core, as other programs hold it, takes nothing, and is not waited for. Where one
+    has lost its core within a piece, nobody helps for a while.
     """
 
-    def __init__(self, name: str, count: int | None = None) -> None:
+    def __init__(
+        self, name: str, count: int | None = None, paused: pauses.Pauses = pauses.of_process
+    ) -> None:
         self.count = usable_cores() if count is None else count
+        self.paused = paused
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
@@ -90,7 +100,7 @@ class Workers:
         """
         items = list(pieces)
         helpers = min(self.count, len(items)) - 1
-        if helpers < 1:
+        if helpers < 1 or self.paused.is_on():
             with np.errstate(all="ignore"):
                 for item in items:
                     call(*item)
@@ -102,7 +112,11 @@ class Workers:
                     self._started().submit(shared.help)
             shared.work()
         finally:
+            start_s = time.perf_counter()
             shared.end()
+            waited_s = time.perf_counter() - start_s
+            if waited_s > shared.longest_s + pauses.DELAY_S:
+                self.paused.tell(waited_s)
         if shared.error is not None:
             raise shared.error
 
