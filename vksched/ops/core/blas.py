@@ -56,9 +56,9 @@ def is_in_loops() -> bool:
     except (AttributeError, OSError):
         return False
     for gemm, gemv, wide in _NAMES:
-        found = [getattr(numpys, name, None) for name in (gemm, gemv)]
-        if None not in found:
-            addresses = (ctypes.cast(each, ctypes.c_void_p).value for each in found)
+        if hasattr(numpys, gemm) and hasattr(numpys, gemv):
+            found = (getattr(numpys, name) for name in (gemm, gemv))
+            addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in found]
             loops.native.use_blas(*addresses, wide)
             return True
     return False

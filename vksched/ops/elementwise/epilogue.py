@@ -209,7 +209,7 @@ def _recipe(
 
 
 def _host(host: HostKernel) -> HostKernel:
-    """The op itself as before; with an epilogue that it does not take, its pieces take the steps."""
+    """The op itself as before; with an epilogue that it does not take, pieces take the steps."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         program = program_of(attrs)

@@ -175,8 +175,9 @@ def cut_heads(
     """
     *turned, turn_result = attrs.as_ints("by_length")
     q, k, v = map(_swapped, inputs, turned)
-    made, share = _swapped(out, turn_result), q.shape[1] // k.shape[1]
-    for some, of_k in heads(*k.shape[:2], work):
+    made, (batch, shared) = _swapped(out, turn_result), k.shape[:2]
+    share = q.shape[1] // shared
+    for some, of_k in heads(batch, shared, work):
         of_q = slice(of_k.start * share, of_k.stop * share)
         parts = q[some, of_q], k[some, of_k], v[some, of_k]
         own = tuple(map(_swapped, parts, turned))

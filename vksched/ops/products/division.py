@@ -62,22 +62,35 @@ def divide(batches: int, m: int, n: int, k: int) -> Parts:
     return parts
 
 
-def spans(size: int, unit: int, parts: int) -> Iterator[slice]:
-    """Yields the parts of so many rows or columns; each has whole units, but for the last."""
+def blocks(m: int, n: int, parts: Parts) -> Iterator[tuple[slice, slice]]:
+    """Yields rows and columns of the blocks of one matrix (m, n)."""
+    for rows in _spans(m, UNITS[0], parts.rows):
+        for columns in _spans(n, UNITS[1], parts.columns):
+            yield rows, columns
+
+
+def examples(count: int, parts: Parts) -> Iterator[slice]:
+    """Yields the parts of a batch, or of the longest axis of one."""
+    return _spans(count, 1, min(count, parts.batches))
+
+
+def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]:
+    """Yields blocks of the examples of an attention and of its heads of keys.
+
+    work: multiply-adds of all of it.
+    """
+    count = 1 if blas.is_chosen() else min(MOST, math.isqrt(int(work) // LEAST))
+    of_batch = max(1, min(batch, count))
+    groups = max(1, min(shared, count // of_batch))
+    for some in _spans(batch, 1, of_batch):
+        for those in _spans(shared, 1, groups):
+            yield some, those
+
+
+def _spans(size: int, unit: int, parts: int) -> Iterator[slice]:
+    """Yields parts of so many; each has whole units, but for the last."""
     units = -(-size // unit)
     for part in range(parts):
         first, end = units * part // parts * unit, units * (part + 1) // parts * unit
         if first < min(end, size):
             yield slice(first, min(end, size))
-
-
-def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]:
-    """Yields blocks of the examples of an attention and of its heads of keys. work: multiply-adds of
-    all of it.
-    """
-    count = 1 if blas.is_chosen() else min(MOST, math.isqrt(int(work) // LEAST))
-    examples = max(1, min(batch, count))
-    groups = max(1, min(shared, count // examples))
-    for some in spans(batch, 1, examples):
-        for those in spans(shared, 1, groups):
-            yield some, those

@@ -19,7 +19,7 @@ from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
 from ..moves.layout import reshape, transpose
-from .division import UNITS, divide, spans
+from .division import blocks, divide, examples
 from .matmul_kernels import (
     SHADERS,
     lower_product,
@@ -96,17 +96,11 @@ def _turned(x: NDArray, attrs: Attrs, name: str) -> NDArray:
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Blocks of the result, along the longest axis of a batch, rows and columns."""
     a, b, made = _matrices(inputs, attrs, out)
-    lead = made.shape[:-2]
+    lead, (m, n) = made.shape[:-2], made.shape[-2:]
     axis = max(range(len(lead)), key=lead.__getitem__, default=0)
-    many, inner = (lead[axis] if lead else 1), a.shape[-1] * math.prod(lead)
-    parts = divide(many, *made.shape[-2:], inner // many)
-    back = axis - made.ndim
-    blocks = all_of(
-        spans(many, 1, parts.batches),
-        spans(made.shape[-2], UNITS[0], parts.rows),
-        spans(made.shape[-1], UNITS[1], parts.columns),
-    )
-    for some, rows, columns in blocks:
+    parts, back = divide(math.prod(lead), m, n, a.shape[-1]), axis - made.ndim
+    batch = examples(lead[axis] if lead else 1, parts)
+    for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
         of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]
         bias = [shift[columns] for shift in inputs[2:]]
         operands = _turned(of_a, attrs, "transpose_a"), _turned(of_b, attrs, "transpose_b"), *bias
@@ -117,7 +111,8 @@ def _some(x: NDArray, axis: int, some: slice) -> NDArray:
     """Returns a part of matrices. axis: counted from the end; x may lack it, or be broadcast."""
     if x.ndim < -axis or x.shape[axis] == 1 or axis > -3:
         return x
-    return x[(..., some, *(slice(None),) * (-axis - 1))]
+    whole = slice(None)
+    return x[tuple([some if at == x.ndim + axis else whole for at in range(x.ndim)])]
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:

@@ -59,9 +59,7 @@ def matmul_recipe(
     return one_loop("matmul", inputs, output, numbers)
 
 
-def _product(
-    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
+def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
     """Returns the blocks of one matrix each, or of rows of all matrices of a by one in b."""
     a, b, *bias = inputs
     m, k, _, n = matrices(inputs, attrs)

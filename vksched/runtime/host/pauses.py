@@ -4,9 +4,9 @@
 
 Problem: other programs hold cores, in this container or in others, which no account of the system
 shows. A helper that loses its core within a piece has the caller wait for milliseconds.
-Method: the caller sees how long it waits, and no more than that is needed. Behind a delay it is alone
-for 16 times as long, so delays add a sixteenth; where the next delay follows soon, for twice as long
-as the last time, as a core that is taken stays so. What is computed does not depend on it.
+Method: the caller measures how long it waits; nothing else is needed. After a delay it is alone for
+16 times as long, so delays add a sixteenth. If the next delay follows soon, it is alone for twice
+as long as the last time, as a core that is taken stays so. Results do not depend on it.
 Examples: tests/runtime/test_busy_threads.py.
 """
 

@@ -1,6 +1,6 @@
 """The threads of numpy's products while the CPU backend runs: one, as it divides products itself.
 
-    run ---- one thread for the library ---- run ---- as many as before ----> the user's own products
+    run ---- one thread for the library ---- end ---- as many as before ----> the user's products
 
 Why: vksched/ops/core/blas.py. Who sets OPENBLAS_NUM_THREADS or its like has chosen, and nothing is
 touched. Examples: tests/runtime/test_busy_threads.py.
