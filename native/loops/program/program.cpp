@@ -8,32 +8,32 @@
 //
 // vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
 // where one value lies, without gaps. Threads take pieces from one counter, so a thread that gets no
-// core takes none, and a run never waits for it. Who waits spins for SPIN_S at most, then sleeps: a
+// core takes none, and a run never waits for it. The runner takes them from the front, helpers from
+// the back, as each then finds in its own caches some of what it made by the loop before. Who waits spins for SPIN_S at most, then sleeps: a
 // core on which another program works goes to the thread that has the piece. An index outside its
 // axis raises IndexError with the number of the loop, and what was expected.
 // Examples: tests/ops/test_recipes.py, tests/runtime/test_busy_threads.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
 #include "loops/program/product.hpp"
+#include "loops/program/waiting.hpp"
 
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace {
+
+// Of the number of a piece in a ticket.
+constexpr int BITS = 22;
+constexpr uint64_t FRONT = uint64_t{1} << BITS, MOST_PIECES = FRONT - 1;
+constexpr uint64_t MOST_STEPS = (uint64_t{1} << (64 - 2 * BITS)) - 1;
 
 // One loop, and where its operands and its result lie.
 struct Step {
@@ -60,7 +60,7 @@ Step step_of(const py::handle& given, size_t slots, bool wide)
     Step made;
     made.slots = py::cast<std::vector<uint32_t>>(told[1]);
     made.pieces = py::cast<uint32_t>(told[4]);
-    require(made.pieces > 0, "expected at least one piece");
+    require(made.pieces > 0 && made.pieces <= MOST_PIECES, "expected 1 to 4194303 pieces");
     for (const uint32_t slot : made.slots)
         require(slot < slots, "expected slots that there are");
     made.loop = loop_named(name, {numbers, reals, made.slots.size(), made.pieces, wide, calls});
@@ -80,52 +80,6 @@ struct Held {
     Py_buffer view{};
 };
 
-INLINED void rest()
-{
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
-}
-
-using Clock = std::chrono::steady_clock;
-using Seconds = std::chrono::duration<double>;
-
-// Threads that wait for a moment: each spins for a while, then sleeps until `wake`.
-class Waiting {
-public:
-    // Returns once `is_over` holds. It reads atomics, and who changes them calls `wake` afterwards.
-    template <class IsOver>
-    void wait(double spin_s, IsOver is_over)
-    {
-        const auto until = Clock::now() + Seconds(spin_s);
-        do {
-            for (uint32_t turns = 0; turns < TURNS; ++turns) {
-                if (is_over())
-                    return;
-                rest();
-            }
-        } while (Clock::now() < until);
-        std::unique_lock<std::mutex> lock(mutex_);
-        sleeping_.fetch_add(1); // before the look at what `wake` comes behind
-        changed_.wait(lock, is_over);
-        sleeping_.fetch_sub(1);
-    }
-    void wake()
-    {
-        if (sleeping_.load() == 0)
-            return;
-        { const std::lock_guard<std::mutex> lock(mutex_); } // who has looked sleeps by now
-        changed_.notify_all();
-    }
-
-private:
-    static constexpr uint32_t TURNS = 64; // between two looks at the clock
-
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    std::atomic<uint32_t> sleeping_{0};
-};
-
 class Program {
 public:
     Program(const py::list& steps, std::vector<size_t> bytes, std::vector<uint32_t> open,
@@ -136,6 +90,7 @@ public:
             steps_.push_back(step_of(each, bytes_.size(), wide));
         for (const Step& step : steps_)
             written_.push_back(step.slots.back());
+        require(steps_.size() < MOST_STEPS, "expected fewer loops");
         for (const uint32_t slot : open_)
             require(slot < bytes_.size(), "expected slots that there are");
     }
@@ -184,19 +139,19 @@ public:
             const uint64_t ticket = ticket_.load();
             if (ticket == ENDED)
                 return;
-            if (!take(ticket))
+            if (!take(ticket, 1))
                 helpers_.wait(HELPER_SPIN_S, [&] { return ticket_.load() != ticket; });
         }
     }
 
 private:
-    // A ticket: the number of a step, and of its piece that is next.
+    // A ticket: the number of a step, and of its pieces that were taken from the front and the back.
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
     // To sleep and to wake up takes some 50 us. Between two loops with pieces there are others.
     static constexpr double SPIN_S = 50e-6, HELPER_SPIN_S = 200e-6;
     // A wait that is longer than a piece by this is a delay; ALONE times as long nobody helps
     // (vksched/runtime/host/pauses.py).
-    static constexpr double DELAY_S = 3e-4, ALONE = 16, MOST_ALONE_S = 0.5;
+    static constexpr double DELAY_S = 3e-4, ALONE = 8, MOST_ALONE_S = 0.5;
 
     struct Ended {
         Program& program;
@@ -229,11 +184,11 @@ private:
             return;
         }
         done_.store(0);
-        ticket_.store(static_cast<uint64_t>(number) << 32);
+        ticket_.store(static_cast<uint64_t>(number) << 2 * BITS);
         helpers_.wake();
         Seconds longest{0};
         auto now = Clock::now();
-        while (take(ticket_.load())) {
+        while (take(ticket_.load(), FRONT)) {
             const auto before = std::exchange(now, Clock::now());
             longest = std::max<Seconds>(longest, now - before);
         }
@@ -248,17 +203,19 @@ private:
             throw std::bad_alloc();
     }
 
-    // Takes the next piece, and makes it; returns false where there is none.
-    bool take(uint64_t ticket)
+    // Takes the next piece from an end, 1 the back or FRONT, and makes it; returns false where there
+    // is none.
+    bool take(uint64_t ticket, uint64_t from)
     {
         if (ticket >= WAITING)
             return false;
-        const Step& step = steps_[ticket >> 32];
-        const uint32_t piece = static_cast<uint32_t>(ticket);
-        if (piece >= step.pieces)
+        const Step& step = steps_[ticket >> 2 * BITS];
+        const uint64_t front = ticket >> BITS & MOST_PIECES, back = ticket & MOST_PIECES;
+        if (front + back >= step.pieces)
             return false;
-        if (!ticket_.compare_exchange_weak(ticket, ticket + 1))
+        if (!ticket_.compare_exchange_weak(ticket, ticket + from))
             return true; // another one was first: look again
+        const size_t piece = from == FRONT ? front : step.pieces - 1 - back;
         try {
             step.run(at_.data(), piece);
         } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it

@@ -26,7 +26,11 @@ MOST = 64
 """Blocks of a product."""
 ROWS, COLUMNS = 64, 96
 """Rows and columns of a block at least: with fewer, kernels are slower."""
-UNITS = 16, 32
+MANY_ROWS = 128
+"""Blocks are of rows before they are of columns where they have so many, as elementwise ops and
+norms are divided by rows, too: a core then finds in its caches some of what it made before.
+"""
+UNITS = 12, 32
 """Rows and columns of a block are a multiple of so many, but for the last, as in
 native/loops/program/product.hpp.
 """
@@ -40,9 +44,9 @@ class Parts(NamedTuple):
     columns: int = 1
 
 
-def divide(batches: int, m: int, n: int, k: int) -> Parts:
+def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     """Returns the parts of so many products of (m, k) and (k, n); one where the library has threads
-    that the user has chosen.
+    that the user has chosen. turned: b lies as (n, k), which takes longer to read.
     """
     if blas.is_chosen():
         return Parts()
@@ -50,13 +54,13 @@ def divide(batches: int, m: int, n: int, k: int) -> Parts:
     most = min(MOST, math.isqrt(work // (LEAST_VECTOR if is_vector else LEAST)))
     parts = Parts(max(1, min(batches, most)))
     least_rows, least_columns = UNITS if is_vector else (ROWS, COLUMNS)
+    many = MANY_ROWS * (4 if turned else 1)
     while 2 * math.prod(parts) <= most:
         rows, columns = m // parts.rows, n // parts.columns
-        across = columns >= 2 * least_columns
-        if across and (rows <= 2 * columns or rows < 2 * least_rows):
-            parts = parts._replace(columns=2 * parts.columns)
-        elif rows >= 2 * least_rows:
+        if rows >= 2 * least_rows and (rows >= 2 * many or columns < 2 * least_columns):
             parts = parts._replace(rows=2 * parts.rows)
+        elif columns >= 2 * least_columns:
+            parts = parts._replace(columns=2 * parts.columns)
         else:
             break
     return parts

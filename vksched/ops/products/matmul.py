@@ -98,7 +98,8 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
     a, b, made = _matrices(inputs, attrs, out)
     lead, (m, n) = made.shape[:-2], made.shape[-2:]
     axis = max(range(len(lead)), key=lead.__getitem__, default=0)
-    parts, back = divide(math.prod(lead), m, n, a.shape[-1]), axis - made.ndim
+    turned, back = attrs.as_bool("transpose_b"), axis - made.ndim
+    parts = divide(math.prod(lead), m, n, a.shape[-1], turned)
     batch = examples(lead[axis] if lead else 1, parts)
     for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
         of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]

@@ -72,7 +72,7 @@ def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -
     floats = all(t.dtype == FLOAT32 for t in inputs)
     if not floats or m == n == 1 or not blas.is_in_loops():
         return None
-    parts = divide(batches, m, n, k)
+    parts = divide(batches, m, n, k, turned_b)
     of_a = (m * k, m if turned_a else k, int(turned_a))
     by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
     numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)

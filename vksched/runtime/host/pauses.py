@@ -1,11 +1,11 @@
 """When nobody helps the thread that computes: for a while after a helper has delayed it.
 
-    delay 3 ms    48 ms alone    helped    delay soon after    96 ms alone    helped ...
+    delay 3 ms    24 ms alone    helped    delay soon after    48 ms alone    helped ...
 
 Problem: other programs hold cores, in this container or in others, which no account of the system
 shows. A helper that loses its core within a piece has the caller wait for milliseconds.
 Method: the caller measures how long it waits; nothing else is needed. After a delay it is alone for
-16 times as long, so delays add a sixteenth. If the next delay follows soon, it is alone for twice
+8 times as long, so delays add an eighth at most. If the next delay follows soon, it is alone for twice
 as long as the last time, as a core that is taken stays so. Results do not depend on it.
 Examples: tests/runtime/test_busy_threads.py.
 """
@@ -19,7 +19,7 @@ DELAY_S = 3e-4
 """A wait that is longer than the longest piece by this is a delay; native/loops/program/program.cpp
 has the same, and is alone for as long within a run.
 """
-ALONE = 16
+ALONE = 8
 MOST_S = 0.5
 """So long nobody helps at most: the load may be gone by then."""
 

@@ -29,21 +29,22 @@ class _Shared:
 
     def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
         self.error: BaseException | None = None
-        self.longest_s = 0.0
-        """What the longest piece took."""
         self._call, self._left = call, iter(items)
         self._at_work = 0
         self._changed = threading.Condition()
 
-    def work(self) -> None:
+    def work(self) -> float:
+        """Makes pieces until there are none; returns the seconds of the longest one."""
+        longest_s = 0.0
         try:
             with np.errstate(all="ignore"):
                 while (item := self._take()) is not None:
                     start_s = time.perf_counter()
                     self._call(*item)
-                    self.longest_s = max(self.longest_s, time.perf_counter() - start_s)
+                    longest_s = max(longest_s, time.perf_counter() - start_s)
         except BaseException as error:
             self._stop(error)
+        return longest_s
 
     def help(self) -> None:
         """The same on another thread, for which `end` waits."""
@@ -105,17 +106,17 @@ class Workers:
                 for item in items:
                     call(*item)
             return
-        shared = _Shared(call, items)
+        shared, longest_s = _Shared(call, items), math.inf
         try:
             with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
                 for _ in range(helpers):
                     self._started().submit(shared.help)
-            shared.work()
+            longest_s = shared.work()
         finally:
             start_s = time.perf_counter()
             shared.end()
             waited_s = time.perf_counter() - start_s
-            if waited_s > shared.longest_s + pauses.DELAY_S:
+            if waited_s > longest_s + pauses.DELAY_S:
                 self.paused.tell(waited_s)
         if shared.error is not None:
             raise shared.error
