@@ -232,13 +232,15 @@ def test_pieces_are_the_callers_alone_in_a_pause() -> None:
 
 def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
     pool, caller, done = Workers("test", 2, Pauses(Clock())), threading.get_ident(), list[int]()
-    taken = threading.Event()
+    taken, start_s = threading.Event(), time.perf_counter()
 
     def piece(number: int) -> None:
         if threading.get_ident() != caller:
             taken.set()
-            until_s = time.perf_counter() + 40 * pauses.DELAY_S
-            while len(done) < 3 or time.perf_counter() < until_s:  # the caller has done all others
+            while len(done) < 3:  # the caller makes all others
+                time.sleep(0)
+            all_s = time.perf_counter() - start_s  # longer than each of them
+            while time.perf_counter() - start_s < 2 * all_s + 40 * pauses.DELAY_S:
                 pass
         else:
             assert taken.wait(WAIT_S)

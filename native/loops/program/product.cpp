@@ -86,7 +86,8 @@ struct ProductLoop : Loop {
     {
         const int64_t number = piece, *parts = told.parts;
         const Span some = part_of(told.batches, 1, number / (parts[1] * parts[2]), parts[0]);
-        const Span rows = part_of(told.m, PRODUCT_UNITS[0], number / parts[2] % parts[1], parts[1]);
+        const int64_t unit = PRODUCT_UNITS[told.n == 1];
+        const Span rows = part_of(told.m, unit, number / parts[2] % parts[1], parts[1]);
         const Span columns = part_of(told.n, PRODUCT_UNITS[1], number % parts[2], parts[2]);
         if (rows.count() == 0 || columns.count() == 0)
             return;

@@ -3,7 +3,7 @@
 
 #include "loops/loops.hpp"
 
-// Rows and columns of a piece are a multiple of so many, but for the last, as
+// Rows (those of a vector as columns) and columns of a piece are a multiple of so many, but for the last, as
 // vksched/ops/products/division.py has it.
 constexpr int64_t PRODUCT_UNITS[] = {12, 32};
 

@@ -32,7 +32,7 @@ norms are divided by rows, too: a core then finds in its caches some of what it 
 """
 UNITS = 12, 32
 """Rows and columns of a block are a multiple of so many, but for the last, as in
-native/loops/program/product.hpp.
+native/loops/program/product.hpp; rows of a vector are as columns.
 """
 
 
@@ -53,7 +53,7 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     is_vector, work = m == 1 or n == 1, batches * m * n * k
     most = min(MOST, math.isqrt(work // (LEAST_VECTOR if is_vector else LEAST)))
     parts = Parts(max(1, min(batches, most)))
-    least_rows, least_columns = UNITS if is_vector else (ROWS, COLUMNS)
+    least_rows, least_columns = (UNITS[1], UNITS[1]) if is_vector else (ROWS, COLUMNS)
     many = MANY_ROWS * (4 if turned else 1)
     while 2 * math.prod(parts) <= most:
         rows, columns = m // parts.rows, n // parts.columns
@@ -68,7 +68,7 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
 
 def blocks(m: int, n: int, parts: Parts) -> Iterator[tuple[slice, slice]]:
     """Yields rows and columns of the blocks of one matrix (m, n)."""
-    for rows in _spans(m, UNITS[0], parts.rows):
+    for rows in _spans(m, UNITS[n == 1], parts.rows):
         for columns in _spans(n, UNITS[1], parts.columns):
             yield rows, columns
 

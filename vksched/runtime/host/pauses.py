@@ -5,8 +5,8 @@
 Problem: other programs hold cores, in this container or in others, which no account of the system
 shows. A helper that loses its core within a piece has the caller wait for milliseconds.
 Method: the caller measures how long it waits; nothing else is needed. After a delay it is alone for
-8 times as long, so delays add an eighth at most. If the next delay follows soon, it is alone for twice
-as long as the last time, as a core that is taken stays so. Results do not depend on it.
+8 times as long, so delays add an eighth. If the next delay follows soon, it is alone for twice as
+long as the last time, as a core that is taken stays so. Results do not depend on it.
 Examples: tests/runtime/test_busy_threads.py.
 """
 
