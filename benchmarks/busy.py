@@ -190,12 +190,14 @@ def measure(servers: dict[str, Server], given: argparse.Namespace) -> Iterator[R
     for count, niceness in dict.fromkeys(states):
         for name in NETWORKS:
             row = Row(name, count, niceness, {who: [] for who in servers})
-            for _ in range(given.turns):
+            for turn in range(given.turns):
                 if given.nothing_else:
                     wait_for_quiet()
+                first = turn % len(servers)
+                order = [*servers][first:] + [*servers][:first]
                 with loops(count, niceness):
-                    for who, server in servers.items():
-                        row.seconds[who].append(server.seconds(name, given.seconds))
+                    for who in order:
+                        row.seconds[who].append(servers[who].seconds(name, given.seconds))
             yield row
 
 
