@@ -187,22 +187,39 @@ class Clock:
         return self.now_s
 
 
-def test_nobody_helps_for_a_while_after_a_delay() -> None:
+def test_a_helper_stays_away_for_a_while_after_a_delay() -> None:
     clock = Clock()
     paused = Pauses(clock)
-    assert not paused.is_on()
     paused.tell(0.0)
-    assert not paused.is_on()
+    assert paused.helpers(1) == 1
     for number in range(3):  # each soon after the last pause: twice as long
         paused.tell(0.002)
         clock.now_s += ALONE * 0.002 * 2**number - 1e-6
-        assert paused.is_on()
+        assert paused.helpers(1) == 0
         clock.now_s += 2e-6
-        assert not paused.is_on()
+        assert paused.helpers(1) == 1
     clock.now_s += 1.0  # long after it: as at first
     paused.tell(0.002)
     clock.now_s += ALONE * 0.002 + 1e-6
-    assert not paused.is_on()
+    assert paused.helpers(1) == 1
+
+
+def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
+    clock = Clock()
+    paused = Pauses(clock)
+    found = []
+    for _ in range(5):  # one after the other, in the same pause
+        paused.tell(0.002)
+        found.append(paused.helpers(15))
+    assert found == [14, 12, 8, 0, 0]
+    clock.now_s += MOST_S
+    assert paused.helpers(15) == 15
+    clock.now_s += 1.0
+    for _ in range(5):  # with one fewer there are cores for all
+        paused.tell(0.002)
+        assert paused.helpers(15) == 14
+        while paused.helpers(15) == 14:
+            clock.now_s += 0.001
 
 
 def test_pauses_end() -> None:
@@ -210,16 +227,17 @@ def test_pauses_end() -> None:
     paused = Pauses(clock)
     for _ in range(20):
         paused.tell(10.0)
-        assert paused.is_on()
-        paused.tell(10.0)  # by another thread: it is known
+        assert paused.helpers(1) == 0
+        paused.tell(10.0)
         clock.now_s += MOST_S + 1e-6
-        assert not paused.is_on()
+        assert paused.helpers(3) == 3
 
 
 def test_pieces_are_the_callers_alone_in_a_pause() -> None:
     clock = Clock()
     pool, by = Workers("test", 3, Pauses(clock)), set[int]()
-    pool.paused.tell(1.0)
+    for _ in range(2):
+        pool.paused.tell(1.0)
     try:
         pool.each(lambda _: by.add(threading.get_ident()), ((i,) for i in range(50)))
         assert by == {threading.get_ident()}
@@ -251,7 +269,7 @@ def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
     finally:
         pool.close()
     assert sorted(done) == [0, 1, 2, 3]
-    assert pool.paused.is_on()
+    assert pool.paused.helpers(1) == 0
 
 
 def test_a_helper_that_never_comes_is_not_waited_for() -> None:
@@ -261,7 +279,7 @@ def test_a_helper_that_never_comes_is_not_waited_for() -> None:
         done = list[int]()
         pool.each(done.append, ((i,) for i in range(64)))
         assert sorted(done) == list(range(64))
-        assert not pool.paused.is_on()
+        assert pool.paused.helpers(1) == 1
     finally:
         blocked.set()
         pool.close()

@@ -9,9 +9,12 @@
 // vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
 // where one value lies, without gaps. Threads take pieces from one counter, so a thread that gets no
 // core takes none, and a run never waits for it. The runner takes them from the front, helpers from
-// the back, as each then finds in its own caches some of what it made by the loop before. Who waits spins for SPIN_S at most, then sleeps: a
-// core on which another program works goes to the thread that has the piece. An index outside its
-// axis raises IndexError with the number of the loop, and what was expected.
+// the back: each then finds in its own caches some of what it made by the loop before. Who waits
+// spins for a moment, then sleeps: a core on which another program works goes to the thread that has
+// the piece. A helper that loses its core within a piece delays the run; after such a delay half of
+// the helpers leave, or the last one rests for a while, and the run returns the seconds of all
+// delays. An index outside its axis raises IndexError with the number of the loop, and what was
+// expected.
 // Examples: tests/ops/test_recipes.py, tests/runtime/test_busy_threads.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
@@ -116,6 +119,8 @@ public:
             require(each, "expected an array in each slot");
         const bool alone = begin.is_none();
         delayed_s_ = 0;
+        inside_.store(0);
+        allowed_.store(~uint32_t{0});
         const Ended ended{*this};
         if (!alone) {
             ticket_.store(WAITING);
@@ -135,22 +140,22 @@ public:
     void help()
     {
         py::gil_scoped_release unlocked;
-        for (;;) {
+        const uint32_t number = inside_.fetch_add(1);
+        while (number < allowed_.load()) {
             const uint64_t ticket = ticket_.load();
             if (ticket == ENDED)
                 return;
             if (!take(ticket, 1))
-                helpers_.wait(HELPER_SPIN_S, [&] { return ticket_.load() != ticket; });
+                helpers_.wait(SPIN_S, [&] { return ticket_.load() != ticket; });
         }
     }
 
 private:
     // A ticket: the number of a step, and of its pieces that were taken from the front and the back.
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
-    // To sleep and to wake up takes some 50 us. Between two loops with pieces there are others.
-    static constexpr double SPIN_S = 50e-6, HELPER_SPIN_S = 200e-6;
-    // A wait that is longer than a piece by this is a delay; ALONE times as long nobody helps
-    // (vksched/runtime/host/pauses.py).
+    static constexpr double SPIN_S = 50e-6; // to sleep and to wake up takes as long
+    // A wait that is longer than a piece by this is a delay; the last helper rests ALONE times as
+    // long (vksched/runtime/host/pauses.py).
     static constexpr double DELAY_S = 3e-4, ALONE = 8, MOST_ALONE_S = 0.5;
 
     struct Ended {
@@ -196,8 +201,12 @@ private:
         const Seconds waited = Clock::now() - now;
         if (waited > longest + Seconds(DELAY_S)) {
             delayed_s_ += waited.count();
+            const uint32_t helpers = std::min(inside_.load(), allowed_.load());
             const Seconds alone{std::min(MOST_ALONE_S, ALONE * waited.count())};
-            alone_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(alone);
+            if (helpers > 1)
+                allowed_.store(helpers / 2);
+            else
+                alone_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(alone);
         }
         if (no_memory_.exchange(false))
             throw std::bad_alloc();
@@ -235,7 +244,8 @@ private:
     std::atomic<uint32_t> done_{0};
     std::atomic<bool> no_memory_{false};
     Waiting helpers_, runner_;
-    double delayed_s_ = 0; // of this run
+    std::atomic<uint32_t> inside_{0}, allowed_{0}; // helpers of this run
+    double delayed_s_ = 0;                         // of this run
     Clock::time_point alone_until_{};
 };
 

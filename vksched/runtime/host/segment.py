@@ -136,7 +136,7 @@ class Segment:
         shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
         helped = shared >= HELP_WORK and workers.count > 1
         self._begin = partial(workers.help, self._native.help) if helped else None
-        self._paused = workers.paused
+        self._most, self._paused = workers.count - 1, workers.paused
 
     def __call__(self, values: Values, states: HostValues) -> None:
         for node_id, take in self._takes:
@@ -149,7 +149,7 @@ class Segment:
 
     def _run(self, arrays: list[NDArray], again: bool = True) -> None:
         try:
-            if self._begin is None or self._paused.is_on():
+            if self._begin is None or not self._paused.helpers(self._most):
                 self._native.run(arrays)
             else:
                 self._paused.tell(self._native.run(arrays, self._begin))

@@ -83,7 +83,7 @@ class _Shared:
 class Workers:
     """Threads that help the calling one, as many as there are cores; started when first needed. One
     that gets no core, as other programs hold it, takes nothing, and is not waited for. Where one
-    has lost its core within a piece, nobody helps for a while.
+    has lost its core within a piece, fewer help for a while.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Workers:
         Raises: the first error, when all threads have ended.
         """
         items = list(pieces)
-        helpers = min(self.count, len(items)) - 1
-        if helpers < 1 or self.paused.is_on():
+        helpers = min(self.paused.helpers(self.count - 1), len(items) - 1)
+        if helpers < 1:
             with np.errstate(all="ignore"):
                 for item in items:
                     call(*item)
@@ -122,9 +122,9 @@ class Workers:
             raise shared.error
 
     def help(self, call: Callable[[], None]) -> None:
-        """Begins a call on all other threads; it ends when the work does."""
+        """Begins a call on all other threads that may help; it ends when the work does."""
         with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
-            for _ in range(self.count - 1):
+            for _ in range(self.paused.helpers(self.count - 1)):
                 self._started().submit(call)
 
     def _started(self) -> ThreadPoolExecutor:
