@@ -92,6 +92,7 @@ std::unique_ptr<Loop> linear_rounded_loop(const Told& told);
 std::unique_ptr<Loop> matmul_loop(const Told& told);
 std::unique_ptr<Loop> norm_loop(const Told& told);
 std::unique_ptr<Loop> pool_loop(const Told& told);
+std::unique_ptr<Loop> product_loop(const Told& told);
 std::unique_ptr<Loop> recurrent_loop(const Told& told);
 std::unique_ptr<Loop> reduce_loop(const Told& told);
 std::unique_ptr<Loop> rotary_loop(const Told& told);

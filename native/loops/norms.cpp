@@ -178,18 +178,19 @@ void norm_gradient(const py::buffer& g, const py::buffer& x, const py::object& s
          static_cast<float*>(to.ptr));
 }
 
-// numbers: rows, columns, centered, scaled, shifted. reals: eps.
-void norms(const ToldLoop<NormLoop>& step, const Operands& given, size_t)
+// numbers: rows, columns, centered, scaled, shifted. reals: eps. A piece: some rows.
+void norms(const ToldLoop<NormLoop>& step, const Operands& given, size_t piece)
 {
     const int64_t* told = step.numbers.data();
+    const int64_t first = step.first_row(told[0], piece);
     Norm norm{};
-    norm.rows = told[0];
+    norm.rows = step.first_row(told[0], piece + 1) - first;
     norm.columns = told[1];
     norm.centered = told[2] != 0;
     norm.scale = told[3] ? given.get<float>(1) : nullptr;
     norm.shift = told[4] ? given.get<float>(told[3] ? 2 : 1) : nullptr;
     norm.eps = step.reals[0];
-    step.called(norm, given.get<float>(0), step.result(given));
+    step.called(norm, given.get<float>(0) + first * told[1], step.result(given) + first * told[1]);
 }
 } // namespace
 

@@ -17,16 +17,20 @@ struct ToldLoop : Loop {
     using Way = void (*)(const ToldLoop&, const Operands&, size_t);
 
     ToldLoop(const Told& told, Way way, Called called)
-      : way(way), numbers(told.numbers), reals(told.reals), last(told.slots - 1), called(called)
+      : way(way), numbers(told.numbers), reals(told.reals), last(told.slots - 1),
+        pieces(told.pieces), called(called)
     {
     }
     void run(const Operands& given, size_t piece) const override { way(*this, given, piece); }
     float* result(const Operands& given) const { return given.get<float>(last); }
+    // The first row of a piece, of so many rows.
+    int64_t first_row(int64_t rows, size_t piece) const { return rows * int64_t(piece) / pieces; }
 
     Way way;
     std::vector<int64_t> numbers;
     std::vector<float> reals;
     size_t last;
+    int64_t pieces;
     Called called;
 };
 

@@ -18,13 +18,14 @@ import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
-from vksched.ops.core import host
+from vksched.ops.core import blas, host
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import compute_into
 from vksched.ops.core.op import all_ops, view_offset
 from vksched.ops.elementwise import UNARY
-from vksched.ops.products import attention_host
+from vksched.ops.products import attention_host, division
 from vksched.runtime.host.evaluate import HostWeights
+from vksched.runtime.host.pauses import Pauses
 from vksched.runtime.host.workers import LEAST_PIECE_BYTES, Buffers, Workers
 from vksched.types import NDArray, TensorType, numpy_dtype
 
@@ -44,6 +45,11 @@ HOSTED = [
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "BLOCK", 5)
+    for name in blas.CHOSEN_BY:
+        monkeypatch.delenv(name, raising=False)
+    for name in ("LEAST", "LEAST_VECTOR", "ROWS", "COLUMNS"):
+        monkeypatch.setattr(division, name, 1)
+    monkeypatch.setattr(division, "UNITS", (1, 1))
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +158,7 @@ def test_an_error_on_any_thread_reaches_the_caller_when_all_have_ended(workers: 
 
 def test_pieces_are_shared_by_threads() -> None:
     meet = threading.Barrier(3, timeout=30)  # broken where fewer threads come
-    pool = Workers("test", 3)
+    pool = Workers("test", 3, Pauses())
     try:
         pool.each(lambda _: meet.wait(), ((i,) for i in range(6)))
     finally:
@@ -171,7 +177,7 @@ def test_pieces_are_done_by_who_is_there_when_the_interpreter_ends(
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refuse)
-    pool = Workers("test", 3)
+    pool = Workers("test", 3, Pauses())
     try:
         pool.each(done.append, ((i,) for i in range(64)))
     finally:
@@ -196,7 +202,7 @@ def test_nobody_works_on_when_the_start_of_a_helper_is_interrupted(
         inside.remove(number)
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", interrupted)
-    pool = Workers("test", 2)
+    pool = Workers("test", 2, Pauses())
     with pytest.raises(KeyboardInterrupt):
         pool.each(piece, ((i,) for i in range(64)))
     assert not inside

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.ops.core import loops
+from vksched.ops.core import blas, loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.products.matmul_recipe import matmul_recipe
 from vksched.types import TensorType, broadcast_shapes
@@ -22,7 +22,7 @@ FEW = [
     ((64, 129), (257, 129)),
     ((2, 1, 5, 300), (1, 1, 333, 300)),
 ]
-NUMPYS = [((7, 512), (1024, 512)), ((65, 512), (512, 512)), ((2, 24, 512), (2, 512, 512))]
+LIBRARYS = [((7, 512), (1024, 512)), ((65, 512), (512, 512)), ((2, 24, 512), (2, 512, 512))]
 
 
 def names(a: Shape, b: Shape, bias: bool) -> list[str] | None:
@@ -57,8 +57,11 @@ def test_few_rows(a: Shape, b: Shape, bias: bool, then: bool) -> None:
         )
 
 
-@pytest.mark.parametrize(("a", "b"), NUMPYS)
-def test_others_are_numpys(a: Shape, b: Shape) -> None:
+@pytest.mark.parametrize(("a", "b"), LIBRARYS)
+def test_others_are_the_librarys(a: Shape, b: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numpy's, where loops do not find its library."""
+    assert names(a, b, bias=False) == (["product"] if blas.is_in_loops() else None)
+    monkeypatch.setattr(blas, "is_in_loops", lambda: False)
     assert names(a, b, bias=False) is None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,33 +17,16 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import vksched as vs
-from vksched.ops.core import loops
-from vksched.runtime.host import cpu, threads
+from vksched.ops.core import blas, loops
+from vksched.runtime.host import pauses, threads, workers
+from vksched.runtime.host.pauses import ALONE, MOST_S, Pauses
 from vksched.runtime.host.program import Program
-from vksched.runtime.host.threads import CHOSEN_BY, FIRST_S, MOMENT_S, Governor, products_on
+from vksched.runtime.host.threads import products_alone
+from vksched.runtime.host.workers import Workers
+from vksched.types import NDArray
 
-
-class Machine:
-    """A clock and an account of the cores' work, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now_s = self.own_s = self.worked_s = 0.0
-        self.running: int | None = None
-
-    def governor(self, cores: int) -> Governor:
-        return Governor(
-            cores,
-            lambda: self.worked_s,
-            lambda: self.own_s,
-            lambda: self.now_s,
-            lambda: self.running,
-        )
-
-    def passes(self, seconds: float, own: float, others: float) -> None:
-        """own, others: the cores that this process and others hold meanwhile."""
-        self.now_s += seconds
-        self.own_s += own * seconds
-        self.worked_s += (own + others) * seconds
+needs_loops = pytest.mark.skipif(not loops.has_programs(), reason="no native loops")
+WAIT_S = 30.0
 
 
 def blas_threads() -> list[int]:
@@ -54,111 +37,38 @@ def blas_threads() -> list[int]:
 
 @pytest.fixture
 def nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in CHOSEN_BY:
+    for name in blas.CHOSEN_BY:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize(
-    ("cores", "own", "others", "wanted"),
-    [(2, 2, 0, 2), (2, 1, 0.2, 2), (2, 1, 1, 1), (2, 1, 2, 1), (16, 14, 2, 14), (1, 1, 1, 1)],
-)
-def test_what_others_hold_is_left_to_them(
-    cores: int, own: float, others: float, wanted: int
-) -> None:
-    machine = Machine()
-    governor = machine.governor(cores)
-    assert governor.threads() == cores
-    machine.passes(FIRST_S, own, others)
-    assert governor.threads() == wanted
-    machine.passes(MOMENT_S / 2, own, 0)
-    assert governor.threads() == wanted  # not yet looked at again
-    machine.passes(MOMENT_S, own, 0)
-    machine.passes(MOMENT_S, own, 0)
-    governor.threads()
-    machine.passes(MOMENT_S, own, 0)
-    assert governor.threads() == cores
+# -- the library of numpy's products -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("running", "wanted"), [(0, 2), (1, 1), (5, 1), (None, 1)])
-def test_who_has_taken_turns_and_is_done_holds_nothing(running: int | None, wanted: int) -> None:
-    machine = Machine()
-    governor = machine.governor(2)
-    machine.running = running
-    machine.passes(1.0, 0, 2)  # the other one's turn
-    assert governor.threads() == wanted
-    for _ in range(4):  # its next look is soon, and goes by what it measured
-        machine.passes(FIRST_S / 4 + 1e-6, 2, 0)
-        governor.threads()
-    assert governor.threads() == 2
-    for _ in range(20):
-        machine.passes(FIRST_S / 2, 1, 1)
-        governor.threads()
-    assert governor.threads() == 1  # beside its own work the others count
-
-
-def test_what_runs_at_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text, wanted in (("cpu 1\nprocs_running 3\n", 2), ("procs_running 0\n", 0), ("", None)):
-        monkeypatch.setattr(
-            threads, "open", lambda *a, _text=text, **k: io.StringIO(_text), raising=False
-        )
-        assert threads.running_now() == wanted
-
-
-def test_without_an_account_of_the_system_all_cores_are_taken() -> None:
-    assert Governor(8, lambda: None).threads() == 8
-
-
-@pytest.mark.skipif(threads.worked_s() is None, reason="the system does not say what cores did")
-def test_the_account_goes_on_with_own_work() -> None:
-    before = threads.worked_s()
-    while (now := threads.worked_s()) == before:
-        sum(range(10_000))
-    assert before is not None and now is not None and now > before
-
-
-@pytest.mark.parametrize(("niceness", "wanted_s"), [(0, 8.0), (5, 9.0)])
-def test_programs_that_yield_hold_no_core(
-    niceness: int, wanted_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    account = "cpu  0 0 0 0 0 0 0 0\ncpu0 500 100 200 9900 300 40 30 30 0 0\nintr 5\n"
-    monkeypatch.setattr(threads, "open", lambda *a, **k: io.StringIO(account), raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
-    monkeypatch.setattr(os, "sysconf", lambda name: 100, raising=False)
-    monkeypatch.setattr(os, "nice", lambda step: niceness, raising=False)
-    assert threads.worked_s() == wanted_s
-
-
-def test_zeros_are_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_from_proc", lambda: 0.0)
-    assert threads.worked_s() is None
-
-
-def test_products_are_limited_and_left_as_they_were(nobody_chose: None) -> None:
+def test_products_take_one_thread_and_are_left_as_they_were(nobody_chose: None) -> None:
     before = blas_threads()
-    with products_on(1, 4):
+    with products_alone():
         assert set(blas_threads()) == {1}
-        with products_on(2, 4):
-            assert blas_threads() == [min(2, n) for n in before]
-        assert all(n <= 2 for n in blas_threads())
+        with products_alone():
+            assert set(blas_threads()) == {1}
+        assert set(blas_threads()) == {1}
     assert blas_threads() == before
-    with products_on(4, 4):
-        assert blas_threads() == before
 
 
 def test_who_sets_a_number_of_threads_has_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHOSEN_BY[0], "7")
+    monkeypatch.setenv(blas.CHOSEN_BY[0], "7")
     before = blas_threads()
-    with products_on(1, 4):
+    with products_alone():
         assert blas_threads() == before
 
 
-@pytest.mark.parametrize("size", [4, 64])
-def test_runs_on_the_cpu_take_the_threads_that_are_free(
-    size: int, nobody_chose: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_loops", [True, False])
+@pytest.mark.parametrize("size", [4, 256])
+def test_runs_have_one_thread_for_each_product(
+    size: int, in_loops: bool, nobody_chose: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products of a few numbers take one thread anyway: nothing is set for them."""
-    monkeypatch.setattr(Governor, "threads", lambda self: 1)
-    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    if not in_loops:
+        monkeypatch.setattr(blas, "is_in_loops", lambda: False)
     seen: list[int] = []
     run_program = Program.run
 
@@ -175,31 +85,6 @@ def test_runs_on_the_cpu_take_the_threads_that_are_free(
     assert blas_threads() == before
 
 
-@pytest.mark.skipif(not loops.conv_functions(), reason="no native loops")
-@pytest.mark.parametrize("large", [False, True])
-def test_a_small_product_beside_native_loops_leaves_them_the_cores(
-    monkeypatch: pytest.MonkeyPatch, large: bool
-) -> None:
-    asked: list[int] = []
-
-    @contextmanager
-    def noted(threads: int, cores: int) -> Iterator[None]:
-        asked.append(threads)
-        yield
-
-    monkeypatch.setattr(cpu, "products_on", noted)
-    monkeypatch.setattr(Governor, "threads", lambda self: 2)
-    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
-    x, rng = vs.input("x", (1, 64, 32, 32)), np.random.default_rng(0)
-    kernel = vs.weight(rng.standard_normal((64, 64, 3, 3), dtype=np.float32))
-    rows = vs.input("rows", (512 if large else 1, 512))
-    right = vs.weight(rng.standard_normal((512, 1000), dtype=np.float32))
-    with vs.Scheduler(["cpu"]) as sched:
-        run = sched.compile([vs.conv(x, kernel), vs.matmul(rows, right)])
-        run(x=np.ones(x.shape, np.float32), rows=np.ones(rows.shape, np.float32))
-    assert asked == [2 if large else 1]
-
-
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_interrupt_at_either_end_of_a_limit_leaves_none(
     at: int, nobody_chose: None, monkeypatch: pytest.MonkeyPatch
@@ -213,25 +98,9 @@ def test_an_interrupt_at_either_end_of_a_limit_leaves_none(
 
     with monkeypatch.context() as patch:
         patch.setattr(threads, "_set", interrupted)
-        with pytest.raises(KeyboardInterrupt), products_on(1, 4):
+        with pytest.raises(KeyboardInterrupt), products_alone():
             pass
-    with products_on(1, 4):
-        assert set(blas_threads()) == {1}
-    assert blas_threads() == before
-
-
-def test_runs_go_on_when_the_interpreter_ends(
-    nobody_chose: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    before = blas_threads()
-    with monkeypatch.context() as at_exit:
-        at_exit.setattr(threading.Thread, "start", refuse)
-        with products_on(0, 4):  # of which no library is: a thread is wanted in any case
-            pass
-    with products_on(1, 4):
+    with products_alone():
         assert set(blas_threads()) == {1}
     assert blas_threads() == before
 
@@ -241,16 +110,19 @@ def test_a_library_that_does_not_say_its_threads_is_left_alone(
 ) -> None:
     silent = SimpleNamespace(num_threads=None)
     monkeypatch.setattr(
-        threads,
+        blas,
         "ThreadpoolController",
         lambda: SimpleNamespace(select=lambda **_: SimpleNamespace(lib_controllers=[silent])),
     )
-    threads._blas.cache_clear()
+    for found in (blas.libraries, blas.is_in_loops):
+        found.cache_clear()
     try:
-        with products_on(1, 4):
+        assert blas.libraries() == [] and not blas.is_in_loops()
+        with products_alone():
             pass
     finally:
-        threads._blas.cache_clear()
+        for found in (blas.libraries, blas.is_in_loops):
+            found.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -258,20 +130,267 @@ def test_a_child_forked_in_the_midst_of_a_run_runs_its_own() -> None:
     code = """
 import os, signal
 import numpy
-from vksched.ops.core import loops
+from vksched.ops.core import blas
 from vksched.runtime.host import cpu, threads
 limit = threads._limit
-names = [pool.num_threads for pool in threads._blas()]
-with limit.of(1):
+names = [pool.num_threads for pool in blas.libraries()]
+with limit.to_one():
     limit._lock.acquire()  # as another thread may at that moment
     pid = os.fork()
     if pid == 0:
         signal.alarm(20)
-        with limit.of(1):
+        with limit.to_one():
             pass
-        os._exit([pool.num_threads for pool in threads._blas()] != names)
+        os._exit([pool.num_threads for pool in blas.libraries()] != names)
     limit._lock.release()
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_schedulers_on_several_threads_compute_at_once(
+    nobody_chose: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "usable_cores", lambda: 3)
+    before, rng = blas_threads(), np.random.default_rng(0)
+    x, w = (rng.standard_normal((300, 400), dtype=np.float32) for _ in range(2))
+    made: list[bytes] = []
+
+    def work() -> None:
+        with vs.Scheduler(["cpu"]) as sched:
+            run = sched.compile(vs.relu(vs.matmul(vs.input("x", x.shape), w, transpose_b=True)))
+            made.extend(np.asarray(run(x=x)).tobytes() for _ in range(20))
+
+    together = [threading.Thread(target=work) for _ in range(3)]
+    for each in together:
+        each.start()
+    for each in together:
+        each.join(WAIT_S)
+    assert len(made) == 60 and len(set(made)) == 1
+    np.testing.assert_allclose(
+        np.frombuffer(made[0], np.float32).reshape(300, 300), np.maximum(x @ w.T, 0), 1e-4, 1e-3
+    )
+    assert blas_threads() == before
+
+
+# -- pauses --------------------------------------------------------------------------------------
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_helper_stays_away_for_a_while_after_a_delay() -> None:
+    clock = Clock()
+    paused = Pauses(clock)
+    paused.tell(0.0)
+    assert paused.helpers(1) == 1
+    for number in range(3):  # each soon after the last pause: twice as long
+        paused.tell(0.002)
+        clock.now_s += ALONE * 0.002 * 2**number - 1e-6
+        assert paused.helpers(1) == 0
+        clock.now_s += 2e-6
+        assert paused.helpers(1) == 1
+    clock.now_s += 1.0  # long after it: as at first
+    paused.tell(0.002)
+    clock.now_s += ALONE * 0.002 + 1e-6
+    assert paused.helpers(1) == 1
+
+
+def test_of_many_helpers_as_many_stay_away_as_lack_a_core() -> None:
+    clock = Clock()
+    paused = Pauses(clock)
+    found = []
+    for _ in range(5):  # one after the other, in the same pause
+        paused.tell(0.002)
+        found.append(paused.helpers(15))
+    assert found == [14, 12, 8, 0, 0]
+    clock.now_s += MOST_S
+    assert paused.helpers(15) == 15
+    clock.now_s += 1.0
+    for _ in range(5):  # with one fewer there are cores for all
+        paused.tell(0.002)
+        assert paused.helpers(15) == 14
+        while paused.helpers(15) == 14:
+            clock.now_s += 0.001
+
+
+def test_pauses_end() -> None:
+    clock = Clock()
+    paused = Pauses(clock)
+    for _ in range(20):
+        paused.tell(10.0)
+        assert paused.helpers(1) == 0
+        paused.tell(10.0)
+        clock.now_s += MOST_S + 1e-6
+        assert paused.helpers(3) == 3
+
+
+def test_pieces_are_the_callers_alone_in_a_pause() -> None:
+    clock = Clock()
+    pool, by = Workers("test", 3, Pauses(clock)), set[int]()
+    for _ in range(2):
+        pool.paused.tell(1.0)
+    try:
+        pool.each(lambda _: by.add(threading.get_ident()), ((i,) for i in range(50)))
+        assert by == {threading.get_ident()}
+        clock.now_s += MOST_S + 1.0
+        meet = threading.Barrier(3, timeout=WAIT_S)
+        pool.each(lambda _: meet.wait(), ((i,) for i in range(3)))
+    finally:
+        pool.close()
+
+
+def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
+    pool, caller, done = Workers("test", 2, Pauses(Clock())), threading.get_ident(), list[int]()
+    taken, start_s = threading.Event(), time.perf_counter()
+
+    def piece(number: int) -> None:
+        if threading.get_ident() != caller:
+            taken.set()
+            while len(done) < 3:  # the caller makes all others
+                time.sleep(0)
+            all_s = time.perf_counter() - start_s  # longer than each of them
+            while time.perf_counter() - start_s < 2 * all_s + 40 * pauses.DELAY_S:
+                pass
+        else:
+            assert taken.wait(WAIT_S)
+        done.append(number)
+
+    try:
+        pool.each(piece, ((i,) for i in range(4)))
+    finally:
+        pool.close()
+    assert sorted(done) == [0, 1, 2, 3]
+    assert pool.paused.helpers(1) == 0
+
+
+def test_a_helper_that_never_comes_is_not_waited_for() -> None:
+    pool, blocked = Workers("test", 2, Pauses(Clock())), threading.Event()
+    try:
+        pool.help(lambda: blocked.wait(WAIT_S) and None)  # the only other thread
+        done = list[int]()
+        pool.each(done.append, ((i,) for i in range(64)))
+        assert sorted(done) == list(range(64))
+        assert pool.paused.helpers(1) == 1
+    finally:
+        blocked.set()
+        pool.close()
+
+
+def test_runs_go_on_when_the_interpreter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    pool, done = Workers("test", 3, Pauses()), list[int]()
+    with monkeypatch.context() as at_exit:
+        at_exit.setattr(threading.Thread, "start", refuse)
+        pool.each(done.append, ((i,) for i in range(9)))
+        pool.help(lambda: None)
+    assert sorted(done) == list(range(9))
+
+
+# -- native programs -----------------------------------------------------------------------------
+
+VALUES, PIECES = 1 << 16, 16
+
+
+def relu_program(loops_: int = 8) -> tuple[Any, list[NDArray], NDArray, NDArray]:
+    """Relus of pieces, one after the other, between which are some of one piece."""
+    native = loops.native
+    x = np.random.default_rng(0).standard_normal(VALUES, dtype=np.float32)
+    chain = (1, VALUES, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, native.program_steps.index("relu"), 0, 0, 0)
+    steps = [
+        ("chain", [number, number + 1], chain, (0.0, 0.0), PIECES if number % 2 else 1)
+        for number in range(loops_)
+    ]
+    program = native.Program(steps, [x.nbytes] * (loops_ + 1), [0, loops_])
+    kept = [np.empty_like(x) for _ in range(loops_ - 1)]
+    for number, array in enumerate(kept, 1):
+        program.bind(number, array)
+    return program, kept, x, np.full_like(x, np.nan)
+
+
+@needs_loops
+@pytest.mark.parametrize("helpers", [0, 1, 4])
+def test_helpers_sleep_and_wake_between_loops(helpers: int) -> None:
+    """Many runs one after the other, to which helpers come early, late or not at all."""
+    program, _kept, x, out = relu_program()
+    pool = Workers("test", helpers + 1, Pauses())
+    try:
+        for number in range(300):
+            out[:] = np.nan
+            delayed_s = program.run([x, out], lambda: pool.help(program.help))
+            assert delayed_s >= 0
+            np.testing.assert_array_equal(out, np.maximum(x, 0))
+            if number % 50 == 0:
+                time.sleep(0.002)  # helpers of the last run have gone
+    finally:
+        pool.close()
+
+
+@needs_loops
+def test_a_run_without_helpers_has_no_delay() -> None:
+    program, _kept, x, out = relu_program()
+    assert program.run([x, out]) == 0
+    assert program.run([x, out], lambda: None) == 0
+    np.testing.assert_array_equal(out, np.maximum(x, 0))
+
+
+@needs_loops
+def test_a_segment_tells_of_its_delays(nobody_chose: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in the pause that follows, it runs without helpers."""
+    clock, asked = Clock(), list[bool]()
+    paused = Pauses(clock)
+    monkeypatch.setattr(Workers.__init__, "__defaults__", (None, paused))
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    native = loops.native.Program
+
+    class Delayed:
+        """A program whose helpers lose their cores in each run."""
+
+        def __init__(self, *given: Any) -> None:
+            self._own = native(*given)
+            self.bind, self.help = self._own.bind, self._own.help
+
+        def run(self, arrays: Any, begin: Any = None) -> float:
+            asked.append(begin is not None)
+            self._own.run(arrays)
+            return 0.01 if begin is not None else 0.0
+
+    monkeypatch.setattr(loops, "native", SimpleNamespace(**vars(loops.native)))
+    monkeypatch.setattr(loops.native, "Program", Delayed)
+    x = np.ones((256, 1024), np.float32)
+    with vs.Scheduler(["cpu"]) as sched:
+        run = sched.compile(vs.gelu(vs.input("x", x.shape)))
+        for _ in range(3):
+            run(x=x)
+        clock.now_s += ALONE * 0.01 + 1e-6
+        run(x=x)
+    assert asked == [True, False, False, True]
+
+
+# -- under load ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="there is one core")
+def test_busy_programs_do_not_multiply_the_time(tmp_path: Path) -> None:
+    """In turns with one thread, next to busy programs of a lower priority: where threads of the
+    library waited for each other by spinning, runs took up to 15 times as long.
+    """
+    told = ["--loops", str(os.cpu_count()), "--nice", "10", "--turns", "5", "--seconds", "0.2"]
+    script, found = Path("benchmarks/busy.py").resolve(), tmp_path / "found.json"
+    env = {k: v for k, v in os.environ.items() if k not in blas.CHOSEN_BY}
+    command = [sys.executable, str(script), *told, "--json", str(found)]
+    subprocess.run(command, env=env, check=True, capture_output=True, timeout=200)
+    rows = json.loads(found.read_text())
+    assert [row["network"] for row in rows] == ["six layers", "MLP"]
+    for row in rows:
+        assert row["ratio"]["one thread"] < 4, row

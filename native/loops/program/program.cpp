@@ -2,15 +2,24 @@
 //
 //   p = Program([("add", slots, numbers, reals, pieces), ...], [bytes of each slot], [open slots])
 //   p.bind(slot, array)       where a value lies in each run; the caller keeps it
-//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers
+//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers; returns
+//                             how long it waited for helpers without a core
 //   p.help()                  takes pieces of loops until the run ends; on any thread
 //
 // vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
-// where one value lies, without gaps. A run never waits for who has not taken a piece. An index
-// outside its axis raises IndexError with the number of the loop, and what was expected.
-// Examples: tests/ops/test_recipes.py.
+// where one value lies, without gaps. Threads take pieces from one counter, so a thread that gets no
+// core takes none, and a run never waits for it. The runner takes them from the front, helpers from
+// the back: each then finds in its own caches some of what it made by the loop before. Who waits
+// spins for a moment, then sleeps: a core on which another program works goes to the thread that has
+// the piece. A helper that loses its core within a piece delays the run; after such a delay half of
+// the helpers leave, or the last one rests for a while, and the run returns the seconds of all
+// delays. An index outside its axis raises IndexError with the number of the loop, and what was
+// expected.
+// Examples: tests/ops/test_recipes.py, tests/runtime/test_busy_threads.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
+#include "loops/program/product.hpp"
+#include "loops/program/waiting.hpp"
 
 #include <pybind11/stl.h>
 
@@ -19,15 +28,15 @@
 #include <memory>
 #include <new>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace {
+
+// Of the number of a piece in a ticket.
+constexpr int BITS = 22;
+constexpr uint64_t FRONT = uint64_t{1} << BITS, MOST_PIECES = FRONT - 1;
+constexpr uint64_t MOST_STEPS = (uint64_t{1} << (64 - 2 * BITS)) - 1;
 
 // One loop, and where its operands and its result lie.
 struct Step {
@@ -54,7 +63,7 @@ Step step_of(const py::handle& given, size_t slots, bool wide)
     Step made;
     made.slots = py::cast<std::vector<uint32_t>>(told[1]);
     made.pieces = py::cast<uint32_t>(told[4]);
-    require(made.pieces > 0, "expected at least one piece");
+    require(made.pieces > 0 && made.pieces <= MOST_PIECES, "expected 1 to 4194303 pieces");
     for (const uint32_t slot : made.slots)
         require(slot < slots, "expected slots that there are");
     made.loop = loop_named(name, {numbers, reals, made.slots.size(), made.pieces, wide, calls});
@@ -74,13 +83,6 @@ struct Held {
     Py_buffer view{};
 };
 
-INLINED void rest()
-{
-#if defined(__x86_64__)
-    _mm_pause();
-#endif
-}
-
 class Program {
 public:
     Program(const py::list& steps, std::vector<size_t> bytes, std::vector<uint32_t> open,
@@ -91,6 +93,7 @@ public:
             steps_.push_back(step_of(each, bytes_.size(), wide));
         for (const Step& step : steps_)
             written_.push_back(step.slots.back());
+        require(steps_.size() < MOST_STEPS, "expected fewer loops");
         for (const uint32_t slot : open_)
             require(slot < bytes_.size(), "expected slots that there are");
     }
@@ -103,7 +106,7 @@ public:
     }
 
     // begin: called once helpers may come; None without.
-    void run(const py::list& arrays, const py::object& begin)
+    double run(const py::list& arrays, const py::object& begin)
     {
         require(arrays.size() == open_.size(), "expected an array for each open slot");
         std::vector<std::unique_ptr<Held>> held(open_.size());
@@ -115,7 +118,10 @@ public:
         for (const char* each : at_)
             require(each, "expected an array in each slot");
         const bool alone = begin.is_none();
-        const Ended ended{ticket_};
+        delayed_s_ = 0;
+        inside_.store(0);
+        allowed_.store(~uint32_t{0});
+        const Ended ended{*this};
         if (!alone) {
             ticket_.store(WAITING);
             begin();
@@ -128,33 +134,37 @@ public:
         } catch (const std::out_of_range& error) {
             throw py::index_error(std::to_string(number) + " " + error.what());
         }
+        return delayed_s_;
     }
 
     void help()
     {
         py::gil_scoped_release unlocked;
-        for (uint32_t turns = 0;;) {
-            uint64_t ticket = ticket_.load(std::memory_order_acquire);
+        const uint32_t number = inside_.fetch_add(1);
+        while (number < allowed_.load()) {
+            const uint64_t ticket = ticket_.load();
             if (ticket == ENDED)
                 return;
-            if (take(ticket)) {
-                turns = 0;
-                continue;
-            }
-            if (++turns % 1024)
-                rest();
-            else
-                std::this_thread::yield();
+            if (!take(ticket, 1))
+                helpers_.wait(SPIN_S, [&] { return ticket_.load() != ticket; });
         }
     }
 
 private:
-    // A ticket: the number of a step, and of its piece that is next.
+    // A ticket: the number of a step, and of its pieces that were taken from the front and the back.
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
+    static constexpr double SPIN_S = 50e-6; // to sleep and to wake up takes as long
+    // A wait that is longer than a piece by this is a delay; the last helper rests ALONE times as
+    // long (vksched/runtime/host/pauses.py).
+    static constexpr double DELAY_S = 3e-4, ALONE = 8, MOST_ALONE_S = 0.5;
 
     struct Ended {
-        std::atomic<uint64_t>& ticket;
-        ~Ended() { ticket.store(ENDED); }
+        Program& program;
+        ~Ended()
+        {
+            program.ticket_.store(ENDED);
+            program.helpers_.wake();
+        }
     };
 
     bool is_written(uint32_t slot) const
@@ -173,44 +183,56 @@ private:
     void perform(size_t number, bool alone)
     {
         const Step& step = steps_[number];
-        if (alone || step.pieces == 1) {
+        if (alone || step.pieces == 1 || Clock::now() < alone_until_) {
             for (size_t piece = 0; piece < step.pieces; ++piece)
                 step.run(at_.data(), piece);
             return;
         }
-        done_.store(0, std::memory_order_relaxed);
-        ticket_.store(static_cast<uint64_t>(number) << 32, std::memory_order_release);
-        for (;;) {
-            uint64_t ticket = ticket_.load(std::memory_order_acquire);
-            if (!take(ticket))
-                break;
+        done_.store(0);
+        ticket_.store(static_cast<uint64_t>(number) << 2 * BITS);
+        helpers_.wake();
+        Seconds longest{0};
+        auto now = Clock::now();
+        while (take(ticket_.load(), FRONT)) {
+            const auto before = std::exchange(now, Clock::now());
+            longest = std::max<Seconds>(longest, now - before);
         }
-        for (uint32_t turns = 1; done_.load(std::memory_order_acquire) < step.pieces; ++turns)
-            if (turns % 1024)
-                rest();
+        runner_.wait(SPIN_S, [&] { return done_.load() == step.pieces; });
+        const Seconds waited = Clock::now() - now;
+        if (waited > longest + Seconds(DELAY_S)) {
+            delayed_s_ += waited.count();
+            const uint32_t helpers = std::min(inside_.load(), allowed_.load());
+            const Seconds alone{std::min(MOST_ALONE_S, ALONE * waited.count())};
+            if (helpers > 1)
+                allowed_.store(helpers / 2);
             else
-                std::this_thread::yield();
+                alone_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(alone);
+        }
         if (no_memory_.exchange(false))
             throw std::bad_alloc();
     }
 
-    // Takes the next piece, and makes it; returns false where there is none.
-    bool take(uint64_t ticket)
+    // Takes the next piece from an end, 1 the back or FRONT, and makes it; returns false where there
+    // is none.
+    bool take(uint64_t ticket, uint64_t from)
     {
         if (ticket >= WAITING)
             return false;
-        const Step& step = steps_[ticket >> 32];
-        const uint32_t piece = static_cast<uint32_t>(ticket);
-        if (piece >= step.pieces)
+        const Step& step = steps_[ticket >> 2 * BITS];
+        const uint64_t front = ticket >> BITS & MOST_PIECES, back = ticket & MOST_PIECES;
+        if (front + back >= step.pieces)
             return false;
-        if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel))
+        if (!ticket_.compare_exchange_weak(ticket, ticket + from))
             return true; // another one was first: look again
+        const size_t piece = from == FRONT ? front : step.pieces - 1 - back;
         try {
             step.run(at_.data(), piece);
         } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
             no_memory_.store(true, std::memory_order_relaxed);
         }
-        done_.fetch_add(1, std::memory_order_release);
+        const uint32_t pieces = step.pieces;
+        if (done_.fetch_add(1) + 1 == pieces)
+            runner_.wake();
         return true;
     }
 
@@ -221,6 +243,10 @@ private:
     std::atomic<uint64_t> ticket_{ENDED};
     std::atomic<uint32_t> done_{0};
     std::atomic<bool> no_memory_{false};
+    Waiting helpers_, runner_;
+    std::atomic<uint32_t> inside_{0}, allowed_{0}; // helpers of this run
+    double delayed_s_ = 0;                         // of this run
+    Clock::time_point alone_until_{};
 };
 
 } // namespace
@@ -231,7 +257,9 @@ void add_program(py::module_& m)
     for (const std::string& name : step_names())
         steps.append(name);
     m.attr("program_steps") = steps; // of chains, by number
-    m.attr("program_version") = 2;   // of what loops are told, as vksched/ops/core/recipe.py has it
+    m.def("use_blas", &use_blas, py::arg("gemm"), py::arg("gemv"), py::arg("wide"));
+    m.attr("product_units") = py::make_tuple(PRODUCT_UNITS[0], PRODUCT_UNITS[1]);
+    m.attr("program_version") = 3;   // of what loops are told, as vksched/ops/core/recipe.py has it
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)

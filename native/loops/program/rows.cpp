@@ -9,14 +9,15 @@ namespace {
 
 using SoftmaxLoop = ToldLoop<ValueLoop>;
 
-// Rows of the last axis. numbers: rows, columns.
-INLINED void softmax_body(const SoftmaxLoop& step, const Operands& given, size_t)
+// Rows of the last axis. numbers: rows, columns. A piece: some rows.
+INLINED void softmax_body(const SoftmaxLoop& step, const Operands& given, size_t piece)
 {
     const int64_t rows = step.numbers[0], columns = step.numbers[1];
-    const float* x = given.get<float>(0);
-    float* out = step.result(given);
+    const int64_t first = step.first_row(rows, piece), end = step.first_row(rows, piece + 1);
+    const float* x = given.get<float>(0) + first * columns;
+    float* out = step.result(given) + first * columns;
     constexpr int64_t lanes = 16;
-    for (int64_t row = 0; row < rows; ++row, x += columns, out += columns) {
+    for (int64_t row = first; row < end; ++row, x += columns, out += columns) {
         float largest = x[0], sums[lanes] = {};
         for (int64_t i = 1; i < columns; ++i)
             largest = largest > x[i] || largest != largest ? largest : x[i]; // NaN wins

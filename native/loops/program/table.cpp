@@ -21,6 +21,7 @@ const std::map<std::string, Maker> makers{
     {"matmul", matmul_loop},
     {"norm", norm_loop},
     {"pool", pool_loop},
+    {"product", product_loop},
     {"recurrent", recurrent_loop},
     {"reduce", reduce_loop},
     {"rotary_embedding", rotary_loop},

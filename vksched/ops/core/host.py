@@ -61,7 +61,7 @@ def sum_rows(x: NDArray) -> NDArray:
 
 
 def whole(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-    """One piece: what is not worth cutting, or has threads of its own."""
+    """One piece: what is not worth cutting."""
     yield inputs, out
 
 

@@ -25,7 +25,7 @@ WORDS_VERSION = 2
 """Of how words hold weights of few bits (ops/products/block_layout.py), with that of
 native/loops/packed/packed.hpp. Who changes one counts both up.
 """
-PROGRAM_VERSION = 2
+PROGRAM_VERSION = 3
 """The same of what recipes tell (recipe.py), with that of native/loops/program/program.cpp."""
 
 Into = Callable[[NDArray, NDArray], object]

@@ -15,10 +15,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...types import FLOAT32, TensorType
-from .host import BLOCK
+from .host import BLOCK, SHARES
 
 if TYPE_CHECKING:
     from .attrs import Attrs
+
+
+ROWS_PIECE, ROWS_WORK = 1 << 14, 4
+"""Values of rows that make a piece at least, some 10 us; and the work of each value."""
+PRODUCT = "product"
+"""The loop that calls the library of numpy's products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,11 @@ class Recipe:
 
     loops: tuple[Loop, ...]
 
+    @property
+    def calls_blas(self) -> bool:
+        """Whether a loop calls the library of numpy's products."""
+        return any(loop.name == PRODUCT for loop in self.loops)
+
 
 Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]
 """(types of operands, result type, attributes) -> the call's recipe, None where it has none."""
@@ -54,13 +65,17 @@ def one_loop(
     output: TensorType,
     numbers: tuple[int, ...],
     reals: tuple[float, ...] = (),
+    rows: int = 1,
 ) -> Recipe | None:
     """Returns the recipe of a call on float32 that is one loop, None of one that is large: numpy
-    takes such a call in pieces, on several threads.
+    takes such a call in pieces, on several threads. rows: of the result, which pieces of the loop
+    share.
     """
     if any(t.dtype != FLOAT32 or t.size > BLOCK for t in (*inputs, output)):
         return None
-    return Recipe((Loop(name, tuple(range(len(inputs))), output.size, numbers, reals),))
+    pieces, work = max(1, min(rows, output.size // ROWS_PIECE, SHARES)), output.size * ROWS_WORK
+    operands = tuple(range(len(inputs)))
+    return Recipe((Loop(name, operands, output.size, numbers, reals, pieces, work),))
 
 
 def followed(first: Recipe, then: Recipe, own: int, count: int) -> Recipe:

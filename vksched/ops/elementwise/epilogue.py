@@ -209,9 +209,7 @@ def _recipe(
 
 
 def _host(host: HostKernel) -> HostKernel:
-    """The op itself as before; with an epilogue that it does not take as one piece, as its steps
-    read a part each.
-    """
+    """The op itself as before; with an epilogue that it does not take, pieces take the steps."""
 
     def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         program = program_of(attrs)
@@ -221,18 +219,22 @@ def _host(host: HostKernel) -> HostKernel:
         if host.fused is not None and host.fused(inputs, attrs, out):
             return
         own, own_attrs, rest = _parted(inputs, attrs, program)
+        host.compute(own, own_attrs, out)
         if is_small(inputs, out):
-            host.compute(own, own_attrs, out)
             HOST.compute((out.copy(), *rest), program[1], out)
             return
-        for piece, part in host.cut(own, own_attrs, out):
-            host.compute(piece, own_attrs, part)
         for (*residual, _), part in cut_elements((*rest, out), attrs, out):
             HOST.compute((np.array(part), *residual), program[1], part)
 
     def cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
-        whole = THEN in attrs and host.fused is None
-        return iter([(inputs, out)]) if whole else host.cut(inputs, attrs, out)
+        program = program_of(attrs)
+        if program is None or host.fused is not None:
+            yield from host.cut(inputs, attrs, out)
+            return
+        own, own_attrs, rest = _parted(inputs, attrs, program)
+        lines = (host.cut(own, own_attrs, whole) for whole in (out, *rest))  # cut alike
+        for (operands, part), *others in zip(*lines, strict=True):
+            yield (*operands, *(residual for _, residual in others)), part
 
     return HostKernel(compute, cut, host.least)
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from ...types import NDArray, Shape
 from ..core.attrs import Attrs
-from ..core.host import HostKernel
+from ..core.host import HostKernel, Piece
 from .attention_host import hidden_keys, to_weights
+from .division import heads
 from .operands import up_to_fours
 
 _SCORES = 1 << 18
@@ -157,4 +158,17 @@ def attention_gradient_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> N
     return out
 
 
-HOST = HostKernel(_compute)  # in one piece, as products have threads of their own
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some heads of some examples at a time."""
+    q, k, v, g, *masks = inputs
+    (batch, shared), scores = k.shape[:2], (*q.shape[:3], k.shape[2])
+    share = q.shape[1] // shared
+    wide = [np.broadcast_to(mask, scores) for mask in masks]
+    work = math.prod(scores) * (3 * q.shape[3] + 2 * v.shape[3])
+    for some, of_k in heads(batch, shared, work):
+        of_q = slice(of_k.start * share, of_k.stop * share)
+        rows = [x[some, of_q] for x in (q, g, *wide)]
+        yield (rows[0], k[some, of_k], v[some, of_k], *rows[1:]), out[:, some, of_k]
+
+
+HOST = HostKernel(_compute, _cut)

@@ -12,8 +12,9 @@ import numpy as np
 
 from ...types import NDArray
 from ..core.attrs import Attrs
-from ..core.host import HostKernel, sum_rows
+from ..core.host import HostKernel, Piece, sum_rows
 from .attention_kernels import seen_keys
+from .division import heads
 
 REFERENCE_SCORES = 1 << 22
 """Scores that the reference holds at a time."""
@@ -156,4 +157,31 @@ def hidden_keys(
         yield ~mask if mask.dtype == bool else np.isneginf(mask)
 
 
-HOST = HostKernel(_compute)  # in one piece, as products have threads of their own
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some heads of some examples at a time."""
+    turn_q, turn_k, *_ = attrs.as_ints("by_length")
+    q, keys = _swapped(inputs[0], turn_q), _swapped(inputs[1], turn_k).shape[2]
+    masks = [np.broadcast_to(mask, (*q.shape[:3], keys)) for mask in inputs[3:]]
+    work = (q.size + out.size) * keys
+    for own, (some, of_q, _), part in cut_heads(inputs[:3], attrs, out, work):
+        yield (*own, *(mask[some, of_q] for mask in masks)), part
+
+
+def cut_heads(
+    inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float
+) -> Iterator[tuple[tuple[NDArray, ...], tuple[slice, slice, slice], NDArray]]:
+    """Yields q, k and v of some heads; which examples, heads of q and heads of k these are; and
+    their part of the result. work: multiply-adds of all heads.
+    """
+    *turned, turn_result = attrs.as_ints("by_length")
+    q, k, v = map(_swapped, inputs, turned)
+    made, (batch, shared) = _swapped(out, turn_result), k.shape[:2]
+    share = q.shape[1] // shared
+    for some, of_k in heads(batch, shared, work):
+        of_q = slice(of_k.start * share, of_k.stop * share)
+        parts = q[some, of_q], k[some, of_k], v[some, of_k]
+        own = tuple(map(_swapped, parts, turned))
+        yield own, (some, of_q, of_k), _swapped(made[some, of_q], turn_result)
+
+
+HOST = HostKernel(_compute, _cut)

@@ -22,11 +22,11 @@ from ...errors import DTypeError, ShapeError
 from ...types import FLOAT16, FLOAT32, FLOATS, INT32, INT64, UINT32, NDArray, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import no_gradient
-from ..core.host import HostKernel
+from ..core.host import HostKernel, Piece
 from ..core.op import Op, Work, register
 from ..core.recipe import Loop, Recipe
 from .attention import infer_attention
-from .attention_host import REFERENCE_SCORES, attend, hidden_keys, to_weights
+from .attention_host import REFERENCE_SCORES, attend, cut_heads, hidden_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys
 from .attention_recipe import head_steps
 from .q8_rows import check_words, values_of
@@ -187,6 +187,18 @@ def _attend_at_once(
     result[...] = parts[0].reshape(result.shape)
 
 
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some heads of some examples at a time."""
+    used, new = inputs[3], inputs[4:]
+    _, turn_k, *_ = attrs.as_ints("by_length")
+    kept = min(int(used.max(initial=0)), inputs[1].shape[1 if turn_k else 2])
+    keys = max(0, kept) + (new[0].shape[2] if new else 0)
+    work = (inputs[0].size + out.size) * keys
+    for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work):
+        counts = used[some] if used.ndim else used
+        yield (*own, counts, *(x[some, of_k] for x in new)), part
+
+
 # -- native loops --------------------------------------------------------------------------------
 
 RECIPE_ROWS = 8
@@ -238,7 +250,7 @@ register(
         work=_work,
         factors=(0, 1, 2, 4, 5),
         any_dtype=True,
-        host=HostKernel(_compute),  # in one piece, as products have threads of their own
+        host=HostKernel(_compute, _cut),
         recipe=_recipe,
     )
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import product as all_of
 
 import numpy as np
 
@@ -10,13 +12,14 @@ from ...errors import DTypeError, ShapeError
 from ...types import FLOAT16, FLOAT32, INT32, UINT32, NDArray, Shape, TensorType, broadcast_shapes
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, sum_to
-from ..core.host import HostKernel
+from ..core.host import HostKernel, Piece
 from ..core.op import Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
 from ..moves.layout import reshape, transpose
+from .division import blocks, divide, examples
 from .matmul_kernels import (
     SHADERS,
     lower_product,
@@ -64,18 +67,53 @@ def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
-    """One product of matrices where b is one, as numpy makes one for each matrix of a batch."""
-    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
-    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    a, b, out_of_rows = _matrices(inputs, attrs, out)
+    np.matmul(a, b, out=out_of_rows)
+    if len(inputs) > 2:
+        out += inputs[2]
+
+
+def _matrices(
+    inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Returns the operands and the result of numpy's product: one of matrices where b is one, as
+    numpy makes one for each matrix of a batch.
+    """
+    a = _turned(inputs[0], attrs, "transpose_a")
+    b = _turned(inputs[1], attrs, "transpose_b")
     if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
         b = b.reshape(b.shape[-2:])
     if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
         rows = math.prod(a.shape[:-1])  # -1 would not do for k or n of 0
-        np.matmul(a.reshape(rows, a.shape[-1]), b, out=out.reshape(rows, out.shape[-1]))
-    else:
-        np.matmul(a, b, out=out)
-    if len(inputs) > 2:
-        out += inputs[2]
+        return a.reshape(rows, a.shape[-1]), b, out.reshape(rows, out.shape[-1])
+    return a, b, out
+
+
+def _turned(x: NDArray, attrs: Attrs, name: str) -> NDArray:
+    return np.swapaxes(x, -1, -2) if attrs.as_bool(name) else x
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Blocks of the result, along the longest axis of a batch, rows and columns."""
+    a, b, made = _matrices(inputs, attrs, out)
+    lead, (m, n) = made.shape[:-2], made.shape[-2:]
+    axis = max(range(len(lead)), key=lead.__getitem__, default=0)
+    turned, back = attrs.as_bool("transpose_b"), axis - made.ndim
+    parts = divide(math.prod(lead), m, n, a.shape[-1], turned)
+    batch = examples(lead[axis] if lead else 1, parts)
+    for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
+        of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]
+        bias = [shift[columns] for shift in inputs[2:]]
+        operands = _turned(of_a, attrs, "transpose_a"), _turned(of_b, attrs, "transpose_b"), *bias
+        yield operands, _some(made, back, some)[..., rows, columns]
+
+
+def _some(x: NDArray, axis: int, some: slice) -> NDArray:
+    """Returns a part of matrices. axis: counted from the end; x may lack it, or be broadcast."""
+    if x.ndim < -axis or x.shape[axis] == 1 or axis > -3:
+        return x
+    whole = slice(None)
+    return x[tuple([some if at == x.ndim + axis else whole for at in range(x.ndim)])]
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -99,7 +137,7 @@ register(
             ),
             work=_work,
             factors=(0, 1),
-            host=HostKernel(_host),
+            host=HostKernel(_host, _cut),
             recipe=matmul_recipe,
         )
     )

@@ -1,10 +1,12 @@
-"""Products of matrices as steps of native programs (native/loops/program/matmul.cpp, loops/conv/).
+"""Products of matrices as steps of native programs (native/loops/program/, native/loops/conv/).
 
     small                      rows of b, or dot products of rows: "matmul"
     b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned
+    others                     blocks of the result by the library of numpy's products: "product"
 
-All other products are numpy's. Of the second kind its library brings all of b together in blocks
-first, which a few rows do not pay for. Examples: tests/ops/test_matmul_recipes.py.
+Of the second kind that library brings all of b together in blocks first, which a few rows do not
+pay for. Where loops do not find the library, numpy makes what is left, in the same blocks.
+Examples: tests/ops/test_matmul_recipes.py, tests/ops/test_product_blocks.py.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import math
 from dataclasses import replace
 
 from ...types import FLOAT32, TensorType
-from ..core import loops
+from ..core import blas, loops
 from ..core.attrs import Attrs
 from ..core.chain_loop import tell_steps
 from ..core.host import SHARES
-from ..core.recipe import Loop, Recipe, one_loop
+from ..core.recipe import PRODUCT, Loop, Recipe, one_loop
 from ..moves.recipes import copy_recipe, dense
+from .division import divide
 from .operands import matrices
 
 RECIPE_WORK, VECTOR_WORK = 1 << 17, 1 << 20
@@ -43,9 +46,9 @@ def matmul_recipe(
     turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
     most = VECTOR_WORK if batches * m == 1 else RECIPE_WORK
     if output.size * k > most:
-        if turned_a or not turned_b or (bias and of_b > 1):
-            return None
-        return _few_rows(inputs, output, k, n)
+        few = turned_b and not turned_a and not (bias and of_b > 1)
+        made = _few_rows(inputs, output, k, n) if few else None
+        return made or _product(inputs, output, attrs)
     same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
     if not same or (turned_a and turned_b):
         return None
@@ -54,6 +57,27 @@ def matmul_recipe(
         *(k * n if of_b > 1 else 0, *((1, k) if turned_b else (n, 1)), len(bias)),
     )
     return one_loop("matmul", inputs, output, numbers)
+
+
+def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Returns the blocks of one matrix each, or of rows of all matrices of a by one in b."""
+    a, b, *bias = inputs
+    m, k, _, n = matrices(inputs, attrs)
+    batches, of_b = output.size // (m * n), b.size // (k * n)
+    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    if a.shape[:-2] != output.shape[:-2] or of_b not in (1, batches):
+        return None
+    if of_b == 1 and not turned_a:
+        batches, m = 1, batches * m
+    floats = all(t.dtype == FLOAT32 for t in inputs)
+    if not floats or m == n == 1 or not blas.is_in_loops():
+        return None
+    parts = divide(batches, m, n, k, turned_b)
+    of_a = (m * k, m if turned_a else k, int(turned_a))
+    by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
+    numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)
+    operands, pieces = tuple(range(len(inputs))), math.prod(parts)
+    return Recipe((Loop(PRODUCT, operands, output.size, numbers, (), pieces, output.size * k),))
 
 
 def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int) -> Recipe | None:

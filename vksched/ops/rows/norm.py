@@ -193,7 +193,7 @@ def _norm_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attr
     columns = math.prod(output.shape[attrs.as_int("axis") :])
     told = attrs.as_str("kind") == "layer_norm", attrs.as_bool("scaled"), attrs.as_bool("shifted")
     numbers = (output.size // columns, columns, *map(int, told))
-    return one_loop("norm", inputs, output, numbers, (attrs.as_float("eps"),))
+    return one_loop("norm", inputs, output, numbers, (attrs.as_float("eps"),), numbers[0])
 
 
 def _norm_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

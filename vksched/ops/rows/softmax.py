@@ -140,7 +140,8 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
     if len(inputs) > 1 or attrs.as_int("axis") != output.rank - 1:
         return None
     columns = output.shape[-1]
-    return one_loop("softmax", inputs, output, (output.size // columns, columns))
+    rows = output.size // columns
+    return one_loop("softmax", inputs, output, (rows, columns), rows=rows)
 
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:

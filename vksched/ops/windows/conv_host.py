@@ -102,7 +102,7 @@ def _steps(attrs: Attrs) -> Any:
 
 def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
     """Along images and channels, whole groups where there are several; without loops only where
-    each channel has weights of its own, as products have threads of their own.
+    each channel has weights of its own.
     """
     x, w = inputs[:2]
     groups, (images, channels) = groups_of(x, w, attrs), out.shape[:2]

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 
 from ...errors import DeviceTimeout, PlanError
@@ -33,7 +34,7 @@ from .evaluate import HostWeights, Values
 from .memory import host_memory_bytes, resident_bytes
 from .program import make_programs
 from .task import Gate, Task, Turn
-from .threads import products_on
+from .threads import products_alone
 from .worker import Worker
 from .workers import Buffers, Workers
 
@@ -43,11 +44,9 @@ SAFETY = 100
 """So many times longer than the split takes the time must be that a caller would wait."""
 OUTLIER = 4
 """So many times longer than before a split is taken to be, at most, by one run."""
-PRODUCTS, LEAST_FLOPS = ("products", "windows"), 1 << 14
-"""The families of ops that numpy may compute by products; smaller ones take one thread anyway."""
-FEW_FLOPS = 1 << 24
-"""So few of a split's are not worth several threads where native loops have work for them, too:
-OpenBLAS's go on spinning long after a product, on the cores of the others.
+PRODUCTS, LEAST_FLOPS = ("products", "rows", "windows"), 1 << 14
+"""The families of ops that may be computed by numpy's products; smaller ones take one thread
+anyway.
 """
 
 
@@ -98,15 +97,14 @@ def _weights_read(plan: PlanValue, index: int) -> set[int]:
     return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
 
 
-def _threaded_flops(plan: PlanValue, index: int, nodes: Iterable[int]) -> float:
-    """Returns the work of products for which numpy's libraries may take several threads."""
+def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
+    """Whether some nodes are products for which numpy's library may take several threads."""
     graph, spec = plan.graph, plan.machine.devices[index]
-    products = (
-        call_work(spec, node.declaration, call_of(spec, graph, node)).flops
+    return any(
+        family_of(node.declaration) in PRODUCTS
+        and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS
         for node in map(graph.nodes.__getitem__, nodes)
-        if family_of(node.declaration) in PRODUCTS
     )
-    return sum(flops for flops in products if flops >= LEAST_FLOPS)
 
 
 def _split_alone(plan: PlanValue) -> int | None:
@@ -136,17 +134,14 @@ class CpuSession:
         self._usual_s = math.inf
         """What that split takes; an outlier, as when others have the core, counts little."""
         self._buffers = Buffers()
-        self._governor = workers.governor
         weights = HostWeights(plan.graph)
         self._programs = make_programs(plan, index, weights, workers, self._buffers)
         workers.each(weights.make, [(leaf,) for leaf in _weights_read(plan, index)])
-        self._product_threads: dict[int, int] = {}
-        """By split with products for which numpy's libraries take several threads: how many may."""
-        for split_id, program in self._programs.items():
-            flops = _threaded_flops(plan, index, program.by_numpy)
-            if flops:
-                few = program.shares and flops < FEW_FLOPS
-                self._product_threads[split_id] = 1 if few else self._governor.cores
+        self._with_products = {
+            split_id
+            for split_id, program in self._programs.items()
+            if _has_products(plan, index, program.by_blas)
+        }
         self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
         self._tasks: dict[tuple[int, int], Task] = {}
 
@@ -175,10 +170,7 @@ class CpuSession:
     def _run(self, slot: int, split: int, gate: Gate) -> float:
         start = time.perf_counter()
         program, values = self._programs[split], self._values[slot]
-        if most := self._product_threads.get(split):
-            with products_on(min(most, self._governor.threads()), self._governor.cores):
-                program.run(values, gate)
-        else:
+        with products_alone() if split in self._with_products else nullcontext():
             program.run(values, gate)
         taken_s = time.perf_counter() - start
         if split == self._alone:

@@ -43,8 +43,8 @@ Step = Callable[[Values, HostValues], None]
 
 class Program:
     """The steps of one split. read: the states that it reads, with their keys. shown: fixed values
-    of which a run makes views. by_numpy: the nodes that numpy computes, not native loops. shares:
-    whether native loops have work for several threads.
+    of which a run makes views. by_numpy: the nodes that numpy computes, not native loops. by_blas:
+    those, and others whose loops call the library of numpy's products.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class Program:
         read: Mapping[int, object],
         shown: Mapping[int, NDArray],
         by_numpy: tuple[int, ...] = (),
+        by_blas: tuple[int, ...] = (),
     ) -> None:
-        self.by_numpy = by_numpy
-        self.shares = any(isinstance(step, Segment) and step.shares for step in steps)
+        self.by_numpy, self.by_blas = by_numpy, by_blas
         self._steps = steps
         self._read = tuple(read.items())
         self._shown = tuple(shown.items())
@@ -110,7 +110,8 @@ def make_programs(
         steps = _Maker(plan, split, arrays, native, layout, workers, buffers).steps(dead)
         states = {n: graph.keys[n] for n in split.nodes if graph.nodes[n].op == "state"}
         others = tuple(n for n in split.nodes if n not in native and graph.nodes[n].op != "state")
-        made[split.id] = Program(steps, states, arrays.shown, others)
+        by_blas = (*others, *(n for n, recipe in native.items() if recipe.calls_blas))
+        made[split.id] = Program(steps, states, arrays.shown, others, by_blas)
     return made
 
 

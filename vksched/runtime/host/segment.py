@@ -134,8 +134,9 @@ class Segment:
             self._native.bind(slot, array)
             self._kept.append(array)
         shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
-        self.shares = shared >= HELP_WORK
-        self._begin = partial(workers.help, self._native.help) if self.shares else None
+        helped = shared >= HELP_WORK and workers.count > 1
+        self._begin = partial(workers.help, self._native.help) if helped else None
+        self._most, self._paused = workers.count - 1, workers.paused
 
     def __call__(self, values: Values, states: HostValues) -> None:
         for node_id, take in self._takes:
@@ -148,7 +149,10 @@ class Segment:
 
     def _run(self, arrays: list[NDArray], again: bool = True) -> None:
         try:
-            self._native.run(arrays, self._begin)
+            if self._begin is None or not self._paused.helpers(self._most):
+                self._native.run(arrays)
+            else:
+                self._paused.tell(self._native.run(arrays, self._begin))
         except (BufferError, ValueError):  # one does not lie as loops read it
             if not again:
                 raise

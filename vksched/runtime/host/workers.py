@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ...machine.cores import usable_cores
 from ...types import NDArray
-from .threads import Governor
+from . import pauses
 
 LEAST_PIECE_BYTES = 1 << 16
 """Below this, the system's memory allocator is as good."""
@@ -31,13 +33,18 @@ class _Shared:
         self._at_work = 0
         self._changed = threading.Condition()
 
-    def work(self) -> None:
+    def work(self) -> float:
+        """Makes pieces until there are none; returns the seconds of the longest one."""
+        longest_s = 0.0
         try:
             with np.errstate(all="ignore"):
                 while (item := self._take()) is not None:
+                    start_s = time.perf_counter()
                     self._call(*item)
+                    longest_s = max(longest_s, time.perf_counter() - start_s)
         except BaseException as error:
             self._stop(error)
+        return longest_s
 
     def help(self) -> None:
         """The same on another thread, for which `end` waits."""
@@ -74,10 +81,16 @@ class _Shared:
 
 
 class Workers:
-    """Threads that help the calling one, as many as cores are free; started when first needed."""
+    """Threads that help the calling one, as many as there are cores; started when first needed. One
+    that gets no core, as other programs hold it, takes nothing, and is not waited for. Where one
+    has lost its core within a piece, fewer help for a while.
+    """
 
-    def __init__(self, name: str, count: int | None = None) -> None:
-        self.governor = Governor(count)
+    def __init__(
+        self, name: str, count: int | None = None, paused: pauses.Pauses = pauses.of_process
+    ) -> None:
+        self.count = usable_cores() if count is None else count
+        self.paused = paused
         self._name = name
         self._pool: ThreadPoolExecutor | None = None
 
@@ -87,32 +100,36 @@ class Workers:
         Raises: the first error, when all threads have ended.
         """
         items = list(pieces)
-        helpers = min(self.governor.threads(), len(items)) - 1
+        helpers = min(self.paused.helpers(self.count - 1), len(items) - 1)
         if helpers < 1:
             with np.errstate(all="ignore"):
                 for item in items:
                     call(*item)
             return
-        shared = _Shared(call, items)
+        shared, longest_s = _Shared(call, items), math.inf
         try:
             with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
                 for _ in range(helpers):
                     self._started().submit(shared.help)
-            shared.work()
+            longest_s = shared.work()
         finally:
+            start_s = time.perf_counter()
             shared.end()
+            waited_s = time.perf_counter() - start_s
+            if waited_s > longest_s + pauses.DELAY_S:
+                self.paused.tell(waited_s)
         if shared.error is not None:
             raise shared.error
 
     def help(self, call: Callable[[], None]) -> None:
-        """Begins a call on as many other threads as cores are free; it ends when the work does."""
+        """Begins a call on all other threads that may help; it ends when the work does."""
         with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
-            for _ in range(self.governor.threads() - 1):
+            for _ in range(self.paused.helpers(self.count - 1)):
                 self._started().submit(call)
 
     def _started(self) -> ThreadPoolExecutor:
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.governor.cores - 1, self._name)
+            self._pool = ThreadPoolExecutor(self.count - 1, self._name)
         return self._pool
 
     def close(self) -> None:
