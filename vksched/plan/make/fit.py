@@ -42,8 +42,8 @@ FREE_TIMES = 2
 """So often a device may be full before its cap is lowered by more than has to be."""
 
 
-def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, list[str]]:
-    """Returns a draft within every GPU's memory, and for each that was too small why."""
+def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Caps, list[str]]:
+    """Returns a draft within every GPU's memory, its caps, and for each that was too small why."""
     machine = support.machine
     count = len(machine.devices)
     caps = Caps([None] * count, [range(0)] * count)
@@ -65,11 +65,15 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, lis
         else:
             caps.peaks[full[0]] = peak
             draft = try_caps(caps)
-    return draft, [
-        f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
-        f"nodes {_spilled(caps, pool[0])} go elsewhere"
-        for pool, why in sorted(reasons.items())
-    ]
+    return (
+        draft,
+        caps,
+        [
+            f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
+            f"nodes {_spilled(caps, pool[0])} go elsewhere"
+            for pool, why in sorted(reasons.items())
+        ],
+    )
 
 
 def _spilled(caps: Caps, device: int) -> str:

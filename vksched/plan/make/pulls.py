@@ -194,15 +194,13 @@ class Pulls(Placing):
         for device in (d for d in dict.fromkeys((*others, *self._gpus)) if not self._is_cpu(d)):
             if self.machine.cpu_of(device) != cpu:  # no weight crosses a network in each run
                 continue
-            spec, room = self.machine.devices[device], self.room.left(device)
-            # a window in the device's own memory takes as much as the weight would
-            fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
+            spec = self.machine.devices[device]
+            needed = moved if spec.windows_apart else 2 * moved  # a window lies there, too
+            fits = needed + self._bytes(node.id) <= spec.memory_bytes
             pays = intensity >= spec.offload_flops_per_byte
             able = all(self.support.can(each, device) for each in together)
             if not (fits and pays and able) or self.caps.first[device] == NONE:
                 continue
-            if not spec.windows_apart:
-                self.room.take_window(device, moved)
             kind = self.graph.nodes[streamed[0]].op
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
             for each in together:

@@ -35,7 +35,7 @@ from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
 from .overrides import Overrides
 from .placement import place
-from .placing import Caps, Wishes
+from .placing import NONE, Caps, Wishes
 from .split import Outline, split_graph
 
 CLOSE = 1.01
@@ -61,14 +61,21 @@ class Weighed:
 def fitted(support: Support, overrides: Overrides, wishes: Wishes | None) -> Fitted:
     """Returns a draft within the memory of every device, and for each that was too small why."""
 
-    def try_caps(caps: Caps) -> Draft:
-        placements, notes = place(support, overrides, caps, wishes)
-        draft = make_draft(support, placements, notes)
-        if all(map(draft.fits, support.machine.pools)):
-            return draft
-        return make_draft(support, placements, notes, tight=True)
+    pools = support.machine.pools
 
-    draft, spills = fit(support, try_caps)
+    def lay_out(caps: Caps, scarce: bool = False) -> Draft:
+        made = place(support, overrides, caps, wishes)
+        draft = make_draft(support, *made, scarce=scarce)
+        if not all(map(draft.fits, pools)):
+            draft = make_draft(support, *made, tight=True, scarce=scarce)
+        full = [pool for pool in pools if not draft.fits(pool)]
+        if full and all(caps.first[pool[0]] in (0, NONE) for pool in full):  # no weight to give up
+            draft = make_draft(support, *made, tight=True, ahead=False, scarce=scarce)
+        return draft
+
+    draft, caps, spills = fit(support, lay_out)
+    if not draft.fits((support.machine.cpu,)):
+        draft = lay_out(caps, scarce=True)
     check_host(draft)
     return draft, spills
 
@@ -199,6 +206,7 @@ class Scale:
                 o.aside,
                 before[number],
                 o.hands_over,
+                o.refills,
             )
             for number, o in enumerate(outlines)
         ]

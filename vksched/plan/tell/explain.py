@@ -408,6 +408,7 @@ def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
         "aside": list(split.aside),
         "orders": [order._asdict() for order in split.orders],
         "hands_over": list(split.hands_over),
+        "refills": split.refills,
     }
 
 
