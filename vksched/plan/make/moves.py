@@ -69,6 +69,7 @@ class _Descent:
         self._left = tries
         self._support = ways.support
         self._order = start.way.wishes.order
+        self._streams = start.way.wishes.streams
         devices = scale.devices_of(start.way)
         self._free = [n.id for n in ways.free_nodes()]
         self._on: On = {n: devices[n] for n in self._free}
@@ -101,7 +102,7 @@ class _Descent:
                 return False
             self._known.add(key)
             self._left -= 1
-            way = Way(self._name, Wishes(self._order, on, RULE))
+            way = Way(self._name, Wishes(self._order, on, RULE, self._streams))
             for found in self._scale.weigh([way]):
                 if _seconds(found) < LESS * _seconds(self._best):
                     self._best, self._on = found, on

@@ -10,6 +10,7 @@ tests/plan/test_state_homes.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from ...graph import Node
@@ -197,9 +198,9 @@ class Pulls(Placing):
             spec = self.machine.devices[device]
             needed = moved if spec.windows_apart else 2 * moved  # a window lies there, too
             fits = needed + self._bytes(node.id) <= spec.memory_bytes
-            pays = intensity >= spec.offload_flops_per_byte
+            least = self._least_intensity(device)
             able = all(self.support.can(each, device) for each in together)
-            if not (fits and pays and able) or self.caps.first[device] == NONE:
+            if not (fits and intensity >= least and able) or self.caps.first[device] == NONE:
                 continue
             kind = self.graph.nodes[streamed[0]].op
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
@@ -208,11 +209,17 @@ class Pulls(Placing):
                     each,
                     device,
                     f"{kind} {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
-                    f"streamed, as its rows make {intensity:.3g} flops per byte, "
-                    f"{spec.offload_flops_per_byte:g} pay",
+                    f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay",
                 )
             return True
         return False
+
+    def _least_intensity(self, device: int) -> float:
+        """Returns the flops for each byte of its weights from which on a node is worth that they
+        are streamed to a device.
+        """
+        own = self.machine.devices[device].offload_flops_per_byte
+        return own if self.wishes.streams is None or own == math.inf else self.wishes.streams
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
         node = self.graph.nodes[weight]

@@ -17,7 +17,7 @@ tests/plan/test_plan_objectives.py.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -37,6 +37,7 @@ from .overrides import Overrides
 from .placement import place
 from .placing import NONE, Caps, Wishes
 from .split import Outline, split_graph
+from .streams import other_streams
 
 CLOSE = 1.01
 """A stream takes the fewest copies whose period is at most so many times the least."""
@@ -150,13 +151,29 @@ class Scale:
             OutOfMemory: it does not fit.
         """
         found = fitted(self.support, self.overrides, each.way.wishes)
-        draft, spills = found
-        if not spills:
+        if not found[1]:
             return replace(each, fitted=found)
-        program = self._program(draft.outlines, draft.final_waits)
-        used, copies = self._used(draft.outlines), each.candidate.copies
+        out = [self._fitted(each.way, each.candidate.copies, found)]
+        for way, other in self._streamed_otherwise(out[0]):
+            out.append(self._fitted(way, each.candidate.copies, other))
+        return min(out, key=lambda weighed: weighed.candidate.metrics.latency_s)
+
+    def _fitted(self, way: Way, copies: int, found: Fitted) -> Weighed:
+        """Returns what a way takes with its memory laid out."""
+        outlines = found[0].outlines
+        program = self._program(outlines, found[0].final_waits)
         metrics = weigh(program, self.support.machine, copies)
-        return Weighed(each.way, self._candidate(each.way, used, copies, metrics), found)
+        return Weighed(way, self._candidate(way, self._used(outlines), copies, metrics), found)
+
+    def _streamed_otherwise(self, each: Weighed) -> Iterator[tuple[Way, Fitted]]:
+        """Yields drafts in which other weights are streamed, where memory is short."""
+        assert each.fitted is not None
+        draft, spills = each.fitted
+        latency_s, wishes = each.candidate.metrics.latency_s, each.way.wishes
+        for other in other_streams(self.support, wishes, draft, latency_s) if spills else ():
+            with suppress(OutOfMemory):
+                way = replace(each.way, wishes=other)
+                yield way, fitted(self.support, self.overrides, other)
 
     def devices_of(self, way: Way) -> dict[int, int]:
         """Returns the device of each node, as if there were memory for all."""
@@ -177,7 +194,13 @@ class Scale:
         return Weighed(way, self._candidate(way, used, copies, metrics))
 
     def _exactly(self, way: Way) -> list[Weighed]:
-        found = fitted(self.support, self.overrides, way.wishes)
+        out = self._by_copies(way, fitted(self.support, self.overrides, way.wishes))
+        for other, found in self._streamed_otherwise(out[0]):
+            out += self._by_copies(other, found)
+        return out
+
+    def _by_copies(self, way: Way, found: Fitted) -> list[Weighed]:
+        """Returns what a draft takes with each number of copies that it may have."""
         draft, _ = found
         program = self._program(draft.outlines, draft.final_waits)
         used = self._used(draft.outlines)
