@@ -153,9 +153,27 @@ class Scale:
         found = fitted(self.support, self.overrides, each.way.wishes)
         if not found[1]:
             return replace(each, fitted=found)
-        out = [self._fitted(each.way, each.candidate.copies, found)]
-        for way, other in self._streamed_otherwise(out[0]):
-            out.append(self._fitted(way, each.candidate.copies, other))
+        return self._best_streamed(each.way, each.candidate.copies, found)
+
+    def fit_in_order(self) -> Fitted:
+        """Returns the draft in which the order of the devices decides all but what is streamed.
+
+        Raises:
+            OutOfMemory: it does not fit.
+        """
+        way = Way("", Wishes(self.support.machine.order, {}, ""))
+        found = fitted(self.support, self.overrides, way.wishes)
+        if not found[1]:
+            return found
+        return self._best_streamed(way, 1, found).fitted or found
+
+    def _best_streamed(self, way: Way, copies: int, found: Fitted) -> Weighed:
+        """Returns what a way takes whose memory is short, with the weights streamed that make a run
+        the shortest.
+        """
+        out = [self._fitted(way, copies, found)]
+        for other, draft in self._streamed_otherwise(out[0]):
+            out.append(self._fitted(other, copies, draft))
         return min(out, key=lambda weighed: weighed.candidate.metrics.latency_s)
 
     def _fitted(self, way: Way, copies: int, found: Fitted) -> Weighed:

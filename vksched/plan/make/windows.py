@@ -42,8 +42,11 @@ class Windows:
         ahead: the host writes the weights of the next split while the device works. scarce: the
         computer has little memory: devices with windows there share them, too.
         """
-        specs = enumerate(machine.devices)
-        shared = [d for d, spec in specs if spec.kind != "cpu" and not spec.windows_apart | scarce]
+        shared = {
+            device
+            for device, spec in enumerate(machine.devices)
+            if spec.kind != "cpu" and (scarce or not spec.windows_apart)
+        }
         return Windows(frozenset(shared), 2 if ahead else 1)
 
     def refills(
