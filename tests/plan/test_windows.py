@@ -45,8 +45,11 @@ def model(rows: int = WIDTH) -> Graph:
     return vs.build_graph(h)[0]
 
 
+LINK = Link(12e9, 1e-5)
+
+
 def machine(
-    memory_bytes: int, apart: bool, link: Link = Link(12e9, 1e-5), host_bytes: int = 1 << 34
+    memory_bytes: int, apart: bool, link: Link = LINK, host_bytes: int = 1 << 34
 ) -> Machine:
     """A card and a CPU that is a twentieth as fast. apart: the card has memory of its own."""
     card = DeviceSpec(
@@ -116,7 +119,7 @@ def test_a_placement_by_hand_helps_too(mib: int) -> None:
 
 
 def test_what_the_host_writes_is_there_before_the_device_needs_it() -> None:
-    """While copies take less than the work they cost nothing; beyond that they are all that counts."""
+    """While copies take less than the work they cost nothing; beyond that nothing else counts."""
     graph = model()
     fast, slow = (
         planned(graph, machine(9 * MIB, False, Link(rate, 0.0))) for rate in (12e9, 1.5e9)
