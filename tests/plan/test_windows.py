@@ -165,6 +165,14 @@ def test_simulation_decides_where_the_rule_of_thumb_is_wrong() -> None:
     assert refilled(planned(many, machine(9 * MIB, False, slow), policy="priority"))
 
 
+def test_the_plan_says_what_is_streamed_and_why() -> None:
+    text = planned(model(), machine(9 * MIB, False)).explain()
+    assert "(1.0 MiB) from host memory, written in each run" in text
+    assert "9.0 MiB; weights of nodes from number" in text and "stay in host memory" in text
+    text = planned(model(), machine(40 * MIB, False), LAYERS - 1).explain()
+    assert "in   w23 (1.0 MiB) from host memory\n" in text
+
+
 def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -> None:
     """Values 2 MiB, their windows 2 MiB, the weight 1 MiB, one or two windows for it."""
     graph = model()
