@@ -173,6 +173,24 @@ def test_the_plan_says_what_is_streamed_and_why() -> None:
     assert "in   w23 (1.0 MiB) from host memory\n" in text
 
 
+def test_where_the_link_is_slower_than_the_work_streamed_weights_are_spread() -> None:
+    """The link works all the time, not only when the last layers do."""
+    graph = model()
+    for mib, most in ((16, 0.87), (24, 0.92)):
+        on = machine(mib * MIB, False, Link(2e9, 1e-5))
+        plan, last = planned(graph, on), planned(graph, on, policy="priority")
+        assert plan.metrics.latency_s <= most * last.metrics.latency_s
+        copies = (copy for split in plan.splits for copy in split.copies_in)
+        names = [graph.nodes[copy.node].name for copy in copies if copy.node in graph.data]
+        numbers = [int(name[1:]) for name in names]
+        gaps = [b - a for a, b in zip(numbers, numbers[1:], strict=False)]
+        assert max(gaps) - min(gaps) <= 1 and numbers[0] <= 1
+        notes = " ".join(plan.notes)
+        assert f"{len(names)} weights, spread evenly, stay in host memory" in notes
+    fast = planned(graph, machine(16 * MIB, False))
+    assert "spread" not in " ".join(fast.notes)
+
+
 def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -> None:
     """Values 2 MiB, their windows 2 MiB, the weight 1 MiB, one or two windows for it."""
     graph = model()

@@ -33,6 +33,13 @@ class Pulls(Placing):
         self._widening: set[int] = set()
         """What widens a weight in host memory, and waits for the first reader of the wide form."""
 
+    def leave_in_host_memory(self, weights: Iterable[int]) -> None:
+        """Gives weights without a home one in the memory of the host."""
+        for weight in sorted(weights):
+            if weight not in self.homes:
+                self.homes[weight] = self.machine.cpu
+                self.passed_over[weight] = ", as not all of them fit"
+
     def grant_wishes(self) -> None:
         """Puts nodes where they are wished, weights with them, as far as there is room."""
         for node in self.support.computed if self.wishes.on else ():

@@ -37,7 +37,7 @@ from .overrides import Overrides
 from .placement import place
 from .placing import NONE, Caps, Wishes
 from .split import Outline, split_graph
-from .streams import other_streams
+from .streams import other_streams, told_of
 
 CLOSE = 1.01
 """A stream takes the fewest copies whose period is at most so many times the least."""
@@ -191,7 +191,8 @@ class Scale:
         for other in other_streams(self.support, wishes, draft, latency_s) if spills else ():
             with suppress(OutOfMemory):
                 way = replace(each.way, wishes=other)
-                yield way, fitted(self.support, self.overrides, other)
+                made, why = fitted(self.support, self.overrides, other)
+                yield way, (made, why or told_of(spills, other))
 
     def devices_of(self, way: Way) -> dict[int, int]:
         """Returns the device of each node, as if there were memory for all."""
