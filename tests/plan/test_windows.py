@@ -158,6 +158,7 @@ def test_simulation_decides_where_the_rule_of_thumb_is_wrong() -> None:
     few, fast = model(8), Link(1e11, 1e-6)
     plan = planned(few, machine(9 * MIB, False, fast))
     assert on_card(plan) == LAYERS and refilled(plan)
+    assert "streamed, as a run takes less time then, by simulation" in plan.explain()
     assert on_card(planned(few, machine(9 * MIB, False, fast), policy="priority")) < LAYERS
     many, slow = model(512), Link(1e8, 1e-5)
     plan = planned(many, machine(9 * MIB, False, slow))

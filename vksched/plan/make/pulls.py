@@ -216,10 +216,15 @@ class Pulls(Placing):
                     each,
                     device,
                     f"{kind} {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
-                    f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay",
+                    + self._why_streamed(intensity, least),
                 )
             return True
         return False
+
+    def _why_streamed(self, intensity: float, least: float) -> str:
+        if self.wishes.streams is not None:
+            return "streamed, as a run takes less time then, by simulation"
+        return f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay"
 
     def _least_intensity(self, device: int) -> float:
         """Returns the flops for each byte of its weights from which on a node is worth that they

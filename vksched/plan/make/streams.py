@@ -17,7 +17,7 @@ Complexity: O(edges). Examples: tests/plan/test_windows.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ...units import count_of
@@ -77,12 +77,14 @@ def _seconds_of_streams(support: Support, nodes: Iterable[int]) -> float:
     )
 
 
-def told_of(spills: Sequence[str], wishes: Wishes) -> list[str]:
+def told_of(spills: Sequence[str], spread: Collection[int]) -> list[str]:
     """Returns why weights are streamed which leave room for all else, as text. spills: the same of
     the draft before.
     """
-    count = count_of(len(wishes.spread), "weight")
-    evenly = f"{count}, spread evenly, {'stay' if len(wishes.spread) > 1 else 'stays'}"
+    if not spread:
+        return []
+    count = count_of(len(spread), "weight")
+    evenly = f"{count}, spread evenly, {'stay' if len(spread) > 1 else 'stays'}"
     return [f"{each.partition(';')[0]}; {evenly} in host memory" for each in spills]
 
 

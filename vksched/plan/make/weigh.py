@@ -192,7 +192,7 @@ class Scale:
             with suppress(OutOfMemory):
                 way = replace(each.way, wishes=other)
                 made, why = fitted(self.support, self.overrides, other)
-                yield way, (made, why or told_of(spills, other))
+                yield way, (made, why or told_of(spills, other.spread))
 
     def devices_of(self, way: Way) -> dict[int, int]:
         """Returns the device of each node, as if there were memory for all."""
