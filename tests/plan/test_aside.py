@@ -55,6 +55,7 @@ def card(name: str, copy_queue: bool, work_s: float) -> DeviceSpec:
         bytes_per_s=1e12,
         submit_s=0.0,
         memory_bytes=1 << 30,
+        windows_apart=True,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -158,11 +159,13 @@ def test_memory_is_kept() -> None:
     where = machine(FAST, SLOW)
     size = 4 * WIDTH * WIDTH
     small = replace(where.devices[0], memory_bytes=10 * size, page_bytes=2 * size)
-    made = plan(
-        layers(12, vs.input("x", (WIDTH, WIDTH))),
-        Machine((small, *where.devices[1:]), where.links),
-    )
-    assert made.memory[0].peak_bytes <= 10 * size and used(made) == {A, B}
+    for offload, devices in ((math.inf, {A, B}), (16.0, {A})):  # streamed, it is faster than B
+        card = replace(small, offload_flops_per_byte=offload)
+        made = plan(
+            layers(12, vs.input("x", (WIDTH, WIDTH))),
+            Machine((card, *where.devices[1:]), where.links),
+        )
+        assert made.memory[0].peak_bytes <= 10 * size and used(made) == devices
 
 
 def test_bundles_are_few_and_free_of_cycles() -> None:

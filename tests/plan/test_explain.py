@@ -291,14 +291,6 @@ def test_many_values_of_a_split_are_summed_up() -> None:
     assert "  in   14 more (3.5 KiB)" in lines and "  out  14 more (3.5 KiB)" in lines
 
 
-def test_leaf_that_comes_for_each_run_is_said_to() -> None:
-    """A weight that is copied in from the host: no planner makes one yet."""
-    plan = make_plan(vs.neg(source(), name="y"))
-    held = replace(plan.graph.nodes[0], op="weight")
-    graph = replace(plan.graph, nodes=(held, *plan.graph.nodes[1:]))
-    assert "in   x (2.0 KiB) from host memory" in replace(plan, graph=graph).explain()
-
-
 def test_fallbacks_stand_above_the_splits() -> None:
     text = picked().explain()
     line = f"numpy runs 1 node of gather (pick), as null:0 and null:1 cannot: {WHY}"

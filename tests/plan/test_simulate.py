@@ -47,10 +47,11 @@ COSTS = {
 
 
 def null_devices(
-    clock: vs.SimulatedClock, measured: bool = False, copy_queues: bool = False
+    clock: vs.SimulatedClock, measured: bool = False, copy_queues: bool = False, apart: bool = True
 ) -> list[vs.NullDevice]:
     """Two unequal devices and a slow CPU, all on one clock."""
-    specs = [replace(s, costs=COSTS[s.name]) if measured else s for s in SPECS]
+    specs = [replace(s, windows_apart=apart) for s in SPECS]
+    specs = [replace(s, costs=COSTS[s.name]) if measured else s for s in specs]
     if copy_queues:
         specs = [replace(s, limits=replace(s.limits, copy_queue=s.kind != "cpu")) for s in specs]
     return [vs.NullDevice(spec, clock, link=LINKS.get(spec.name)) for spec in specs]
@@ -63,10 +64,11 @@ def run_on_null(
     measured: bool = False,
     updates: dict[vs.Tensor, vs.Tensor] | None = None,
     copy_queues: bool = False,
+    apart: bool = True,
 ) -> tuple[Plan, float]:
     """The plan of a graph and the simulated seconds of one run on null devices."""
     clock = vs.SimulatedClock()
-    devices = null_devices(clock, measured, copy_queues)
+    devices = null_devices(clock, measured, copy_queues, apart)
     with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:
         run = sched.compile(outputs, placement, updates=updates)
         start = clock.now()
@@ -115,7 +117,9 @@ def run_with_states(measured: bool) -> tuple[Plan, float]:
     return run_on_null([scaled], placement, feeds, measured, {total: summed})
 
 
-def run_with_streamed_weights(measured: bool, copy_queues: bool = False) -> tuple[Plan, float]:
+def run_with_streamed_weights(
+    measured: bool, copy_queues: bool = False, apart: bool = True
+) -> tuple[Plan, float]:
     """A run on a device whose weights stay in host memory, a split for each."""
     product = vs.input("x", (1, 32))
     placement = {}
@@ -128,7 +132,14 @@ def run_with_streamed_weights(measured: bool, copy_queues: bool = False) -> tupl
             product = vs.tanh(product)
             placement[product] = A
     feeds: dict[str, NDArray] = {"x": np.ones((1, 32), np.float32)}
-    return run_on_null([product], placement, feeds, measured, copy_queues=copy_queues)
+    return run_on_null([product], placement, feeds, measured, copy_queues=copy_queues, apart=apart)
+
+
+def run_with_windows_in_turn(measured: bool) -> tuple[Plan, float]:
+    """The same where the host writes the weights in each run."""
+    plan, seconds = run_with_streamed_weights(measured, apart=False)
+    assert sum(split.refills for split in plan.splits) == 4
+    return plan, seconds
 
 
 def run_with_late_input(measured: bool) -> tuple[Plan, float]:
@@ -205,8 +216,17 @@ MISTAKES = {
     "measured submissions take as long as rough ones": (
         "spec.costs.start_s if spec.costs.calls else spec.submit_s", "spec.submit_s",
     ),
-    "weights stream in for nothing": ("if not taken_s and value in graph.data:", "if False:"),
-    "the host copies weights that stream in": ("elif value not in graph.data:", "else:"),
+    "weights stream in for nothing": (
+        "if not taken_s and value in graph.data and not refills:", "if False:",
+    ),
+    "the host copies weights that stream in": ("elif value not in graph.data:", "elif True:"),
+    "weights take turns in windows for nothing": ("elif part.refills:", "elif False:"),
+    "weights that take turns are all there from the start": (
+        "part.refills:\n                crossed_s +=", "part.refills:\n                given_s +=",
+    ),
+    "a device copies weights that take turns alone": (
+        "value in graph.data and not refills:", "value in graph.data:",
+    ),
     "results cost nothing to fetch": ("fetched_s += leaves_s(", "leaves_s("),
     "results are fetched before the last wait": (
         "yield from self._wait(self._program.final_waits)\n        if run == len(steps):\n"
@@ -254,7 +274,12 @@ instead.
 def runs() -> list[tuple[Plan, float]]:
     """Plans, and what runs of them take on null devices, measured and not."""
     drawn = [drawn_run(seed, measured) for seed in range(12) for measured in (False, True)]
-    named = (run_with_states, run_with_streamed_weights, run_with_late_input)
+    named = (
+        run_with_states,
+        run_with_streamed_weights,
+        run_with_windows_in_turn,
+        run_with_late_input,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aside, "LEAST_BYTES", 1)
         beside = [drawn_run(s, measured, True) for s in range(12) for measured in (False, True)]

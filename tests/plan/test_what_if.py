@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -178,7 +179,10 @@ def test_what_makes_devices_unequal() -> None:
 
 def test_a_model_that_needs_both_devices_is_told_so() -> None:
     room = 7 * 4 * WIDTH * WIDTH  # of three weights, and four values on their way
-    small = [replace(d, memory_bytes=room) for d in machine(SLOW, SLOW).devices[:-1]]
+    small = [
+        replace(d, memory_bytes=room, offload_flops_per_byte=math.inf)
+        for d in machine(SLOW, SLOW).devices[:-1]
+    ]
     where = replace(machine(SLOW, SLOW), devices=(*small, machine().devices[-1]))
     output = layers(6, vs.input("x", (WIDTH, WIDTH)))
     found = compare_plan(plan_of(output, where))

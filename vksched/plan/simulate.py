@@ -53,6 +53,7 @@ def program_of(plan: PlanValue) -> Program:
             s.aside,
             max((split for stage, split in s.after(COMING) if stage == WORK), default=HOST),
             s.hands_over,
+            s.refills,
         )
         for s in plan.splits
     ]
@@ -106,6 +107,8 @@ def make_program(
                 crossed_s += left_s + enters_s(value, part)
             elif value not in graph.data:
                 given_s += enters_s(value, part)
+            elif part.refills:
+                crossed_s += enters_s(value, part)
         entering = [value for value, _ in part.entering]
         coming_s = leaving_s = None
         if COMING in part.aside:
@@ -118,6 +121,7 @@ def make_program(
             part.device,
             entering if coming_s is None else (),
             part.leaving if leaving_s is None else (),
+            part.refills,
         )
         on_device_s += sum([seconds(node, part.device) for node in part.nodes])
         costs = machine.devices[part.device].costs
@@ -201,14 +205,19 @@ def split_beside_seconds(plan: PlanValue, split: Split) -> float:
     """Returns what the work of a split takes on its device beside its nodes."""
     entering = [] if COMING in split.aside else [c.node for c in split.copies_in]
     leaving = [] if LEAVING in split.aside else [c.node for c in split.copies_out]
-    return beside_seconds(plan.graph, plan.machine, split.device, entering, leaving)
+    return beside_seconds(plan.graph, plan.machine, split.device, entering, leaving, split.refills)
 
 
 def beside_seconds(
-    graph: Graph, machine: Machine, device: int, entering: Iterable[int], leaving: Iterable[int]
+    graph: Graph,
+    machine: Machine,
+    device: int,
+    entering: Iterable[int],
+    leaving: Iterable[int],
+    refills: bool = False,
 ) -> float:
     """Returns what a split takes on its device beside its nodes, with values that its own queue
-    copies in and out.
+    copies in and out. refills: the host takes part in copies of weights, as in those of others.
     """
     spec = machine.devices[device]
     seconds = submission_s(spec)
@@ -219,7 +228,7 @@ def beside_seconds(
         for value in values:
             size_bytes = graph.nodes[value].type.device_bytes
             taken_s = cost.copy_seconds(spec, way, size_bytes)
-            if not taken_s and value in graph.data:
+            if not taken_s and value in graph.data and not refills:
                 taken_s = size_bytes / link.bytes_per_s
             seconds += taken_s
     return seconds

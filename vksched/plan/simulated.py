@@ -19,7 +19,7 @@ Entering = Sequence[tuple[int, int]]
 class Part:
     """A split before its times are known: what plans and drafts of plans both have.
 
-    commits: whether it gives states their next values. aside, hands_over: as in `Split`.
+    commits: whether it gives states their next values. aside, hands_over, refills: as in `Split`.
     after: the split whose work must have ended before copies in begin beside it, or HOST for none.
     """
 
@@ -32,6 +32,7 @@ class Part:
     aside: tuple[str, ...] = ()
     after: int = HOST
     hands_over: tuple[int, ...] = ()
+    refills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ class Step:
     """One split as the clock sees it.
 
     given_s: the host copies in what the caller gave. waits: splits that it then waits for.
-    crossed_s: it copies in what comes from these. seconds: on the device. submit_s, fence_s: host
-    time to hand a submission over, and to learn of its end. coming_s, leaving_s: what its copies
-    in and out take on the copy queue, None where they are a part of its work. after, hands_over: as
-    in `Part`.
+    crossed_s: it copies in what comes from these, and weights over others. seconds: on the device.
+    submit_s, fence_s: host time to hand a submission over, and to learn of its end. coming_s,
+    leaving_s: what its copies in and out take on the copy queue, None where they are a part of its
+    work. after, hands_over: as in `Part`.
     """
 
     device: int

@@ -99,6 +99,8 @@ class Split:
     orders: what these stages, and the work, wait for beside the order of their own queue.
     hands_over: earlier splits whose copies out are submitted behind this one; all others are when
         the host waits for their split.
+    refills: the host writes the weights that are copied in from its memory in each run, once it has
+        waited: their windows held others before. Else they are there before the first run.
     """
 
     id: int
@@ -115,6 +117,7 @@ class Split:
     aside: tuple[str, ...] = ()
     orders: tuple[Order, ...] = ()
     hands_over: tuple[int, ...] = ()
+    refills: bool = False
 
     @property
     def stages(self) -> dict[str, range]:

@@ -2,8 +2,8 @@
 
     for each split, in plan order:  send and take what crosses from and to other hosts
                                     -> write its inputs to the inbox -> wait for the crossings it
-                                    needs -> move these from outbox to inbox -> submit, without
-                                    waiting
+                                    needs, and for windows that it takes -> move crossings from
+                                    outbox to inbox, write weights there -> submit, without waiting
     after each wait:                check the sequence words of what has ended
     at the end:                     wait for the outputs, copy the results
 
@@ -50,6 +50,7 @@ class Executor(Carrier):
         self._splits_of: dict[int, list[int]] = {}
         for split in plan.splits:
             self._splits_of.setdefault(split.device, []).append(split.id)
+        self._refilled = _refilled(plan)
         self._log = check.Log(plan) if check.wanted() else None
         self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
         self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
@@ -152,7 +153,9 @@ class Executor(Carrier):
         for split_id in split.waits:
             self._wait(run, split_id, split.id)
         for copy in split.copies_in:
-            if copy.source != HOST:
+            if split.refills and copy.node in self._refilled:
+                self._stage(run, split, copy, self._refilled[copy.node])
+            elif copy.source != HOST:
                 start = self._trace.clock.now()
                 array = self._ask(run, copy.source).fetch(run.slot, copy.node)
                 self._fetched(run, copy.source, copy.node, array, start, split.id)
@@ -269,9 +272,17 @@ class Executor(Carrier):
             raise
 
 
+def _refilled(plan: Plan) -> dict[int, NDArray]:
+    """Returns the weights that the host writes to windows in each run."""
+    data, splits = plan.graph.data, (split for split in plan.splits if split.refills)
+    copies = (copy for split in splits for copy in split.copies_in)
+    return {copy.node: as_array(data[copy.node]) for copy in copies if copy.node in data}
+
+
 def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None:
-    """Puts weights that stay in host memory into the windows, where every run finds them."""
-    for copy in (copy for split in splits for copy in plan.splits[split].copies_in):
+    """Puts weights of host memory into windows of their own, where every run finds them."""
+    lasting = (plan.splits[split] for split in splits if not plan.splits[split].refills)
+    for copy in (copy for split in lasting for copy in split.copies_in):
         if copy.node in plan.graph.data:
             for slot in range(plan.copies):
                 session.stage(slot, copy, as_array(plan.graph.data[copy.node]))

@@ -160,13 +160,15 @@ class NullSession:
 
     def _copies_s(self, split: Split) -> float:
         """Returns what the device itself takes for values that enter and leave a split. Of weights
-        that are streamed in it takes all, even where nobody has measured it.
+        that are streamed in it takes all, even where nobody has measured it, unless the host writes
+        them in each run.
         """
         data, nodes, seconds = self._plan.graph.data, self._plan.graph.nodes, 0.0
         for copy in () if COMING in split.aside else split.copies_in:
             size_bytes = nodes[copy.node].type.device_bytes
             own_s = self._own_s(COPY_IN, size_bytes)
-            streamed_s = size_bytes / self._link.bytes_per_s if copy.node in data else 0.0
+            streams = copy.node in data and not split.refills
+            streamed_s = size_bytes / self._link.bytes_per_s if streams else 0.0
             seconds += own_s or streamed_s
         for out in () if LEAVING in split.aside else split.copies_out:
             seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)

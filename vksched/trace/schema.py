@@ -86,6 +86,7 @@ WORK = {
     "aside?": [str],
     "orders?": [Row((str, str, int))],
     "hands_over?": [int],
+    "refills?": bool,
 }
 """copies_in: node, split that it comes from or -1, place in the inbox, place in memory. copies_out:
 node, place in the outbox. The rest: as in `Split`.

@@ -30,6 +30,7 @@ SPLIT = (
     "aside",
     "orders",
     "hands_over",
+    "refills",
     "barriers",
     "levels",
     "inner_barriers",

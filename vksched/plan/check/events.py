@@ -290,7 +290,7 @@ class Narrator:
             Item(
                 f"copy in of {self._name(copy.node)}",
                 False,
-                (self._entered(device, copy),),
+                (self._entered(split, copy),),
                 (self._words("activation", device, copy.target, copy.node),),
             )
             for copy in (() if on_cpu else split.copies_in)
@@ -316,11 +316,13 @@ class Narrator:
     def _sequence_word(self, split: Split, stage: str) -> Item:
         return Item("sequence word", True, (self._ticket(split),), (self._echo(split, stage),))
 
-    def _entered(self, device: int, copy: CopyIn) -> Access:
-        """What a copy in reads: the window, in which a streamed weight is before the first run."""
-        if copy.node in self.plan.graph.data:
-            return Access(("weight", device, copy.node), 0, 1, copy.node)
-        return self._words("inbox", device, copy.inbox, copy.node)
+    def _entered(self, split: Split, copy: CopyIn) -> Access:
+        """What a copy in reads: the window, in which a streamed weight is before the first run
+        where it has one of its own.
+        """
+        if copy.node in self.plan.graph.data and not split.refills:
+            return Access(("weight", split.device, copy.node), 0, 1, copy.node)
+        return self._words("inbox", split.device, copy.inbox, copy.node)
 
     def _of_node(
         self, device: int, node_id: int, split: int

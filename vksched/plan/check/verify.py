@@ -31,6 +31,7 @@ from ..value import (
 )
 from ..words import Owners, WordSet
 from .aside import check_aside
+from .windows import Turns, check_span, check_windows
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
 
@@ -133,6 +134,7 @@ def _check_order(plan: PlanValue) -> None:
     done: dict[int, int] = {}  # of each device the last split that is complete
     made: dict[int, int] = {}
     shown: list[int] = []
+    turns = Turns(plan)
 
     def wait(split: int, before: int) -> None:
         if not 0 <= split < before:
@@ -147,6 +149,7 @@ def _check_order(plan: PlanValue) -> None:
         for waited in split.waits:
             wait(waited, split.id)
         _check_commit(plan, split, is_complete)
+        turns.take(split, is_complete)
         if shown and not is_complete(shown[-1]):  # which waited for the one before it
             raise _fail(f"split {split.id} starts before what split {shown[-1]} shows is complete")
         for copy in split.copies_in:
@@ -316,7 +319,7 @@ def _check_words(
         node = graph.nodes[value if value >= 0 else scratch_of(value)]
         kind = "activation" if value >= 0 else "scratch"
         words = graph.words[value] if value >= 0 else calls.scratch_words(device, node)
-        _check_span(node, words, span, pages, kind)
+        check_span(node, words, span, pages, kind)
         state = graph.states.get(value, plan.in_place.get(value, -1))
         held = state_spans.get(state)  # elsewhere it is a copy
         if (held is None) != (span.page < len(memory.activation_pages)):
@@ -367,7 +370,7 @@ def _check_words(
     if any(split.aside or split.orders or split.hands_over for split in splits):
         used = {split.id: _words_used(plan, split, spans) for split in splits}
         check_aside(plan, splits, spans, used)
-    _check_windows(plan, device, splits)
+    check_windows(plan, device, splits)
 
 
 def _words_used(
@@ -381,27 +384,6 @@ def _words_used(
         read.add(*(span for _, span in operands))
         written.add(*(spans[value] for value in results))
     return read, written
-
-
-def _check_windows(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:
-    nodes, memory = plan.graph.nodes, plan.memory[device]
-    windows: dict[str, list[Span]] = {"inbox": [], "outbox": []}
-    for split in splits:
-        for copy in split.copies_in:
-            node = nodes[copy.node]
-            _check_span(node, node.type.words, copy.inbox, memory.inbox_pages, "inbox")
-            windows["inbox"].append(copy.inbox)
-            if copy.target != plan.locations.get((device, copy.node)):
-                raise _fail(f"{node.name} is copied to another place than it is read")
-        for out in split.copies_out:
-            node = nodes[out.node]
-            _check_span(node, node.type.words, out.outbox, memory.outbox_pages, "outbox")
-            windows["outbox"].append(out.outbox)
-    for name, found in windows.items():
-        ordered = sorted(found, key=lambda s: (s.page, s.offset))
-        for one, two in zip(ordered, ordered[1:], strict=False):
-            if _meet(one, two):
-                raise _fail(f"two values share words of the {name}")
 
 
 _Access = tuple[list[tuple[int, Span]], list[int]]
@@ -441,21 +423,6 @@ def _name(plan: PlanValue, value: int) -> str:
     if value < 0:
         return f"the scratch memory of {plan.graph.nodes[scratch_of(value)].name}"
     return plan.graph.nodes[value].name
-
-
-def _meet(a: Span, b: Span) -> bool:
-    return a.page == b.page and max(a.offset, b.offset) < min(
-        a.offset + a.words, b.offset + b.words
-    )
-
-
-def _check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
-    if span.words != words:
-        raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
-    if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:
-        raise _fail(f"{kind} span {span} lies outside the pages {pages}")
-    if span.offset % 4:
-        raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
 
 
 def _check_capacity(plan: PlanValue, device: int) -> None:

@@ -97,15 +97,17 @@ class Walk:
                 yield from self._fetch(slot, value)
 
     def _start(self, slot: int, split: Split, complete: set[int]) -> Iterator[Event]:
-        narrator = self.narrator
+        narrator, data = self.narrator, self.narrator.plan.graph.data
         for copy in split.copies_in:
-            if copy.source == HOST:
+            if copy.source == HOST and copy.node not in data:
                 yield from self._feed(slot, copy.node)
                 yield narrator.stage(slot, split.device, copy)
         for waited in split.waits:
             yield from self._wait(slot, waited, complete)
         for copy in split.copies_in:
-            if copy.source != HOST:
+            if split.refills and copy.node in data:
+                yield narrator.stage(slot, split.device, copy)
+            elif copy.source != HOST:
                 yield narrator.fetch(slot, copy.node, self._device_of[copy.source])
                 yield narrator.stage(slot, split.device, copy)
         yield from narrator.submit(slot, split.id)

@@ -95,6 +95,7 @@ def _work_of(split: Split) -> dict[str, Any]:
         "observed": list(split.observed),
         "in_place": [list(pair) for pair in split.in_place],
         **_aside_document(split),
+        **({"refills": True} if split.refills else {}),
     }
 
 
@@ -218,6 +219,7 @@ def _split_of(at: int, data: Mapping[str, Any]) -> Split:
         aside=tuple(data.get("aside", ())),
         orders=tuple(Order(*each) for each in data.get("orders", ())),
         hands_over=tuple(data.get("hands_over", ())),
+        refills=data.get("refills", False),
     )
 
 

@@ -29,7 +29,8 @@ from .. import cost
 from ..make.barriers import count_levels, find_barriers, split_items
 from ..make.bundles import Bundle, find_bundles
 from ..make.draft import NOWHERE
-from ..make.memory import SLACK, MemoryUse, aligned, assign_spans, assign_window
+from ..make.inbox import assign_window
+from ..make.memory import SLACK, MemoryUse, aligned, assign_spans
 from ..make.overrides import Overrides, resolve_overrides
 from ..make.split import SUBMISSION_S, Outline
 from ..simulate import beside_seconds

@@ -64,7 +64,7 @@ class Chosen:
 
 
 NO_CHOICE = Chosen()
-"""Nothing to weigh: one device, or a place given for every node."""
+"""Nothing to weigh: a place given for every node."""
 
 
 def choose(
@@ -82,12 +82,14 @@ def choose(
     """
     devices = _competing(support.machine, with_cpu)
     quick = objective == LATENCY
-    if not support.computed or (quick and len(devices) < 2):
+    if not support.computed:
         return NO_CHOICE
+    scale = Scale(support, overrides, copies, not quick)
+    if quick and len(devices) < 2:
+        return Chosen(scale.fit_in_order())
     ways = Candidates(support, overrides, devices)
     if quick and ways.bound:
         return NO_CHOICE
-    scale = Scale(support, overrides, copies, not quick)
     found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(objective))]
     if quick and ways.few:
         found += improve(found, ways, scale)

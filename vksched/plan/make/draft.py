@@ -20,9 +20,11 @@ from ..plan import Plan
 from ..support import Support
 from ..value import CopyIn, CopyOut, DeviceMemory, Placement, Span, Split, stage_begins
 from .barriers import count_levels, find_barriers, split_items
-from .memory import MemoryUse, aligned, assign_memory, assign_window, states_of, weights_of
+from .inbox import assign_inbox, assign_window
+from .memory import MemoryUse, aligned, assign_memory, states_of, weights_of
 from .orders import Orders
 from .split import Outline, split_graph
+from .windows import Windows
 
 NOWHERE = Span(0, 0, 0)
 """The span of a value in numpy's memory."""
@@ -80,13 +82,17 @@ def make_draft(
     placements: tuple[Placement, ...],
     notes: tuple[str, ...],
     tight: bool = False,
+    ahead: bool = True,
+    scarce: bool = False,
 ) -> Draft:
     """Returns the draft of a placement.
 
-    notes: what to tell the user of it. tight: save memory at the price of barriers.
+    notes: what to tell the user of it. tight: save memory at the price of barriers. ahead, scarce:
+    see `Windows.of`.
     """
     graph, machine = support.graph, support.machine
-    outlines, final_waits = split_graph(support, placements)
+    windows = Windows.of(machine, ahead, scarce)
+    outlines, final_waits = split_graph(support, placements, windows)
     spans: list[dict[int, Span]] = [{} for _ in machine.devices]
     inbox: list[dict[int, Span]] = [{} for _ in machine.devices]
     outbox: list[dict[int, Span]] = [{} for _ in machine.devices]
@@ -102,8 +108,8 @@ def make_draft(
         states = states_of(graph, here)
         program = MemoryUse(support, here, device)
         if spec.kind == "cpu":
-            windows = windows_in.get(machine.host_of(device), 0)
-            slot_bytes = host_slot_bytes[device] = 4 * program.least + windows
+            there = windows_in.get(machine.host_of(device), 0)
+            slot_bytes = host_slot_bytes[device] = 4 * program.least + there
             memory.append(_host_memory(support, device, weights, states, slot_bytes))
             continue
         bytes_of = {w: aligned(graph.words[w]) * 4 for w in (*weights, *states)}
@@ -114,9 +120,8 @@ def make_draft(
         for node_id, state in (*graph.states.items(), *in_place) if states else ():
             if state in page_of:
                 spans[device][node_id] = Span(page_of[state], 0, graph.words[state])
-        entering = [(v, graph.words[v]) for o in here for v, _ in o.entering]
         leaving = [(v, graph.words[v]) for o in here for v in o.leaving]
-        inbox[device], in_pages = assign_window(entering, page_words, whole)
+        inbox[device], in_pages = assign_inbox(graph, here, windows.sets, page_words, whole)
         outbox[device], out_pages = assign_window(leaving, page_words, whole)
         windows_bytes = 4 * (sum(in_pages) + sum(out_pages))
         if spec.windows_apart:
@@ -219,4 +224,5 @@ def _make_split(draft: Draft, number: int, outline: Outline, orders: Orders) -> 
         aside=outline.aside,
         orders=orders.of(number, outline),
         hands_over=outline.hands_over,
+        refills=outline.refills,
     )

@@ -42,8 +42,8 @@ FREE_TIMES = 2
 """So often a device may be full before its cap is lowered by more than has to be."""
 
 
-def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, list[str]]:
-    """Returns a draft within every GPU's memory, and for each that was too small why."""
+def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Caps, list[str]]:
+    """Returns a draft within every GPU's memory, its caps, and for each that was too small why."""
     machine = support.machine
     count = len(machine.devices)
     caps = Caps([None] * count, [range(0)] * count)
@@ -65,19 +65,21 @@ def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, lis
         else:
             caps.peaks[full[0]] = peak
             draft = try_caps(caps)
-    return draft, [
-        f"{', '.join(machine.devices[d].name for d in pool)} is full: {why}; "
-        f"nodes {_spilled(caps, pool[0])} go elsewhere"
-        for pool, why in sorted(reasons.items())
-    ]
+    return draft, caps, [_told(draft, caps, pool, reasons[pool]) for pool in sorted(reasons)]
 
 
-def _spilled(caps: Caps, device: int) -> str:
-    peak, first = caps.peaks[device], caps.first[device]
+def _told(draft: Draft, caps: Caps, pool: tuple[int, ...], why: str) -> str:
+    """Returns what the devices of one memory do not hold, as text. why: they are full."""
+    full = f"{', '.join(draft.machine.devices[d].name for d in pool)} is full: {why}"
+    peak, first = caps.peaks[pool[0]], caps.first[pool[0]]
     parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
     if first is not None:
         parts.append(f"from number {max(first, 0)} on")
-    return " and ".join(parts)
+    nodes, data = " and ".join(parts), draft.support.graph.data
+    here = (outline for outline in draft.outlines if outline.device in pool)
+    if any(value in data for outline in here for value, _ in outline.entering):
+        return f"{full}; weights of nodes {nodes} stay in host memory"
+    return f"{full}; nodes {nodes} go elsewhere"
 
 
 def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -397,23 +397,6 @@ def _assign_in_order(
         pages[page] = max(pages[page], offset + size)
         placed[at] = page, offset, offset + size
         spans[life.value] = Span(page, offset, life.words)
-    return spans, tuple(pages)
-
-
-def assign_window(
-    values: Iterable[tuple[int, int]], page_words: int, own_buffers: bool = False
-) -> tuple[dict[int, Span], tuple[int, ...]]:
-    """Returns spans for values that cross, one behind the other and never reused, and the page
-    sizes.
-    """
-    spans: dict[int, Span] = {}
-    pages: list[int] = []
-    for key, words in values:
-        size = max(aligned(words), ALIGN_WORDS)
-        if not pages or own_buffers or pages[-1] + size > page_words:
-            pages.append(0)
-        spans[key] = Span(len(pages) - 1, pages[-1], words)
-        pages[-1] += size
     return spans, tuple(pages)
 
 

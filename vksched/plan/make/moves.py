@@ -18,13 +18,13 @@ are fewer for larger graphs. Examples: tests/plan/test_moves.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 
 from ...types import WORD_BYTES
 from .candidates import Candidates, Way
 from .cuts import RULE
-from .placing import Wishes
 from .weigh import Scale, Weighed
 
 TRIES, NODE_TRIES = 24, 1_600
@@ -68,7 +68,7 @@ class _Descent:
         self._best, self._ways, self._scale = start, ways, scale
         self._left = tries
         self._support = ways.support
-        self._order = start.way.wishes.order
+        self._wishes = start.way.wishes
         devices = scale.devices_of(start.way)
         self._free = [n.id for n in ways.free_nodes()]
         self._on: On = {n: devices[n] for n in self._free}
@@ -101,7 +101,7 @@ class _Descent:
                 return False
             self._known.add(key)
             self._left -= 1
-            way = Way(self._name, Wishes(self._order, on, RULE))
+            way = Way(self._name, replace(self._wishes, on=on, rule=RULE))
             for found in self._scale.weigh([way]):
                 if _seconds(found) < LESS * _seconds(self._best):
                     self._best, self._on = found, on

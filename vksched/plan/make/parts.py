@@ -26,6 +26,7 @@ from ..parts import Part, Send, Take
 from ..plan import Plan
 from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Span, Split
 from ..walks import Turns
+from ..words import Owners
 
 BLANK = TensorType((), FLOAT32)
 """Of a node that a part has nothing to do with."""
@@ -313,13 +314,15 @@ def _outputs_beside(
 
 def _with_waits(plan: Plan) -> Plan:
     """Returns a part's plan with what its host waits for: crossings between its own devices, what
-    observers see, and all else before states are written. Steps may wait for some of it earlier.
+    had windows that weights take, what observers see, and all else before states are written.
+    Steps may wait for some of it earlier.
     """
     done: dict[int, int] = {}  # of each device the last split that is complete
     device_of = [split.device for split in plan.splits]
     first_commit = len(plan.splits) - len(plan.commits)
     splits: list[Split] = []
     shown: list[int] = []
+    owners = [Owners() for _ in plan.machine.devices]
 
     def wait(wanted: Iterable[int]) -> tuple[int, ...]:
         last: dict[int, int] = {}
@@ -331,6 +334,9 @@ def _with_waits(plan: Plan) -> Plan:
 
     for split in plan.splits:
         needed = [*shown[-1:], *(c.source for c in split.copies_in if c.source != HOST)]
+        for copy in split.copies_in if split.refills else ():
+            if copy.node in plan.graph.data:
+                needed += owners[split.device].take(copy.inbox, split.id)
         if split.id >= first_commit:
             needed += range(first_commit)
         splits.append(replace(split, waits=wait(needed)))

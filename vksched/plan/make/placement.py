@@ -41,6 +41,7 @@ def place(
     wishes = wishes or Wishes(support.machine.order, {}, "")
     placer = _Placer(support, caps, wishes)
     _apply_overrides(placer, overrides)
+    placer.leave_in_host_memory(wishes.spread)
     placer.grant_wishes()
     placer.pull()
     placer.place_states()

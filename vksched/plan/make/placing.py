@@ -38,12 +38,16 @@ class Wishes:
     """Where nodes shall run if they can.
 
     order: all devices, the best one first. on: the device of single nodes, by id, with the rule to
-    tell the user. A node with a device of its own follows no neighbour.
+    tell the user. A node with a device of its own follows no neighbour. streams: flops for each
+    byte of its weights in host memory from which on a node runs on a device that streams weights;
+    None: as each device says. spread: weights that stay in host memory, so that others fit.
     """
 
     order: tuple[int, ...]
     on: Mapping[int, int]
     rule: str
+    streams: float | None = None
+    spread: frozenset[int] = frozenset()
 
 
 class Placing:

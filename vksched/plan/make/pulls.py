@@ -10,6 +10,7 @@ tests/plan/test_state_homes.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from ...graph import Node
@@ -31,6 +32,13 @@ class Pulls(Placing):
         self._state_homes = StateHomes(support, self.device, wishes.order)
         self._widening: set[int] = set()
         """What widens a weight in host memory, and waits for the first reader of the wide form."""
+
+    def leave_in_host_memory(self, weights: Iterable[int]) -> None:
+        """Gives weights without a home one in the memory of the host."""
+        for weight in sorted(weights):
+            if weight not in self.homes:
+                self.homes[weight] = self.machine.cpu
+                self.passed_over[weight] = ", as not all of them fit"
 
     def grant_wishes(self) -> None:
         """Puts nodes where they are wished, weights with them, as far as there is room."""
@@ -194,15 +202,13 @@ class Pulls(Placing):
         for device in (d for d in dict.fromkeys((*others, *self._gpus)) if not self._is_cpu(d)):
             if self.machine.cpu_of(device) != cpu:  # no weight crosses a network in each run
                 continue
-            spec, room = self.machine.devices[device], self.room.left(device)
-            # a window in the device's own memory takes as much as the weight would
-            fits = spec.windows_apart or (self.kept.keys() >= {*streamed} and 2 * moved <= room)
-            pays = intensity >= spec.offload_flops_per_byte
+            spec = self.machine.devices[device]
+            needed = moved if spec.windows_apart else 2 * moved  # a window lies there, too
+            fits = needed + self._bytes(node.id) <= spec.memory_bytes
+            least = self._least_intensity(device)
             able = all(self.support.can(each, device) for each in together)
-            if not (fits and pays and able) or self.caps.first[device] == NONE:
+            if not (fits and intensity >= least and able) or self.caps.first[device] == NONE:
                 continue
-            if not spec.windows_apart:
-                self.room.take_window(device, moved)
             kind = self.graph.nodes[streamed[0]].op
             names = ", ".join(self.graph.nodes[w].name for w in streamed)
             for each in together:
@@ -210,11 +216,22 @@ class Pulls(Placing):
                     each,
                     device,
                     f"{kind} {names} stays in host memory{self.passed_over.get(streamed[0], '')}; "
-                    f"streamed, as its rows make {intensity:.3g} flops per byte, "
-                    f"{spec.offload_flops_per_byte:g} pay",
+                    + self._why_streamed(intensity, least),
                 )
             return True
         return False
+
+    def _why_streamed(self, intensity: float, least: float) -> str:
+        if self.wishes.streams is not None:
+            return "streamed, as a run takes less time then, by simulation"
+        return f"streamed, as its rows make {intensity:.3g} flops per byte, {least:g} pay"
+
+    def _least_intensity(self, device: int) -> float:
+        """Returns the flops for each byte of its weights from which on a node is worth that they
+        are streamed to a device.
+        """
+        own = self.machine.devices[device].offload_flops_per_byte
+        return own if self.wishes.streams is None or own == math.inf else self.wishes.streams
 
     def _cannot_hold(self, weight: int, device: int) -> str | None:
         node = self.graph.nodes[weight]

@@ -30,10 +30,6 @@ class Room:
         self._closed: dict[int, float] = {}
         """Devices that have refused a weight, with the bytes from which on they take others."""
 
-    def left(self, device: int) -> float:
-        """Returns the bytes that are left of a device's memory."""
-        return self._left[device]
-
     def take(self, device: int, weight: int) -> None:
         """Counts a weight off the room of a device and of those that share its memory."""
         self._count(device, self._support.missing_bytes(weight, device))
@@ -45,10 +41,6 @@ class Room:
     def _count(self, device: int, size_bytes: int) -> None:
         for other in self._machine.pool(device):
             self._left[other] -= size_bytes
-
-    def take_window(self, device: int, size_bytes: int) -> None:
-        """Counts a window for streamed weights off the room of a device."""
-        self._left[device] -= size_bytes
 
     def refuses(self, device: int, weight: int) -> bool:
         """Whether a device has no room for a weight, or has refused one that was no larger."""

@@ -30,6 +30,7 @@ from ..support import Support
 from ..value import HOST, Placement, value_of
 from .aside import choose_aside, follow
 from .in_place import InPlace, find_in_place
+from .windows import Windows
 
 SUBMISSION_S = 0.5
 """Estimated seconds of one submission: drivers kill one after about two; estimates are rough."""
@@ -44,8 +45,8 @@ All that a submission copies in is there from its start.
 @dataclass(frozen=True, slots=True)
 class Outline:
     """A split before memory is known. entering: (value, source split or HOST). leaving: values.
-    observed: values that the user asked to see once it has run. in_place, aside and
-    hands_over: see `Split`. free_at: the position, among the splits of the device, of the first one
+    observed: values that the user asked to see once it has run. in_place, aside, hands_over and
+    refills: see `Split`. free_at: the position, among the splits of the device, of the first one
     that may write over what is copied out beside the work.
     """
 
@@ -58,13 +59,16 @@ class Outline:
     in_place: tuple[tuple[int, int], ...] = ()
     aside: tuple[str, ...] = ()
     hands_over: tuple[int, ...] = ()
+    refills: bool = False
     free_at: int = 0
 
 
 def split_graph(
-    support: Support, placements: Sequence[Placement]
+    support: Support, placements: Sequence[Placement], windows: Windows | None = None
 ) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
-    """Returns the splits in submission order and the splits to wait for at the end."""
+    """Returns the splits in submission order and the splits to wait for at the end. windows: by
+    default those of the machine.
+    """
     graph, is_cpu = support.graph, support.machine.is_cpu
     roots = graph.roots
     device = {n.id: placements[n.id].device for n in support.computed}
@@ -103,10 +107,13 @@ def split_graph(
         if root in of_node:
             leaving[of_node[root]][value_of(graph, value, False)] = None
     devices = [device[nodes[0]] for nodes in groups]
+    windows = windows or Windows.of(support.machine)
+    refills = windows.refills(graph, devices, entering)
+    before = windows.had_before(devices, refills)
     waits = _find_waits(
         support.machine,
         devices,
-        [e.values() for e in entering],
+        [(*e.values(), had) for e, had in zip(entering, before, strict=True)],
         leaving,
         {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
         run,
@@ -132,6 +139,7 @@ def split_graph(
             tuple((n, in_place.states[n]) for n in nodes if n in in_place.states),
             asides[i],
             handed_over[i],
+            refills[i],
             free_at[i],
         )
         for i, nodes in enumerate(groups)
@@ -308,7 +316,8 @@ def _find_waits(
     run: int,
 ) -> list[tuple[int, ...]]:
     """Returns for each split, and last for the end, the splits that the host must still wait for:
-    those whose values it needs, and the one before where the device's `sync` asks for it.
+    those whose values it needs, or whose windows it takes, and the one before where the device's
+    `sync` asks for it.
 
     A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
     before those that write states, which wait for all of them.

@@ -17,7 +17,7 @@ tests/plan/test_plan_objectives.py.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -35,8 +35,9 @@ from .draft import Draft, make_draft, memory_of
 from .fit import check_host, fit, most_copies, wanted_copies
 from .overrides import Overrides
 from .placement import place
-from .placing import Caps, Wishes
+from .placing import NONE, Caps, Wishes
 from .split import Outline, split_graph
+from .streams import other_streams, told_of
 
 CLOSE = 1.01
 """A stream takes the fewest copies whose period is at most so many times the least."""
@@ -61,14 +62,21 @@ class Weighed:
 def fitted(support: Support, overrides: Overrides, wishes: Wishes | None) -> Fitted:
     """Returns a draft within the memory of every device, and for each that was too small why."""
 
-    def try_caps(caps: Caps) -> Draft:
-        placements, notes = place(support, overrides, caps, wishes)
-        draft = make_draft(support, placements, notes)
-        if all(map(draft.fits, support.machine.pools)):
-            return draft
-        return make_draft(support, placements, notes, tight=True)
+    pools = support.machine.pools
 
-    draft, spills = fit(support, try_caps)
+    def lay_out(caps: Caps, scarce: bool = False) -> Draft:
+        made = place(support, overrides, caps, wishes)
+        draft = make_draft(support, *made, scarce=scarce)
+        if not all(map(draft.fits, pools)):
+            draft = make_draft(support, *made, tight=True, scarce=scarce)
+        full = [pool for pool in pools if not draft.fits(pool)]
+        if full and all(caps.first[pool[0]] in (0, NONE) for pool in full):  # no weight to give up
+            draft = make_draft(support, *made, tight=True, ahead=False, scarce=scarce)
+        return draft
+
+    draft, caps, spills = fit(support, lay_out)
+    if not draft.fits((support.machine.cpu,)):
+        draft = lay_out(caps, scarce=True)
     check_host(draft)
     return draft, spills
 
@@ -143,13 +151,48 @@ class Scale:
             OutOfMemory: it does not fit.
         """
         found = fitted(self.support, self.overrides, each.way.wishes)
-        draft, spills = found
-        if not spills:
+        if not found[1]:
             return replace(each, fitted=found)
-        program = self._program(draft.outlines, draft.final_waits)
-        used, copies = self._used(draft.outlines), each.candidate.copies
+        return self._best_streamed(each.way, each.candidate.copies, found)
+
+    def fit_in_order(self) -> Fitted:
+        """Returns the draft in which the order of the devices decides all but what is streamed.
+
+        Raises:
+            OutOfMemory: it does not fit.
+        """
+        way = Way("", Wishes(self.support.machine.order, {}, ""))
+        found = fitted(self.support, self.overrides, way.wishes)
+        if not found[1]:
+            return found
+        return self._best_streamed(way, 1, found).fitted or found
+
+    def _best_streamed(self, way: Way, copies: int, found: Fitted) -> Weighed:
+        """Returns what a way takes whose memory is short, with the weights streamed that make a run
+        the shortest.
+        """
+        out = [self._fitted(way, copies, found)]
+        for other, draft in self._streamed_otherwise(out[0]):
+            out.append(self._fitted(other, copies, draft))
+        return min(out, key=lambda weighed: weighed.candidate.metrics.latency_s)
+
+    def _fitted(self, way: Way, copies: int, found: Fitted) -> Weighed:
+        """Returns what a way takes with its memory laid out."""
+        outlines = found[0].outlines
+        program = self._program(outlines, found[0].final_waits)
         metrics = weigh(program, self.support.machine, copies)
-        return Weighed(each.way, self._candidate(each.way, used, copies, metrics), found)
+        return Weighed(way, self._candidate(way, self._used(outlines), copies, metrics), found)
+
+    def _streamed_otherwise(self, each: Weighed) -> Iterator[tuple[Way, Fitted]]:
+        """Yields drafts in which other weights are streamed, where memory is short."""
+        assert each.fitted is not None
+        draft, spills = each.fitted
+        latency_s, wishes = each.candidate.metrics.latency_s, each.way.wishes
+        for other in other_streams(self.support, wishes, draft, latency_s) if spills else ():
+            with suppress(OutOfMemory):
+                way = replace(each.way, wishes=other)
+                made, why = fitted(self.support, self.overrides, other)
+                yield way, (made, why or told_of(spills, other.spread))
 
     def devices_of(self, way: Way) -> dict[int, int]:
         """Returns the device of each node, as if there were memory for all."""
@@ -170,7 +213,13 @@ class Scale:
         return Weighed(way, self._candidate(way, used, copies, metrics))
 
     def _exactly(self, way: Way) -> list[Weighed]:
-        found = fitted(self.support, self.overrides, way.wishes)
+        out = self._by_copies(way, fitted(self.support, self.overrides, way.wishes))
+        for other, found in self._streamed_otherwise(out[0]):
+            out += self._by_copies(other, found)
+        return out
+
+    def _by_copies(self, way: Way, found: Fitted) -> list[Weighed]:
+        """Returns what a draft takes with each number of copies that it may have."""
         draft, _ = found
         program = self._program(draft.outlines, draft.final_waits)
         used = self._used(draft.outlines)
@@ -199,6 +248,7 @@ class Scale:
                 o.aside,
                 before[number],
                 o.hands_over,
+                o.refills,
             )
             for number, o in enumerate(outlines)
         ]

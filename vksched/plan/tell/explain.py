@@ -208,7 +208,7 @@ def _split_lines(plan: PlanValue, split: Split) -> list[str]:
     wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
     lines = [f"split {split.id} on {plan.machine.devices[split.device].name}{wait}"]
     comes = _beside(split, COMING)
-    entering = [(c.node, f" from {_source(plan, c)}{comes}") for c in split.copies_in]
+    entering = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.copies_in]
     lines += listed("in", entering)
     counts = Counter(graph.nodes[n].op for n in split.nodes)
     text = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
@@ -230,10 +230,12 @@ def _beside(split: Split, stage: str) -> str:
     return f", beside the work{once}"
 
 
-def _source(plan: PlanValue, copy: CopyIn) -> str:
+def _source(plan: PlanValue, split: Split, copy: CopyIn) -> str:
     if copy.source != HOST:
         return f"split {copy.source}"
-    return "the caller" if plan.graph.nodes[copy.node].op == "input" else "host memory"
+    if copy.node not in plan.graph.data:
+        return "the caller"
+    return f"host memory{', written in each run' if split.refills else ''}"
 
 
 def _splits(numbers: tuple[int, ...]) -> str:
@@ -408,6 +410,7 @@ def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
         "aside": list(split.aside),
         "orders": [order._asdict() for order in split.orders],
         "hands_over": list(split.hands_over),
+        "refills": split.refills,
     }
 
 
