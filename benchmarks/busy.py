@@ -4,8 +4,8 @@ Six layers of a transformer and a multilayer perceptron (MLP) run next to progra
 core, of the usual priority and of the lowest one. Processes take turns: one has the threads that
 vksched takes, one has one thread for numpy's products (OPENBLAS_NUM_THREADS=1), and `--against`
 adds another checkout. Figures are medians over turns of the median of each turn; ratios are medians
-of the ratios of turns, as the load changes from turn to turn. `--nothing-else` asks whether the
-computer is quiet before each turn, and waits until it is.
+of the ratios of turns, as the load changes from turn to turn: turns are short, and there are many.
+`--nothing-else` waits until the computer is quiet before each turn.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Server:
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--serve"],
             env=env,
-            text=True,
+            encoding="utf-8",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -209,8 +209,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--loops", type=numbers, default=[0, 1, 2, 4], help="busy programs, a list")
     parser.add_argument("--nice", type=numbers, default=[0, 19], help="their niceness, a list")
-    parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.6, help="of each process in a turn")
+    parser.add_argument("--turns", type=int, default=25)
+    parser.add_argument("--seconds", type=float, default=0.15, help="of each process in a turn")
     parser.add_argument("--against", metavar="PATH", help="PYTHONPATH of another checkout")
     parser.add_argument("--nothing-else", action="store_true", help="wait for a quiet computer")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -235,7 +235,8 @@ def main() -> None:
             print(f"{row.network:10}  {row.programs:8}  {row.niceness:4}{cells}", flush=True)
             rows.append(row)
     if given.json:
-        given.json.write_text(json.dumps([row.as_json() for row in rows], indent=1) + "\n")
+        text = json.dumps([row.as_json() for row in rows], indent=1)
+        given.json.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

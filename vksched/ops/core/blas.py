@@ -41,8 +41,13 @@ def is_chosen() -> bool:
 
 @cache
 def libraries() -> list[Any]:
-    """Returns the libraries of numpy's products that say how many threads they take."""
-    pools = ThreadpoolController().select(user_api="blas").lib_controllers
+    """Returns the libraries of numpy's products that say how many threads they take; none where the
+    system does not list what a process has loaded.
+    """
+    try:
+        pools = ThreadpoolController().select(user_api="blas").lib_controllers
+    except OSError:
+        return []
     return [pool for pool in pools if pool.num_threads is not None]
 
 
