@@ -36,6 +36,7 @@ from .switches import is_on
 from .trace import Sink, Trace, as_trace, with_tape, write_tape
 from .tuner.calibrator import Calibrator
 from .tuner.cost_store import CostStore
+from .tuner.first_use import FirstUse
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
 from .types import NDArray, Progress
@@ -143,13 +144,15 @@ class Scheduler:
                 precision=check_precision(precision, "Scheduler"),
             )
             self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
+            calibrator = Calibrator(mode, CostStore())
             self._preparing = Preparing(
                 self._opened,
                 settings,
                 self._quarantine,
                 self._states,
                 Tuner(mode, Store()),
-                Calibrator(mode, CostStore()),
+                calibrator,
+                FirstUse(mode, calibrator),
                 Watchdog(self.trace),
                 self.trace,
             )
@@ -157,6 +160,7 @@ class Scheduler:
             self.graphs = Graphs(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
             self._unwatch = watch(self.graphs, policy, monitor)
+            self._keep = weakref.finalize(self, self._preparing.lessons.keep)
         except BaseException:
             self._opened.close()
             raise
@@ -346,6 +350,7 @@ class Scheduler:
             self._states.close()
             self._opened.close()
             self._closed = True
+        self._keep()
         write_tape()
 
     def __enter__(self) -> Scheduler:

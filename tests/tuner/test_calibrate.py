@@ -99,6 +99,7 @@ class Scripted:
     """A rig that tells what it is asked, and fails as told."""
 
     name = "null:0"
+    quick, readied_s = False, 0.0
 
     def __init__(self, error: Exception | None = None) -> None:
         self.spec = SPEC

@@ -21,10 +21,11 @@ from vksched.machine.spec import DeviceSpec
 from vksched.runtime.device import Device
 from vksched.tuner import calibrator as calibrator_module
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
-from vksched.tuner.calibrator import FIRST_USE_S, Calibrator, kept_as
+from vksched.tuner.calibrator import Calibrator, kept_as
 from vksched.tuner.cost_store import CostStore
+from vksched.tuner.first_use import FIRST_USE_S
 from vksched.tuner.rig import Transfer
-from vksched.tuner.tuner import Mode, mode_of
+from vksched.tuner.tuner import Mode
 
 CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", pool="0123")
 X = np.ones((64, 64), np.float32)
@@ -41,8 +42,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Rig:
     """A rig for which no time passes."""
 
-    def __init__(self, device: Device, asked: list[str], error: Exception | None) -> None:
+    def __init__(
+        self, device: Device, asked: list[str], error: Exception | None, quick: bool
+    ) -> None:
         self.spec, self.name = device.spec, device.name
+        self.quick, self.readied_s = quick, 0.0
         self._asked, self._error = asked, error
 
     def overheads(self) -> Overheads:
@@ -67,8 +71,8 @@ class Rigs:
         self.error: Exception | None = None
         monkeypatch.setattr(calibrator_module, "open_rig_of", self.open)
 
-    def open(self, device: Device, host: Device, clock: object) -> Any:
-        return Rig(device, self.asked, self.error)
+    def open(self, device: Device, host: Device, clock: object, quick: bool) -> Any:
+        return Rig(device, self.asked, self.error, quick)
 
 
 @pytest.fixture
@@ -79,9 +83,9 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Rigs:
 class Hardware(vs.NullDevice):
     """A null device that says it is a card."""
 
-    def __init__(self, name: str, software: bool = False) -> None:
+    def __init__(self, name: str, software: bool = False, flops_per_s: float = 1e11) -> None:
         limits = Limits(software=software)
-        spec = replace(CARD, name=name, pool=name, limits=limits)
+        spec = replace(CARD, name=name, pool=name, limits=limits, flops_per_s=flops_per_s)
         super().__init__(spec, vs.SimulatedClock())
 
 
@@ -116,13 +120,15 @@ def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folde
 @pytest.mark.parametrize(
     ("devices", "tune"),
     [
-        (lambda: [Hardware("vulkan:0", software=True)], "auto"),
-        (lambda: ["cpu"], "auto"),
         (lambda: [Hardware("vulkan:0")], False),
+        (lambda: [Hardware("vulkan:0", software=True)], False),
+        (lambda: ["cpu"], False),
+        (lambda: [vs.SlowedDevice(Hardware("vulkan:0", software=True), 2.0)], "auto"),
+        (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], "auto"),
         (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], True),
     ],
 )
-def test_nothing_is_measured_where_nobody_asked(
+def test_nothing_is_measured_that_is_no_device_or_where_the_user_said_so(
     rigs: Rigs, devices: Callable[[], list[Any]], tune: str | bool
 ) -> None:
     with vs.Scheduler(devices(), tune=tune) as sched:
@@ -131,6 +137,72 @@ def test_nothing_is_measured_where_nobody_asked(
             assert not any(what.startswith("null") for what in rigs.asked)
         else:
             assert not rigs.asked
+
+
+def test_a_variable_turns_measuring_off(
+    rigs: Rigs, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VKSCHED_TUNE", "0")
+    with vs.Scheduler([Hardware("vulkan:0", software=True), "cpu"]) as sched:
+        run = relu(sched)
+        for _ in range(5):
+            run(x=X)
+    assert not rigs.asked and not [*folder.rglob("*.json")]
+
+
+@pytest.mark.parametrize(
+    ("devices", "measured"),
+    [
+        (lambda: ["cpu"], {"cpu"}),
+        (lambda: [Hardware("vulkan:0", software=True)], {"vulkan:0"}),
+        (lambda: [Hardware("vulkan:0", software=True), "cpu"], {"vulkan:0", "cpu"}),
+        (lambda: [Hardware("vulkan:0")], {"vulkan:0", "cpu"}),
+    ],
+)
+def test_every_device_that_is_named_is_measured_once(
+    rigs: Rigs, devices: Callable[[], list[Any]], measured: set[str]
+) -> None:
+    with vs.Scheduler(devices()) as sched:
+        relu(sched)
+        found = [what.partition(" ")[0] for what in rigs.asked]
+        assert set(found) == measured and len(found) == 2 * len(measured)
+        assert {spec.name for spec in sched.machine.devices if spec.costs} == measured
+    rigs.asked.clear()
+    with vs.Scheduler(devices()) as sched:
+        relu(sched)
+        assert not rigs.asked
+
+
+def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -> None:
+    x, w = vs.input("x", (64, 64)), vs.weight(X)
+    slow, fast = (
+        Hardware(f"vulkan:{n}", software=True, flops_per_s=f) for n, f in ((0, 1e9), (1, 1e10))
+    )
+    with vs.Scheduler([slow, fast]) as sched:
+        sched.compile(vs.softmax(vs.relu(x) @ w))
+    assert "vulkan:0 relu" in rigs.asked and "vulkan:0 matmul" not in rigs.asked
+    assert "vulkan:1 relu" in rigs.asked and "vulkan:1 matmul" in rigs.asked
+    rigs.asked.clear()
+    with vs.Scheduler([Hardware("vulkan:0", software=True, flops_per_s=1e9)]) as sched:
+        sched.compile(vs.softmax(vs.relu(x) @ w))  # alone, it is the fastest
+    assert "vulkan:0 matmul" in rigs.asked and "vulkan:0 relu" not in rigs.asked
+
+
+def test_time_of_first_use_is_spent_once_in_the_life_of_a_device(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Hardware("vulkan:0", software=True)
+    identity = kept_as(device.spec)
+    assert identity is not None
+    with vs.Scheduler([device]) as sched:
+        relu(sched)
+    known = CostStore().load(identity)
+    assert known is not None and 0 < known.spent_s < FIRST_USE_S
+    assert CostStore().add(identity, Calibration(speeds_of(device.spec), spent_s=FIRST_USE_S))
+    rigs.asked.clear()
+    with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
+        sched.compile(vs.exp(vs.input("x", X.shape)))
+        assert not rigs.asked and sched.machine.devices[0].costs.calls == known.costs.calls
 
 
 def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
@@ -208,14 +280,18 @@ def test_costs_count_for_the_speeds_from_which_they_were_measured() -> None:
     assert calibrator.costed(faster) == faster
 
 
-def test_devices_are_kept_by_what_they_are() -> None:
+def test_devices_are_kept_by_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = DeviceSpec("cpu", "cpu", "numpy", "numpy 2.0")
     assert kept_as(DeviceSpec("null:0", "null", driver="1")) is None
     assert kept_as(replace(CARD, driver="")) is None
     assert kept_as(CARD) == kept_as(replace(CARD, name="vulkan:7"))
     assert kept_as(CARD) != kept_as(replace(CARD, driver="driver 2"))
     assert kept_as(cpu) is not None and kept_as(cpu) != kept_as(CARD)
-    assert Calibrator(mode_of("auto"))._left_s == FIRST_USE_S
+    software = replace(CARD, limits=Limits(software=True))
+    monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 2)
+    two, card = kept_as(software), kept_as(CARD)
+    monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 3)
+    assert kept_as(software) != two and kept_as(CARD) == card  # it runs on these cores
 
 
 @pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")

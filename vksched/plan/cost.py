@@ -164,7 +164,7 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
     estimate_s, bound = estimate(spec, work)
     costs = spec.costs
     if not costs.calls:
-        return Cost(estimate_s, False)
+        return Cost(spec.launch_s + estimate_s, False)
     factor, kind = costs.factor(kinds_of(op, call, bound), estimate_s)
     measured = bool(kind) and not kind.startswith(ANY)
     return Cost(costs.launch_s + factor * estimate_s, measured)

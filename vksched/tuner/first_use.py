@@ -1,0 +1,172 @@
+"""First use: what a scheduler measures by itself of devices that were never measured.
+
+    graph --> each device: overheads, links, calls, the dearest first, for FIRST_USE_S in its life
+          --> the fastest one, where it is a software device: the calls that take long to translate
+
+A software Vulkan driver translates a kernel when it first runs, which may take seconds for that of
+a product. So there only calls with short kernels are measured at first; others count by rough
+speeds. The device that is fastest then would translate all of the graph's kernels for its first run
+anyway: its calls are measured, and that part of the time does not count. What was measured is kept,
+so a later start measures nothing, or what its graph has besides. Runs teach the rest (lessons.py).
+
+A scheduler that is asked to measure (`tune=True`, or seconds) measures all calls of all devices.
+Examples: tests/tuner/test_calibrator.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from ..graph import Graph
+from ..machine.spec import DeviceSpec
+from ..plan.cost import family_of
+from ..runtime.device import Device
+from ..runtime.wrapped import WrappedDevice
+from ..trace import Event, Trace
+from .calibrator import Calibrator, kept_as
+from .samples import Wanted, wanted_of
+from .tuner import Mode, is_busy
+
+FIRST_USE_S = 0.5
+"""For one device, as long as its results are kept."""
+MOST_S = 5.0
+"""For all devices of a scheduler that is told to measure whatever is missing."""
+LIGHT = ("elementwise", "moves")
+"""The families of ops whose kernels software drivers translate in some hundredths of a second."""
+
+
+class FirstUse:
+    """What one scheduler measures. The caller holds a lock."""
+
+    def __init__(self, mode: Mode, calibrator: Calibrator) -> None:
+        self._mode = mode
+        self._calibrator = calibrator
+        self._asked_s = min(mode.budget_s, MOST_S)
+        """Left of what the user asked for, for all devices."""
+        self._given_up: set[tuple[str, str, str, int]] = set()
+
+    def measure(
+        self,
+        graph: Graph,
+        devices: Sequence[Device],
+        spec_of: Callable[[Device], DeviceSpec],
+        with_cpu: bool,
+        trace: Trace,
+    ) -> bool:
+        """Measure what is missing to plan a graph by cost.
+
+        Parameters
+        ----------
+        devices
+            The last one is the host.
+        spec_of
+            A device as plans see it, tuned.
+        with_cpu
+            Whether the host is named or used by default; else it is measured beside hardware only.
+
+        Returns
+        -------
+        bool
+            Whether anything was measured.
+
+        Raises
+        ------
+        DeviceError
+            A device failed; its `device` and `during` are set.
+        """
+        wants = [device for device in devices if self._wants(device, devices, with_cpu)]
+        about = graph, devices[-1], spec_of, trace
+        made = False
+        for number, device in enumerate(wants):
+            share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
+            made |= self._measure(device, share_s, self._translates(device), *about)
+        slow = [device.name for device in wants if self._translates(device)]
+        competing = devices if with_cpu or len(devices) == 1 else devices[:-1]
+        while slow:
+            best = min(competing, key=lambda device: _seconds(graph, spec_of(device)))
+            if best.name not in slow:
+                break
+            slow.remove(best.name)
+            made |= self._measure(best, self._left_s(best.spec), False, *about)
+        return made
+
+    @property
+    def _asked(self) -> bool:
+        return self._mode.software
+
+    def _left_s(self, spec: DeviceSpec) -> float:
+        if self._asked:
+            return self._asked_s
+        return min(self._mode.budget_s, FIRST_USE_S) - self._calibrator.known(spec).spent_s
+
+    def _wants(self, device: Device, devices: Sequence[Device], with_cpu: bool) -> bool:
+        spec = device.spec
+        # one that is slower on purpose says nothing of the device inside
+        if kept_as(spec) is None or isinstance(device, WrappedDevice) or self._left_s(spec) <= 0:
+            return False
+        if spec.kind != "cpu" or with_cpu or self._asked:
+            return True
+        return any(_is_hardware(each.spec) for each in devices)
+
+    def _translates(self, device: Device) -> bool:
+        """Whether kernels take long before they first run there, and nobody asked for that."""
+        spec = device.spec
+        return not self._asked and spec.kind == "vulkan" and spec.limits.software
+
+    def _measure(
+        self,
+        device: Device,
+        share_s: float,
+        light: bool,
+        graph: Graph,
+        host: Device,
+        spec_of: Callable[[Device], DeviceSpec],
+        trace: Trace,
+    ) -> bool:
+        """Measure a device for some seconds. light: only calls whose kernels are short."""
+        calibrator = self._calibrator
+        calls = self._missing(graph, spec_of(device))
+        if light:
+            calls = [call for call in calls if family_of(call.op) in LIGHT]
+        known = calibrator.known(device.spec)
+        if (not calls and known) or share_s <= 0 or is_busy(device):
+            return False
+        start, before = trace.clock.now(), time.monotonic()
+        quick = not self._asked
+        found = calibrator.measure(device, host, calls, share_s, _silent, trace.clock, quick=quick)
+        spent_s = time.monotonic() - before
+        if self._asked:
+            self._asked_s -= spent_s
+        if spent_s < share_s:  # all were tried: some cannot be measured
+            self._given_up.update((device.name, *call.place) for call in calls)
+        fields = {"calls": len(found.samples) - len(known.samples)}
+        trace.emit(Event("calibrate", device.name, start, trace.clock.now(), fields=fields))
+        return True
+
+    def _missing(self, graph: Graph, spec: DeviceSpec) -> list[Wanted]:
+        """Return the calls of a graph whose op, bound and size nobody has measured."""
+        known = {sample.place for sample in self._calibrator.known(spec).samples}
+        first: dict[tuple[str, str, int], Wanted] = {}
+        for call in sorted(wanted_of(graph, spec), key=lambda call: -call.seconds):
+            place = call.place
+            if place not in known and (spec.name, *place) not in self._given_up:
+                first.setdefault(place, call)
+        return list(first.values())
+
+
+def _seconds(graph: Graph, spec: DeviceSpec) -> tuple[int, float]:
+    """Return what all calls of a graph take on a device, after how many it cannot run."""
+    calls = wanted_of(graph, spec)
+    if spec.out_of_use:
+        return 0, math.inf
+    return -len(calls), sum(call.seconds for call in calls)
+
+
+def _is_hardware(spec: DeviceSpec) -> bool:
+    return spec.kind == "vulkan" and not spec.limits.software
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Tell nobody."""
