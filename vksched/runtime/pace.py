@@ -11,7 +11,7 @@ split. They forget slowly, so that a factor that all ops have in common becomes 
     pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
 
 On a device without measured costs nobody knows how long launches take: p may be too small by up to
-a submission for each node. The least time that a split ever took shows it. Within that bound it
+ten rough launches for each node, or a submission where no launch is given. The least time that a split ever took shows it. Within that bound it
 replaces p, so a split of small ops says how the device changes, though not how long launches are:
 
     without launches 2.5 ms, with a submission for each of 32 nodes 4.1 ms
@@ -63,6 +63,8 @@ HALF_S = 120.0
 """After so long without a run, half of what a device is slower than at its best is forgotten."""
 LEAST_SHARE = 0.1
 """Of a split's time, that its nodes take."""
+ROUGH = 10.0
+"""To this factor a launch is known that nobody has measured."""
 WORK = 5.0
 """A split says something of its nodes if these take as many times longer than its submission and
 copies.
@@ -247,7 +249,8 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
             out.append(None)
             continue
         # measured costs have the launches in them
-        launches_s = 0.0 if spec.costs.calls else submission_seconds(spec) * len(split.nodes)
+        launch_s = ROUGH * spec.launch_s or submission_seconds(spec)
+        launches_s = 0.0 if spec.costs.calls else launch_s * len(split.nodes)
         out.append(_Split(expected, math.log1p(launches_s / first_s)))
     return out
 
