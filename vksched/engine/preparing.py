@@ -13,7 +13,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 from ..errors import OutOfMemory, PlanError, VkschedError
@@ -160,8 +159,9 @@ class Preparing:
         plan by cost wants to know. Then the same for the version of those devices that have work.
         """
         devices = [d for d in self.opened.own if d.name not in left_out]
-        first = partial(self._plan, request, self.machine(left_out), small)
-        made = self._measure(request, devices, first)
+        made = self._measure(
+            request, devices, lambda: self.plan(request, self.machine(left_out), small)
+        )
         wants = made or any(self._tuner.wants(device.spec) for device in devices)
         if self._by_cost and wants:
             plan = self.plan(request, self.machine(left_out), small)
@@ -182,7 +182,7 @@ class Preparing:
     ) -> bool:
         """Returns whether costs were measured."""
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
-        about = self._spec, self.opened.with_cpu, self.trace
+        about = self._spec, self.opened.with_cpu, plan, self.trace
         return self._first_use.measure(request.graph, devices, *about)
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:

@@ -304,8 +304,8 @@ def _cards(machine: Machine) -> Cards:
     return names, None if limits is None else replace(limits, tuned=Choices())
 
 
-FAR_SLOWER = 8.0
-"""A device that is so many times slower is not faster by a graph that is written for it."""
+FAR_SLOWER = 30.0
+"""A CPU that is so many times slower than the plan is not faster by a graph that is made for it."""
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
 
 

@@ -11,8 +11,9 @@ split. They forget slowly, so that a factor that all ops have in common becomes 
     pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
 
 On a device without measured costs nobody knows how long launches take: p may be too small by up to
-ten rough launches for each node, or a submission where no launch is given. The least time that a split ever took shows it. Within that bound it
-replaces p, so a split of small ops says how the device changes, though not how long launches are:
+ten rough launches for each node, or a submission where no launch is given. The least time that a
+split ever took shows it. Within that bound it replaces p, so a split of small ops says how the
+device changes, though not how long launches are:
 
     without launches 2.5 ms, with a submission for each of 32 nodes 4.1 ms
     m            3.1  3.0  3.1  3.0 | 12.0  12.1 ms

@@ -1,13 +1,14 @@
 """First use: what a scheduler measures by itself of devices that were never measured.
 
     graph --> each device: overheads, links, calls, the dearest first, for FIRST_USE_S in its life
-          --> the fastest one, where it is a software device: the calls that take long to translate
+          --> plan --> software devices that have work: also calls that take long to translate
 
 A software Vulkan driver translates a kernel when it first runs, which may take seconds for that of
 a product. So there only calls with short kernels are measured at first; others count by rough
-speeds. The device that is fastest then would translate all of the graph's kernels for its first run
-anyway: its calls are measured, and that part of the time does not count. What was measured is kept,
-so a later start measures nothing, or what its graph has besides. Runs teach the rest (lessons.py).
+speeds. A device that has work in the plan by these costs would translate its kernels for the first
+run anyway: its calls are measured, and that part of the time does not count. What was measured is
+kept, so a later start measures nothing, or what its graph has besides. Runs teach the rest
+(lessons.py).
 
 A scheduler that is asked to measure (`tune=True`, or seconds) measures all calls of all devices.
 Examples: tests/tuner/test_calibrator.py.
@@ -15,13 +16,13 @@ Examples: tests/tuner/test_calibrator.py.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
 from ..graph import Graph
 from ..machine.spec import DeviceSpec
 from ..plan.cost import family_of
+from ..plan.value import PlanValue
 from ..runtime.device import Device
 from ..runtime.wrapped import WrappedDevice
 from ..trace import Event, Trace
@@ -33,6 +34,8 @@ FIRST_USE_S = 0.5
 """For one device, as long as its results are kept."""
 MOST_S = 5.0
 """For all devices of a scheduler that is told to measure whatever is missing."""
+MOST_OPS = 10_000
+"""Of a larger graph a plan takes long: its runs tell what calls take."""
 LIGHT = ("elementwise", "moves")
 """The families of ops whose kernels software drivers translate in some hundredths of a second."""
 
@@ -53,6 +56,7 @@ class FirstUse:
         devices: Sequence[Device],
         spec_of: Callable[[Device], DeviceSpec],
         with_cpu: bool,
+        plan: Callable[[], PlanValue],
         trace: Trace,
     ) -> bool:
         """Measure what is missing to plan a graph by cost.
@@ -65,6 +69,8 @@ class FirstUse:
             A device as plans see it, tuned.
         with_cpu
             Whether the host is named or used by default; else it is measured beside hardware only.
+        plan
+            Makes a plan by the costs that are known then.
 
         Returns
         -------
@@ -82,14 +88,16 @@ class FirstUse:
         for number, device in enumerate(wants):
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
             made |= self._measure(device, share_s, self._translates(device), *about)
-        slow = [device.name for device in wants if self._translates(device)]
-        competing = devices if with_cpu or len(devices) == 1 else devices[:-1]
-        while slow:
-            best = min(competing, key=lambda device: _seconds(graph, spec_of(device)))
-            if best.name not in slow:
+        slow = [d for d in wants if self._translates(d) and self._missing(graph, spec_of(d))]
+        while slow and len(graph.ops) <= MOST_OPS:
+            made_by = plan()
+            used = {made_by.machine.devices[split.device].name for split in made_by.splits}
+            working = [device for device in slow if device.name in used]
+            if not working:
                 break
-            slow.remove(best.name)
-            made |= self._measure(best, self._left_s(best.spec), False, *about)
+            for device in working:
+                slow.remove(device)
+                made |= self._measure(device, self._left_s(device.spec), False, *about)
         return made
 
     @property
@@ -154,14 +162,6 @@ class FirstUse:
             if place not in known and (spec.name, *place) not in self._given_up:
                 first.setdefault(place, call)
         return list(first.values())
-
-
-def _seconds(graph: Graph, spec: DeviceSpec) -> tuple[int, float]:
-    """Return what all calls of a graph take on a device, after how many it cannot run."""
-    calls = wanted_of(graph, spec)
-    if spec.out_of_use:
-        return 0, math.inf
-    return -len(calls), sum(call.seconds for call in calls)
 
 
 def _is_hardware(spec: DeviceSpec) -> bool:
