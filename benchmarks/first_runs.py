@@ -6,8 +6,8 @@
 Each graph begins with an empty cache, once for each order of the devices. Then it takes turns with
 references: each device alone, and the same devices after a calibration with the calls of the graph.
 A second start with the same cache takes part too. "ratio" is the median of turns, from the third
-run on, over the fastest reference. "predicted" is a run as the plan of then expects it, over the
-median.
+run on, over the fastest reference. "predicted" is what the plan takes by the costs that are known
+then, over the median.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from rich.progress import track
 from rich.table import Table
 
 import vksched as vs
+from vksched import Machine
 from vksched.bench.prediction import Model, calibrate
 from vksched.plan.predict import predict
 from vksched.types import NDArray
@@ -131,6 +132,7 @@ class Started:
 
     def __init__(self, case: str, sched: vs.Scheduler) -> None:
         start = time.perf_counter()
+        self.sched = sched
         self.compiled = sched.compile(CASES[case]())
         self.compile_s = time.perf_counter() - start
         rng = np.random.default_rng(1)
@@ -145,10 +147,9 @@ class Started:
         plan = self.compiled.plan
         return " + ".join(sorted({plan.machine.devices[s.device].name for s in plan.splits}))
 
-    @property
-    def predicted_s(self) -> float:
-        """What a run takes as its plan expects it."""
-        return predict(self.compiled.plan).seconds
+    def predicted_s(self, machine: Machine) -> float:
+        """Return what a run takes by the costs of a machine."""
+        return predict(replace(self.compiled.plan, machine=machine)).seconds
 
     def result(self) -> NDArray:
         """Return the result of one run."""
@@ -249,7 +250,9 @@ def measure(case: str, devices: Sequence[str], turns: int, known: Path) -> Row:
         taken: dict[str, list[float]] = {}
         for turn in range(turns):
             if turn == min(2, turns - 1):
+                own.sched._preparing.lessons.keep()  # as at its end
                 again.append(start(devices, empty))
+                again_machine = again[0].sched.machine
                 again[0].run_s()
             everyone = {"own": own, **references, **({"again": again[0]} if again else {})}
             order = list(everyone)
@@ -275,8 +278,8 @@ def measure(case: str, devices: Sequence[str], turns: int, known: Path) -> Row:
             medians[best],
             ratio("own"),
             ratio("again"),
-            own.predicted_s / medians["own"],
-            again[0].predicted_s / medians["again"],
+            own.predicted_s(own.sched.machine) / medians["own"],
+            again[0].predicted_s(again_machine) / medians["again"],
             {name: medians[name] for name in references},
         )
 

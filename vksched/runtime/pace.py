@@ -21,7 +21,7 @@ device changes, though not how long launches are:
 
 A plan's first run pays for what is put off until then. So a plan is looked at from its second run
 on: at the third the lesser time of both counts, from the fourth on the median. What was never
-measured is a guess: there the lesser of the first and the second run counts already. After a few
+measured is a guess: there the lesser of the first and the second run counts already. After some
 runs a plan is looked at every few milliseconds at most. A device that no run
 uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
 down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
@@ -50,6 +50,8 @@ EVERY_S = 0.01
 """Between two runs of a plan that are looked at."""
 LAST = 3
 """Times of a split whose median counts; of two the lesser, as others make times longer only."""
+EARLY = 16
+"""Runs of a plan that are looked at one by one."""
 LATE = 64
 """Looks at a device whose median tells how long it usually takes."""
 GAIN, OP_GAIN = 0.3, 0.05
@@ -179,21 +181,23 @@ class Paces:
         """Takes in what a run measured; returns whether it is the first one that tells of its
         plan.
         """
-        now_s, (newest, next_s) = self._clock.now(), self._newest
-        if newest == id(plan) and now_s < next_s:
+        # by their start, as a run that is held up is more likely to be under way when it is time
+        newest, next_s = self._newest
+        if newest == id(plan) and stats.start_s < next_s:
             return False
+        now_s = self._clock.now()
         with self._lock:
             known = self._plans.get(plan)
             if known is None:
                 self._plans[plan] = _Plan(stats)
                 return False
-            if now_s < known.next_s:
+            if stats.start_s < known.next_s:
                 return False
             known.looks += 1
             if known.looks == 1:
                 known.splits = tuple(_expected(plan))
                 _add_first(plan, known)
-            if known.looks >= LAST:
+            if known.looks >= EARLY:
                 known.next_s = now_s + EVERY_S
                 self._newest = id(plan), known.next_s
             for measured in stats.splits:
