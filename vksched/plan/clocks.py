@@ -67,8 +67,8 @@ class Run:
             self.now_s += step.submit_s
             free_s = self._done_s[step.after] if step.after != HOST else 0.0
             there_s = self._copy_aside(step.device, number, step.coming_s, free_s)
-        self.now_s += step.submit_s
         queue = self._queues.of[step.device]
+        self.now_s += step.submit_s
         start_s = max(self.now_s, self._queues.work_s[queue], there_s)
         finish_s = self._queues.work_s[queue] = start_s + step.seconds
         self._done_s[number] = finish_s
