@@ -5,9 +5,9 @@
 
 Each graph begins with an empty cache, once for each order of the devices. Then it takes turns with
 references: each device alone, and the same devices after a calibration with the calls of the graph.
-A second start with the same cache takes part too. "ratio" is the median of turns, from the third
-run on, over the fastest reference. "predicted" is what the plan takes by the costs that are known
-then, over the median.
+A second start with the same cache does the same. "ratio" is the median of turns, from the third run
+on, over the fastest reference. "predicted" is what the plan takes by the costs that are known in
+the end, over the median. "by rough speeds" is that of each device alone, with nothing measured.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from rich.table import Table
 import vksched as vs
 from vksched import Machine
 from vksched.bench.prediction import Model, calibrate
+from vksched.machine.costs import Costs
 from vksched.plan.predict import predict
 from vksched.types import NDArray
 
 FIRST = 2
 """Runs before the third one."""
+STARTS = 2
 TURNS = 9
 TURN_S = 0.03
 """Of one turn at least: short runs come several times, of which the median counts."""
@@ -148,8 +150,14 @@ class Started:
         return " + ".join(sorted({plan.machine.devices[s.device].name for s in plan.splits}))
 
     def predicted_s(self, machine: Machine) -> float:
-        """Return what a run takes by the costs of a machine."""
+        """Return what a run of its plan takes by the costs of a machine."""
         return predict(replace(self.compiled.plan, machine=machine)).seconds
+
+    def rough_s(self) -> float:
+        """Return what a run takes by rough speeds, as if nothing was ever measured."""
+        machine = self.compiled.plan.machine
+        devices = tuple(replace(spec, costs=Costs()) for spec in machine.devices)
+        return self.predicted_s(Machine(devices))
 
     def result(self) -> NDArray:
         """Return the result of one run."""
@@ -187,40 +195,47 @@ def _cache(folder: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One graph on devices in one order.
+class Start:
+    """One start of a program.
 
     Attributes
     ----------
+    used
+        The devices that have work in the end.
     compile_s
-        Seconds of the first compile, with an empty cache, and of the one of the second start.
+        Seconds of the compile.
     first_s
         Seconds of each of the runs before the third.
-    own_s, again_s
-        Medians of the turns, of the first and of the second start.
+    run_s
+        Median of the turns.
+    ratio
+        Median, over turns, of the run over the fastest reference.
+    predicted
+        What the plan takes by the costs that are known then, over the median.
     best, best_s
         The fastest reference, and its median.
-    ratio, again_ratio
-        Medians, over turns, of the run over the fastest reference.
-    predicted, again_predicted
-        Predicted over measured.
+    """
+
+    used: str
+    compile_s: float
+    first_s: tuple[float, ...]
+    run_s: float
+    ratio: float
+    predicted: float
+    best: str
+    best_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One graph on devices in one order. starts: the first one, and the one after it. rough: of
+    each device alone, what a run takes by rough speeds over what it takes.
     """
 
     case: str
     devices: str
-    compile_s: tuple[float, float]
-    first_s: tuple[float, ...]
-    used: str
-    own_s: float
-    again_used: str
-    again_s: float
-    best: str
-    best_s: float
-    ratio: float
-    again_ratio: float
-    predicted: float
-    again_predicted: float
-    references: dict[str, float]
+    starts: tuple[Start, ...]
+    rough: dict[str, float]
 
 
 def calibrate_all(case: str, devices: Sequence[str], cache: Path) -> None:
@@ -232,78 +247,75 @@ def calibrate_all(case: str, devices: Sequence[str], cache: Path) -> None:
 
 def measure(case: str, devices: Sequence[str], turns: int, known: Path) -> Row:
     """Measure one graph on devices in one order. known: the cache of a calibration."""
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        empty = Path(folder) / "empty"
-
-        def start(names: Sequence[str], cache: Path) -> Started:
-            with _cache(cache):
-                return Started(case, stack.enter_context(vs.Scheduler(names, monitor=False)))
-
-        own = start(devices, empty)
-        first_s = tuple(own.run_s() for _ in range(FIRST))
-        references = {name: start([name], known) for name in devices}
-        references["calibrated"] = start(devices, known)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, _cache(known):
+        names = {**{name: [name] for name in devices}, "calibrated": devices}
+        references = {
+            name: Started(case, stack.enter_context(vs.Scheduler(on, monitor=False)))
+            for name, on in names.items()
+        }
         for each in references.values():
-            for _ in range(FIRST):
-                each.run_s()
-        again: list[Started] = []
-        taken: dict[str, list[float]] = {}
-        for turn in range(turns):
-            if turn == min(2, turns - 1):
-                own.sched._preparing.lessons.keep()  # as at its end
-                again.append(start(devices, empty))
-                again_machine = again[0].sched.machine
-                again[0].run_s()
-            everyone = {"own": own, **references, **({"again": again[0]} if again else {})}
-            order = list(everyone)
-            for name in order if turn % 2 else reversed(order):
-                taken.setdefault(name, []).append(everyone[name].turn_s())
-        medians = {name: statistics.median(times) for name, times in taken.items()}
-        best = min(references, key=lambda name: medians[name])
+            each.run_s()
+        starts, alone_s = [], {name: [] for name in devices}
+        for _ in range(STARTS):
+            with _cache(Path(folder)), vs.Scheduler(devices, monitor=False) as sched:
+                own = Started(case, sched)
+                first_s = tuple(own.run_s() for _ in range(FIRST))
+                taken = _in_turn({**references, "own": own}, turns)
+                for name in devices:
+                    alone_s[name] += taken[name]
+                starts.append(_start_of(own, first_s, references, taken))
+        rough = {
+            name: references[name].rough_s() / statistics.median(alone_s[name]) for name in devices
+        }
+        return Row(case, ", ".join(devices), tuple(starts), rough)
 
-        def ratio(name: str) -> float:
-            late = taken[best][-len(taken[name]) :]
-            return statistics.median(a / b for a, b in zip(taken[name], late, strict=True))
 
-        return Row(
-            case,
-            ", ".join(devices),
-            (own.compile_s, again[0].compile_s),
-            first_s,
-            own.used,
-            medians["own"],
-            again[0].used,
-            medians["again"],
-            f"{best} ({references[best].used})" if best == "calibrated" else best,
-            medians[best],
-            ratio("own"),
-            ratio("again"),
-            own.predicted_s(own.sched.machine) / medians["own"],
-            again[0].predicted_s(again_machine) / medians["again"],
-            {name: medians[name] for name in references},
-        )
+def _in_turn(everyone: dict[str, Started], turns: int) -> dict[str, list[float]]:
+    """Return the seconds of each one's turns, in an order that changes."""
+    taken: dict[str, list[float]] = {name: [] for name in everyone}
+    order = list(everyone)
+    for _ in range(turns):
+        for name in order:
+            taken[name].append(everyone[name].turn_s())
+        order.reverse()
+    return taken
+
+
+def _start_of(
+    own: Started,
+    first_s: tuple[float, ...],
+    references: dict[str, Started],
+    taken: dict[str, list[float]],
+) -> Start:
+    medians = {name: statistics.median(times) for name, times in taken.items()}
+    best = min(references, key=lambda name: medians[name])
+    ratio = statistics.median(a / b for a, b in zip(taken["own"], taken[best], strict=True))
+    predicted = own.predicted_s(own.sched.machine) / medians["own"]
+    about = f"{best}: {references[best].used}" if best == "calibrated" else best
+    return Start(
+        own.used, own.compile_s, first_s, medians["own"], ratio, predicted, about, medians[best]
+    )
 
 
 def table_of(rows: Sequence[Row]) -> Table:
     """Return the rows as a table."""
-    table = Table(title="first runs with an empty cache, and a second start")
-    for name in ("graph", "devices", "compile s", "works on", "ms", "best reference", "ms"):
+    table = Table(title="first and second start with an empty cache")
+    for name in ("graph", "devices", "compile s", "works on", "ms", "fastest reference"):
         table.add_column(name, overflow="fold")
-    for name in ("ratio", "predicted", "again"):
+    for name in ("ratio", "predicted", "by rough speeds"):
         table.add_column(name, justify="right")
     for row in rows:
-        table.add_row(
-            row.case,
-            row.devices,
-            " ".join(f"{each:.2f}" for each in row.compile_s),
-            row.used,
-            f"{1e3 * row.own_s:.3g}",
-            row.best,
-            f"{1e3 * row.best_s:.3g}",
-            f"{row.ratio:.2f}",
-            f"{row.predicted:.2f}",
-            f"{row.again_ratio:.2f} {row.again_predicted:.2f}",
-        )
+        for number, start in enumerate(row.starts):
+            table.add_row(
+                *(("", "") if number else (row.case, row.devices)),
+                f"{start.compile_s:.2f}",
+                start.used,
+                f"{1e3 * start.run_s:.3g}",
+                f"{start.best}, {1e3 * start.best_s:.3g} ms",
+                f"{start.ratio:.2f}",
+                f"{start.predicted:.2f}",
+                "" if number else " ".join(f"{ratio:.2f}" for ratio in row.rough.values()),
+            )
     return table
 
 

@@ -88,9 +88,11 @@ class Scheduler:
         where the variable VKSCHED_OPTIMIZE is 0.
     tune: which of the variants of a kernel runs a call. "auto": the one that `vksched tune` or an
         earlier program found to be the fastest there; on devices that are hardware, calls that
-        nobody has measured are measured when they are compiled, for at most 3 s in all. True
-        measures whatever is missing, on CPU drivers too; a number does so for at most so many
-        seconds in all. False: the best guess, and nothing is read or measured.
+        nobody has measured are measured when they are compiled, for at most 3 s in all. What plans
+        count by is measured of every device, for half a second once, and what runs show of it is
+        kept for the next start. True measures whatever is missing, on CPU drivers too; a number
+        does so for at most so many seconds in all. False: the best guess, and nothing is read,
+        measured or kept.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
         cut over several devices, and in which order; docs/config.md. It never changes the math.
     precision: of products, convolutions and attention. "mixed": their operands may be rounded to
