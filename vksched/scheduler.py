@@ -86,13 +86,10 @@ class Scheduler:
         as measurements want it, and refuses to run or compile what would need another plan then.
     optimize: whether graphs are rewritten to take less work before they are planned; not so either
         where the variable VKSCHED_OPTIMIZE is 0.
-    tune: which of the variants of a kernel runs a call. "auto": the one that `vksched tune` or an
-        earlier program found to be the fastest there; on devices that are hardware, calls that
-        nobody has measured are measured when they are compiled, for at most 3 s in all. What plans
-        count by is measured of every device, for half a second once, and what runs show of it is
-        kept for the next start. True measures whatever is missing, on CPU drivers too; a number
-        does so for at most so many seconds in all. False: the best guess, and nothing is read,
-        measured or kept.
+    tune: which variants of kernels run calls, and what calls take. "auto": as was measured before;
+        variants are measured on hardware, for at most 3 s in all, costs of every device for half a
+        second once. True or seconds: whatever is missing is measured, on CPU drivers too. False:
+        the best guess, and nothing is read, measured or kept.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
         cut over several devices, and in which order; docs/config.md. It never changes the math.
     precision: of products, convolutions and attention. "mixed": their operands may be rounded to
@@ -146,15 +143,13 @@ class Scheduler:
                 precision=check_precision(precision, "Scheduler"),
             )
             self._quarantine = Quarantine([d.name for d in self._opened.devices[:-1]], on_fault)
-            calibrator = Calibrator(mode, CostStore())
             self._preparing = Preparing(
                 self._opened,
                 settings,
                 self._quarantine,
                 self._states,
                 Tuner(mode, Store()),
-                calibrator,
-                FirstUse(mode, calibrator),
+                FirstUse(mode, Calibrator(mode, CostStore())),
                 Watchdog(self.trace),
                 self.trace,
             )

@@ -39,7 +39,6 @@ from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
 from ..trace import Event, Trace
-from ..tuner.calibrator import Calibrator
 from ..tuner.first_use import FirstUse
 from ..tuner.lessons import Lessons
 from ..tuner.tuner import Tuner
@@ -107,7 +106,6 @@ class Preparing:
         quarantine: Quarantine,
         states: StateTable,
         tuner: Tuner,
-        calibrator: Calibrator,
         first_use: FirstUse,
         watchdog: Watchdog,
         trace: Trace,
@@ -118,12 +116,12 @@ class Preparing:
         self.states = states
         self.watchdog = watchdog
         self.paces = Paces(trace.clock)
-        self.lessons = Lessons(self.paces, calibrator)
+        self.lessons = Lessons(self.paces, first_use.calibrator)
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
         self._tuner = tuner
-        self._calibrator = calibrator
+        self._calibrator = first_use.calibrator
         self._first_use = first_use
         self._numbers = itertools.count()
         self.specs = {d.name: d.spec for d in opened.devices}

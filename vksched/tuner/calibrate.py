@@ -40,8 +40,10 @@ SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
 """What is noted while these are measured, as op and bound are for a call."""
 PASSES, MOST_PASSES, SPREAD_S = 5, 100, 2.0
 """There are so many passes at least, where time is left, and at most until they took so long."""
-QUICK_RUNS = 4
-"""Of a long call, that a quick measurement takes."""
+QUICK_RUNS, QUICK_PASSES = 4, 3
+"""Runs of a long call that a quick measurement takes, and its passes, of which the shortest time
+counts: other programs make times longer, and few passes have no median that is safe from that.
+"""
 LONG_ENOUGH = 10
 """Times the launch: what is shorter says nothing of the device's rates."""
 
@@ -108,7 +110,7 @@ def calibrate(
     """Returns what is known of a device with what was measured now.
 
     known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
-    thorough: whether to measure in several passes; else there is one.
+    thorough: whether to measure in many passes; else there is one, or few quick ones.
 
     Raises:
         DeviceError: the device failed.
@@ -131,7 +133,7 @@ def calibrate(
     for call, times in zip(calls, taken, strict=True):
         if not times:
             continue
-        taken_s = statistics.median(times)
+        taken_s = min(times) if rig.quick else statistics.median(times)
         shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
         samples.append(
             sample_of(
@@ -171,9 +173,9 @@ def _taken(
     the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    least, most = (PASSES, MOST_PASSES) if thorough else (1, 1)
+    least, most = (PASSES, MOST_PASSES) if thorough else (1, QUICK_PASSES if rig.quick else 1)
     start_s, done = budget.spent_s, 0
-    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S):
+    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S and any(taken)):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
             if budget.over:
                 return taken

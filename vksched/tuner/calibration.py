@@ -82,8 +82,8 @@ class Calibration:
         From and to the memory of the host.
     when
         The day of the last measurement.
-    spent_s
-        Seconds that schedulers spent by themselves to measure it.
+    spent_s, starts
+        Seconds that schedulers spent by themselves to measure it, and how many did.
     pace
         How many times longer everything took in runs than by samples.
     seen
@@ -99,6 +99,7 @@ class Calibration:
     bytes_per_s: float = 0.0
     when: str = ""
     spent_s: float = 0.0
+    starts: int = 0
     pace: float = 1.0
     seen: str = ""
     costs: Costs = field(init=False, compare=False)
@@ -129,6 +130,7 @@ class Calibration:
             bytes_per_s=max(self.bytes_per_s, newer.bytes_per_s),
             when=max(self.when, newer.when),
             spent_s=self.spent_s + newer.spent_s,
+            starts=self.starts + newer.starts,
             seen=max(self.seen, newer.seen),
         )
 
@@ -173,6 +175,7 @@ class Calibration:
             _least(data["bytes_per_s"]),
             str(data["when"]),
             _least(data.get("spent_s", 0.0)),
+            int(_least(data.get("starts", 0))),
             _positive(data.get("pace", 1.0)),
             _day(data.get("seen", "")),
         )

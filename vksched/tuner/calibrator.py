@@ -25,7 +25,7 @@ from ..runtime.device import Device
 from ..trace import Clock
 from .attempts import Attempt
 from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate
-from .calibration import Calibration, speeds_of, through
+from .calibration import Calibration, Sample, speeds_of, through
 from .cost_store import CostStore
 from .device_files import Identity
 from .rig import SessionRig
@@ -134,12 +134,14 @@ class Calibrator:
         clock: Clock,
         again: bool = False,
         quick: bool = False,
+        starts: int = 0,
     ) -> Calibration:
         """Measures a device within a budget; returns what is known of it then, and keeps it.
 
         again: whether overheads and links are measured though they are known, and calls in several
             passes, as somebody asked for all of this.
-        quick: whether nobody asked, so that rough figures have to do; what is spent is kept, too.
+        quick: whether nobody asked, so that rough figures have to do: of what is known the shorter
+            time stays, and what is spent is kept, too. starts: how many schedulers began to.
 
         Raises:
             DeviceError: the device failed; its `device` and `during` are set.
@@ -164,7 +166,8 @@ class Calibrator:
             return known
         finally:
             attempt.close(failed)
-        found = replace(found, spent_s=budget.spent_s if quick else 0.0)
+        if quick:
+            found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
         merged = known.plus(found)
         with self._lock:
             self._known[kept_as(device.spec) or device.name] = merged
@@ -193,6 +196,21 @@ class Calibrator:
         identity = kept_as(spec)
         if identity is not None and self._store is not None and found:
             self._store.add(identity, found)
+
+
+def _shorter(known: Calibration, found: Calibration) -> Calibration:
+    """Returns what a quick measurement adds to what is known: of a call that was measured before
+    the shorter time. The pace of runs stays.
+    """
+    old = {sample.place: sample for sample in known.samples}
+    samples: list[Sample] = []
+    for sample in found.samples:
+        before = old.get(sample.place)
+        if sample is not before:  # it was measured now
+            factor = sample.factor / known.pace
+            sample = replace(sample, factor=min(factor, before.factor) if before else factor)
+        samples.append(sample)
+    return replace(found, samples=tuple(samples), pace=known.pace, seen=known.seen)
 
 
 def open_rig_of(device: Device, host: Device, clock: Clock, quick: bool = False) -> SessionRig:

@@ -7,8 +7,9 @@ A software Vulkan driver translates a kernel when it first runs, which may take 
 a product. So there only calls with short kernels are measured at first; others count by rough
 speeds. A device that has work in the plan by these costs would translate its kernels for the first
 run anyway: its calls are measured, and that part of the time does not count. What was measured is
-kept, so a later start measures nothing, or what its graph has besides. Runs teach the rest
-(lessons.py).
+kept. As the computer may have been busy then, the second start measures again with what is left of
+the time, and the shorter times count. Later starts measure nothing, or what their graphs have
+besides. Runs teach the rest (lessons.py).
 
 A scheduler that is asked to measure (`tune=True`, or seconds) measures all calls of all devices.
 Examples: tests/tuner/test_calibrator.py.
@@ -26,12 +27,13 @@ from ..plan.value import PlanValue
 from ..runtime.device import Device
 from ..runtime.wrapped import WrappedDevice
 from ..trace import Event, Trace
+from .calibration import Calibration
 from .calibrator import Calibrator, kept_as
 from .samples import Wanted, wanted_of
 from .tuner import Mode, is_busy
 
-FIRST_USE_S = 0.5
-"""For one device, as long as its results are kept."""
+FIRST_USE_S, START_S = 0.5, 0.3
+"""For one device, as long as its results are kept, and of that in one scheduler."""
 MOST_S = 5.0
 """For all devices of a scheduler that is told to measure whatever is missing."""
 MOST_OPS = 10_000
@@ -45,10 +47,13 @@ class FirstUse:
 
     def __init__(self, mode: Mode, calibrator: Calibrator) -> None:
         self._mode = mode
-        self._calibrator = calibrator
+        self.calibrator = calibrator
         self._asked_s = min(mode.budget_s, MOST_S)
         """Left of what the user asked for, for all devices."""
         self._given_up: set[tuple[str, str, str, int]] = set()
+        self._begun: dict[str, Calibration] = {}
+        """By device, what was known of it before this scheduler measured anything."""
+        self._measured: set[str] = set()
 
     def measure(
         self,
@@ -107,7 +112,10 @@ class FirstUse:
     def _left_s(self, spec: DeviceSpec) -> float:
         if self._asked:
             return self._asked_s
-        return min(self._mode.budget_s, FIRST_USE_S) - self._calibrator.known(spec).spent_s
+        known = self.calibrator.known(spec)
+        begun = self._begun.setdefault(spec.name, known)
+        left_s = min(FIRST_USE_S - known.spent_s, START_S - (known.spent_s - begun.spent_s))
+        return min(self._mode.budget_s, left_s)
 
     def _wants(self, device: Device, devices: Sequence[Device], with_cpu: bool) -> bool:
         spec = device.spec
@@ -134,7 +142,7 @@ class FirstUse:
         trace: Trace,
     ) -> bool:
         """Measure a device for some seconds. light: only calls whose kernels are short."""
-        calibrator = self._calibrator
+        calibrator = self.calibrator
         calls = self._missing(graph, spec_of(device))
         if light:
             calls = [call for call in calls if family_of(call.op) in LIGHT]
@@ -143,7 +151,10 @@ class FirstUse:
             return False
         start, before = trace.clock.now(), time.monotonic()
         quick = not self._asked
-        found = calibrator.measure(device, host, calls, share_s, _silent, trace.clock, quick=quick)
+        starts = int(device.name not in self._measured)
+        self._measured.add(device.name)
+        about = _silent, trace.clock
+        found = calibrator.measure(device, host, calls, share_s, *about, quick=quick, starts=starts)
         spent_s = time.monotonic() - before
         if self._asked:
             self._asked_s -= spent_s
@@ -154,14 +165,18 @@ class FirstUse:
         return True
 
     def _missing(self, graph: Graph, spec: DeviceSpec) -> list[Wanted]:
-        """Return the calls of a graph whose op, bound and size nobody has measured."""
-        known = {sample.place for sample in self._calibrator.known(spec).samples}
+        """Return the calls of a graph whose op, bound and size nobody has measured, the dearest
+        first. In the second start those follow that were measured once, where no run has told.
+        """
+        known = {sample.place for sample in self.calibrator.known(spec).samples}
+        begun = self._begun.get(spec.name)
+        once = not self._asked and begun is not None and begun.starts == 1 and not begun.seen
         first: dict[tuple[str, str, int], Wanted] = {}
         for call in sorted(wanted_of(graph, spec), key=lambda call: -call.seconds):
             place = call.place
-            if place not in known and (spec.name, *place) not in self._given_up:
+            if (once or place not in known) and (spec.name, *place) not in self._given_up:
                 first.setdefault(place, call)
-        return list(first.values())
+        return sorted(first.values(), key=lambda call: call.place in known)
 
 
 def _is_hardware(spec: DeviceSpec) -> bool:
