@@ -63,9 +63,8 @@ class Scheduler:
     policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
         that pays for what crosses; the CPU competes where it is named or no device is. "priority":
         the devices in the order given, the next one where one is full. "dynamic" and "steal" decide
-        in each run anew: each part of a graph goes, once it is ready, to the device that would end
-        it first, or stands in the queue of one until an idle one takes it. For devices whose speed
-        changes; graphs with states and observers need one of the others.
+        in each run, for devices whose speed changes: a part of a graph goes to the device that
+        would end it first, or waits until an idle one takes it. States and observers need another.
     objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
         results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
         or a mix, as {"latency": 1, "energy": 0.5}; docs/plans.md tells what each one is.
