@@ -156,7 +156,7 @@ class Started:
     def rough_s(self) -> float:
         """Return what a run takes by rough speeds, as if nothing was ever measured."""
         machine = self.compiled.plan.machine
-        devices = tuple(replace(spec, costs=Costs()) for spec in machine.devices)
+        devices = tuple(replace(s, costs=Costs(), slowdown=1.0) for s in machine.devices)
         return self.predicted_s(Machine(devices))
 
     def result(self) -> NDArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import vksched as vs
 from vksched.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec
+from vksched.plan.cost import first_cost
 from vksched.runtime.device import Device
 from vksched.tuner import calibrator as calibrator_module
 from vksched.tuner.calibrate import QUICK_PASSES
@@ -41,7 +42,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Rig:
-    """A rig for which no time passes."""
+    """A rig for which no time passes. busy: how many times longer all takes."""
+
+    busy = 1.0
 
     def __init__(
         self, device: Device, asked: list[str], error: Exception | None, quick: bool
@@ -54,11 +57,11 @@ class Rig:
         self._asked.append(f"{self.name} overheads")
         if self._error is not None:
             raise self._error
-        return Overheads(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
+        return Overheads(*(self.busy * each for each in (1e-6, 2e-6, 3e-6, 4e-6, 5e-6)))
 
     def seconds(self, op: Any, call: Any, weights: Any = ()) -> float:
         self._asked.append(f"{self.name} {op.name}")
-        return 1e-4
+        return self.busy * 1e-4
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         return Transfer(size_bytes / 2e9, None), Transfer(size_bytes / 1e9, None)
@@ -84,9 +87,9 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Rigs:
 class Hardware(vs.NullDevice):
     """A null device that says it is a card."""
 
-    def __init__(self, name: str, software: bool = False, flops_per_s: float = 1e11) -> None:
+    def __init__(self, name: str, software: bool = False, **given: float) -> None:
         limits = Limits(software=software)
-        spec = replace(CARD, name=name, pool=name, limits=limits, flops_per_s=flops_per_s)
+        spec = replace(CARD, name=name, pool=name, limits=limits, **given)
         super().__init__(spec, vs.SimulatedClock())
 
 
@@ -163,18 +166,30 @@ def test_a_variable_turns_measuring_off(
 def test_every_device_that_is_named_is_measured_once(
     rigs: Rigs, devices: Callable[[], list[Any]], measured: set[str]
 ) -> None:
+    every = {f"{name} {what}" for name in measured for what in ("overheads", "relu")}
     with vs.Scheduler(devices()) as sched:
         relu(sched)
-        assert set(rigs.asked) == {
-            f"{n} {what}" for n in measured for what in ("overheads", "relu")
-        }
+        assert set(rigs.asked) == every
         assert {spec.name for spec in sched.machine.devices if spec.costs} == measured
-    for again in ({f"{name} relu" for name in measured}, set[str]()):
+    for again in (every, set[str]()):
         rigs.asked.clear()
         with vs.Scheduler(devices()) as sched:
             relu(sched)
             relu(sched)
         assert set(rigs.asked) == again  # as the computer may have been busy
+
+
+@pytest.mark.parametrize("busy", [(50.0, 1.0, 1.0), (1.0, 50.0, 1.0)])
+def test_of_two_starts_the_one_that_was_not_busy_counts(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch, busy: Sequence[float]
+) -> None:
+    for times in busy:
+        monkeypatch.setattr(Rig, "busy", times)
+        with vs.Scheduler([Hardware("vulkan:0", software=True, launch_s=1e-6)]) as sched:
+            graph, machine = relu(sched).plan.graph, sched.machine
+            assert machine.devices[0].costs.launch_s <= 1e-5  # as it is right to a factor of ten
+    assert first_cost(machine.devices[0], graph, graph.ops[0]).seconds == pytest.approx(1e-4)
+    assert machine.devices[0].costs.launch_s == pytest.approx(1e-6)
 
 
 def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -> None:

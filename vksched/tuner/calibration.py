@@ -58,6 +58,15 @@ class Sample:
         """Where it is kept: a newer sample of the same op, bound and size class replaces it."""
         return self.op, self.bound, round(self.size)
 
+    def seconds(self, launch_s: float) -> float:
+        """Returns what the call took, launch included."""
+        return launch_s + self.factor * math.pow(2.0, self.size)
+
+    def taking(self, taken_s: float, launch_s: float) -> Sample:
+        """Returns the same call as one that took some seconds, launch included."""
+        estimate_s = math.pow(2.0, self.size)
+        return sample_of(self.op, estimate_s, self.bound, taken_s, launch_s, self.shaders)
+
 
 @dataclass(frozen=True, slots=True)
 class Overheads:

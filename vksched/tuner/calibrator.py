@@ -14,18 +14,19 @@ import datetime
 import platform
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from ..errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
 from ..machine.cores import usable_cores
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
+from ..plan.cost import COPIES
 from ..runtime.device import Device
 from ..trace import Clock
 from .attempts import Attempt
 from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate
-from .calibration import Calibration, Sample, speeds_of, through
+from .calibration import Calibration, Overheads, Sample, speeds_of, through
 from .cost_store import CostStore
 from .device_files import Identity
 from .rig import SessionRig
@@ -138,8 +139,8 @@ class Calibrator:
     ) -> Calibration:
         """Measures a device within a budget; returns what is known of it then, and keeps it.
 
-        again: whether overheads and links are measured though they are known, and calls in several
-            passes, as somebody asked for all of this.
+        again: whether overheads are measured though they are known, and where somebody asked for
+            all of this, links and calls in several passes, too.
         quick: whether nobody asked, so that rough figures have to do: of what is known the shorter
             time stays, and what is spent is kept, too. starts: how many schedulers began to.
 
@@ -151,11 +152,13 @@ class Calibrator:
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # not even these go well here
         calls = [call for call in wanted if call.kind not in lost]
-        base = replace(known, overheads=None, link_in=None, link_out=None) if again else known
+        base = replace(known, overheads=None) if again else known
+        if again and not quick:
+            base = replace(base, link_in=None, link_out=None)
         attempt, failed = self._attempt(device.spec), False
         try:
             rig = self._open_rig(device, host, clock, quick)
-            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again)
+            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again and not quick)
         except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
             return known
         except DeviceError as error:
@@ -199,18 +202,26 @@ class Calibrator:
 
 
 def _shorter(known: Calibration, found: Calibration) -> Calibration:
-    """Returns what a quick measurement adds to what is known: of a call that was measured before
-    the shorter time. The pace of runs stays.
+    """Returns what a quick measurement adds to what is known: of what was measured before the
+    shorter time. The pace of runs stays.
     """
+    before, now = known.overheads, found.overheads
+    if before is None or now is None:
+        return found
+    least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
     old = {sample.place: sample for sample in known.samples}
     samples: list[Sample] = []
     for sample in found.samples:
-        before = old.get(sample.place)
-        if sample is not before:  # it was measured now
-            factor = sample.factor / known.pace
-            sample = replace(sample, factor=min(factor, before.factor) if before else factor)
-        samples.append(sample)
-    return replace(found, samples=tuple(samples), pace=known.pace, seen=known.seen)
+        if sample.op in COPIES:
+            samples.append(sample)
+            continue
+        times = []
+        if sample.place in old:
+            times.append(old[sample.place].seconds(before.launch_s))
+        if sample is not old.get(sample.place):  # it was measured now
+            times.append(sample.seconds(now.launch_s) / known.pace)
+        samples.append(sample.taking(min(times), least.launch_s))
+    return replace(found, overheads=least, samples=tuple(samples), pace=known.pace, seen=known.seen)
 
 
 def open_rig_of(device: Device, host: Device, clock: Clock, quick: bool = False) -> SessionRig:

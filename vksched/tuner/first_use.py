@@ -94,15 +94,12 @@ class FirstUse:
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
             made |= self._measure(device, share_s, self._translates(device), *about)
         slow = [d for d in wants if self._translates(d) and self._missing(graph, spec_of(d))]
-        while slow and len(graph.ops) <= MOST_OPS:
+        if slow and len(graph.ops) <= MOST_OPS:
             made_by = plan()
             used = {made_by.machine.devices[split.device].name for split in made_by.splits}
-            working = [device for device in slow if device.name in used]
-            if not working:
-                break
-            for device in working:
-                slow.remove(device)
-                made |= self._measure(device, self._left_s(device.spec), False, *about)
+            for device in slow:
+                if device.name in used:
+                    made |= self._measure(device, self._left_s(device.spec), False, *about)
         return made
 
     @property
@@ -153,7 +150,8 @@ class FirstUse:
         quick = not self._asked
         starts = int(device.name not in self._measured)
         self._measured.add(device.name)
-        about = _silent, trace.clock
+        again = bool(starts) and self._confirms(device.spec)
+        about = _silent, trace.clock, again
         found = calibrator.measure(device, host, calls, share_s, *about, quick=quick, starts=starts)
         spent_s = time.monotonic() - before
         if self._asked:
@@ -164,13 +162,17 @@ class FirstUse:
         trace.emit(Event("calibrate", device.name, start, trace.clock.now(), fields=fields))
         return True
 
+    def _confirms(self, spec: DeviceSpec) -> bool:
+        """Whether this is the second start that measures a device of which no run has told."""
+        begun = self._begun.get(spec.name)
+        return not self._asked and begun is not None and begun.starts == 1 and not begun.seen
+
     def _missing(self, graph: Graph, spec: DeviceSpec) -> list[Wanted]:
         """Return the calls of a graph whose op, bound and size nobody has measured, the dearest
         first. In the second start those follow that were measured once, where no run has told.
         """
         known = {sample.place for sample in self.calibrator.known(spec).samples}
-        begun = self._begun.get(spec.name)
-        once = not self._asked and begun is not None and begun.starts == 1 and not begun.seen
+        once = self._confirms(spec)
         first: dict[tuple[str, str, int], Wanted] = {}
         for call in sorted(wanted_of(graph, spec), key=lambda call: -call.seconds):
             place = call.place

@@ -60,7 +60,7 @@ MOST_CALLS = 24
 SPAN_ROUNDS = 8
 """Runs of such a submission."""
 QUICK_SPAN_S, QUICK_ROUNDS = 0.005, 4
-"""The same of a quick measurement; overheads take as many runs of each graph."""
+"""The same of a quick measurement."""
 COLD_BYTES = 1 << 27
 """Weights of a call are so many that no cache holds them."""
 SHARE = 8
@@ -123,10 +123,9 @@ class SessionRig:
 
     def overheads(self) -> Overheads:
         """Measures what calls and submissions take beside their work."""
-        rounds = QUICK_ROUNDS if self.quick else LEAST_ROUNDS
-        few = self._taken(_tiny(1), rounds=rounds)
-        many = self._taken(_tiny(1 + STEPS), rounds=rounds)
-        apart = self._taken(_tiny(1 + STEPS), "op", rounds)
+        few = self._taken(_tiny(1))
+        many = self._taken(_tiny(1 + STEPS))
+        apart = self._taken(_tiny(1 + STEPS), sync="op")
         launch_s = max(0.0, many.device_s - few.device_s) / STEPS
         start_s = max(0.0, few.device_s - launch_s)
         around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
