@@ -44,6 +44,8 @@ QUICK_RUNS, QUICK_PASSES = 4, 3
 """Runs of a long call that a quick measurement takes, and its passes, of which the shortest time
 counts: other programs make times longer, and few passes have no median that is safe from that.
 """
+QUICK_BYTES = 1 << 27
+"""Of a call's operands and result at most, in a quick measurement."""
 FAR_OFF = 10.0
 """From so many times a rough overhead on a quick measurement is not believed."""
 LONG_ENOUGH = 10
@@ -202,8 +204,8 @@ def _taken(
             if len(times) < done:
                 continue  # it could not be measured
             at = min(done, least - 1) * len(calls) + number
-            if rig.quick and QUICK_RUNS * call.each_s > budget.left_s:
-                continue  # it would take more than there is
+            if rig.quick and not _is_quick(call, budget):
+                continue
             tell(f"{rig.name} {call.op.name}", at, least * len(calls))
             readied_s = rig.readied_s
             taken_s = _seconds(rig, call, note)
@@ -212,6 +214,14 @@ def _taken(
                 times.append(taken_s)
         done += 1
     return taken
+
+
+def _is_quick(wanted: Wanted, budget: Clocked) -> bool:
+    """Whether a call is measured in the time that is left, with operands that are made in no time
+    and take little memory.
+    """
+    size_bytes = sum(type_.host_bytes for type_ in (*wanted.call.inputs, wanted.call.output))
+    return size_bytes <= QUICK_BYTES and QUICK_RUNS * wanted.each_s <= budget.left_s
 
 
 def _begin(note: Note | None, what: tuple[str, str]) -> None:
