@@ -238,11 +238,11 @@ class Row:
     rough: dict[str, float]
 
 
-def calibrate_all(case: str, devices: Sequence[str], cache: Path) -> None:
+def calibrate_all(case: str, devices: Sequence[str], cache: Path, budget_s: float) -> None:
     """Measure the calls of a graph on each device, as `vksched calibrate` does."""
     with _cache(cache):
         for device in devices:
-            calibrate(device, Model(case, partial(Started, case)), BUDGET_S)
+            calibrate(device, Model(case, partial(Started, case)), budget_s)
 
 
 def measure(case: str, devices: Sequence[str], turns: int, known: Path) -> Row:
@@ -327,11 +327,12 @@ def orders_of(devices: Sequence[str]) -> list[list[str]]:
     return [*(order for order in orders if len(order) > 1), *with_cpu]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--case", default="", help="only graphs with such names")
     parser.add_argument("--turns", type=int, default=TURNS)
-    given = parser.parse_args()
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="s to calibrate a device")
+    given = parser.parse_args(arguments)
     names = (given.devices or ",".join(info.name for info in vs.devices())).split(",")
     cases = [case for case in CASES if given.case in case]
     rows: list[Row] = []
@@ -339,7 +340,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = [(case, order) for case in cases for order in orders_of(names)]
         for case in cases:
-            calibrate_all(case, names, Path(folder) / case)
+            calibrate_all(case, names, Path(folder) / case, given.budget)
         for case, order in track(work, "first runs", console=console, transient=True):
             rows.append(measure(case, order, given.turns, Path(folder) / case))
     if given.json:
