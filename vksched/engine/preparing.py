@@ -180,8 +180,16 @@ class Preparing:
     ) -> bool:
         """Returns whether costs were measured."""
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
+        machine = self.machine()
+
+        def graphs(device: Device) -> list[Graph]:
+            own = request
+            if self._by_cost:
+                own = request.for_devices(machine, {machine.index(device.name)})
+            return [own.graph] if own is request else [own.graph, request.graph]
+
         about = self._spec, self.opened.with_cpu, plan, self.trace
-        return self._first_use.measure(request.graph, devices, *about)
+        return self._first_use.measure(graphs, devices, *about)
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """Returns the plan of a request as it is."""

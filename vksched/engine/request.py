@@ -201,7 +201,7 @@ def _plan_for_working(
     while (working := {split.device for split in plan.splits}) < at_work:
         at_work = working
         lighter = request.for_devices(machine, working)
-        if lighter.graph is version.graph or not lighter.cards[0] < version.cards[0]:
+        if lighter.graph.key == version.graph.key:
             break
         other = planned(lighter)
         if not {split.device for split in other.splits} <= working or _is_clearly_better(

@@ -257,8 +257,13 @@ def _costs(of: Calibration) -> Costs:
         return Costs()
     beside = replace(of.overheads, launch_s=of.pace * of.overheads.launch_s)
     found: dict[str, dict[int, list[Sample]]] = {}
+    plain = {(sample.op, sample.bound) for sample in of.samples if sample.op == sample.name}
     for sample in of.samples:
         for kind in _kinds(sample):
+            if kind == f"{sample.name}/{sample.bound}" and (
+                sample.op != sample.name and (sample.name, sample.bound) in plain
+            ):
+                continue  # plain calls of the op are known by themselves
             found.setdefault(kind, {}).setdefault(round(sample.size), []).append(sample)
     curves = tuple(
         Curve(kind, _points(found[kind].values(), 1.0 if kind.startswith(COPIES) else of.pace))

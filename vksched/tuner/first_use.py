@@ -57,7 +57,7 @@ class FirstUse:
 
     def measure(
         self,
-        graph: Graph,
+        graphs: Callable[[Device], Sequence[Graph]],
         devices: Sequence[Device],
         spec_of: Callable[[Device], DeviceSpec],
         with_cpu: bool,
@@ -68,6 +68,8 @@ class FirstUse:
 
         Parameters
         ----------
+        graphs
+            The versions of the graph that a device may run: its own one, and that for all devices.
         devices
             The last one is the host.
         spec_of
@@ -88,13 +90,13 @@ class FirstUse:
             A device failed; its `device` and `during` are set.
         """
         wants = [device for device in devices if self._wants(device, devices, with_cpu)]
-        about = graph, devices[-1], spec_of, trace
+        about = graphs, devices[-1], spec_of, trace
         made = False
         for number, device in enumerate(wants):
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
             made |= self._measure(device, share_s, self._translates(device), *about)
-        slow = [d for d in wants if self._translates(d) and self._missing(graph, spec_of(d))]
-        if slow and len(graph.ops) <= MOST_OPS:
+        slow = [d for d in wants if self._translates(d) and self._missing(graphs(d), spec_of(d))]
+        if slow and len(graphs(slow[0])[0].ops) <= MOST_OPS:
             made_by = plan()
             used = {made_by.machine.devices[split.device].name for split in made_by.splits}
             for device in slow:
@@ -133,14 +135,14 @@ class FirstUse:
         device: Device,
         share_s: float,
         light: bool,
-        graph: Graph,
+        graphs: Callable[[Device], Sequence[Graph]],
         host: Device,
         spec_of: Callable[[Device], DeviceSpec],
         trace: Trace,
     ) -> bool:
         """Measure a device for some seconds. light: only calls whose kernels are short."""
         calibrator = self.calibrator
-        calls = self._missing(graph, spec_of(device))
+        calls = self._missing(graphs(device), spec_of(device))
         if light:
             calls = [call for call in calls if family_of(call.op) in LIGHT]
         known = calibrator.known(device.spec)
@@ -167,14 +169,15 @@ class FirstUse:
         begun = self._begun.get(spec.name)
         return not self._asked and begun is not None and begun.starts == 1 and not begun.seen
 
-    def _missing(self, graph: Graph, spec: DeviceSpec) -> list[Wanted]:
-        """Return the calls of a graph whose op, bound and size nobody has measured, the dearest
+    def _missing(self, graphs: Sequence[Graph], spec: DeviceSpec) -> list[Wanted]:
+        """Return the calls of graphs whose op, bound and size nobody has measured, the dearest
         first. In the second start those follow that were measured once, where no run has told.
         """
         known = {sample.place for sample in self.calibrator.known(spec).samples}
         once = self._confirms(spec)
         first: dict[tuple[str, str, int], Wanted] = {}
-        for call in sorted(wanted_of(graph, spec), key=lambda call: -call.seconds):
+        wanted = [call for graph in graphs for call in wanted_of(graph, spec)]
+        for call in sorted(wanted, key=lambda call: -call.seconds):
             place = call.place
             if (once or place not in known) and (spec.name, *place) not in self._given_up:
                 first.setdefault(place, call)

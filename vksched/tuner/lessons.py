@@ -154,6 +154,8 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
     out: dict[Place, Seen] = {}
     for node in nodes.values():
         op, call = node.declaration, call_of(spec, graph, node)
+        if spec.kind == "cpu":  # an epilogue is a pass of its own there
+            call = call.bare
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         first_s = first_cost(spec, graph, node).seconds
         seen = Seen(node.op, way_of(op, call), bound, estimate_s, first_s)

@@ -85,6 +85,8 @@ def wanted_of(graph: Graph, spec: DeviceSpec) -> list[Wanted]:
         if node.id in graph.views or why_not(spec, graph, node) is not None:
             continue
         op, call = node.declaration, call_of(spec, graph, node)
+        if spec.kind == "cpu":  # an epilogue is a pass of its own there
+            call = call.bare
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
         each_s = call_cost(spec, op, call).seconds
         weights = tuple(i for i, n in enumerate(node.inputs) if graph.roots[n] in graph.data)
