@@ -1,4 +1,4 @@
-"""First use: what a scheduler measures by itself of devices that were never measured.
+"""First use: a scheduler measures devices by itself that were never measured.
 
     graph --> each device: overheads, links, calls, the dearest first, for FIRST_USE_S in its life
           --> plan --> software devices that have work: also calls that take long to translate
@@ -6,10 +6,10 @@
 A software Vulkan driver translates a kernel when it first runs, which may take seconds for that of
 a product. So there only calls with short kernels are measured at first; others count by rough
 speeds. A device that has work in the plan by these costs would translate its kernels for the first
-run anyway: its calls are measured, and that part of the time does not count. What was measured is
-kept. As the computer may have been busy then, the second start measures again with what is left of
-the time, and the shorter times count. Later starts measure nothing, or what their graphs have
-besides. Runs teach the rest (lessons.py).
+run anyway: its calls are measured, and that part of the time does not count. Results are kept. The
+computer may have been busy at the first start. So the second start measures again in the time that
+is left, and the shorter times count. Later starts measure only calls that are new, as long as time
+is left. Runs teach the rest (lessons.py).
 
 A scheduler that is asked to measure (`tune=True`, or seconds) measures all calls of all devices.
 Examples: tests/tuner/test_calibrator.py.
@@ -35,15 +35,15 @@ from .tuner import Mode, is_busy
 FIRST_USE_S, START_S = 0.5, 0.3
 """For one device, as long as its results are kept, and of that in one scheduler."""
 MOST_S = 5.0
-"""For all devices of a scheduler that is told to measure whatever is missing."""
+"""For all devices of a scheduler that is told to measure all that is missing."""
 MOST_OPS = 10_000
-"""Of a larger graph a plan takes long: its runs tell what calls take."""
+"""Of a larger graph a plan takes long: there runs tell the costs of calls."""
 LIGHT = ("elementwise", "moves")
 """The families of ops whose kernels software drivers translate in some hundredths of a second."""
 
 
 class FirstUse:
-    """What one scheduler measures. The caller holds a lock."""
+    """The measurements of one scheduler. The caller holds a lock."""
 
     def __init__(self, mode: Mode, calibrator: Calibrator) -> None:
         self._mode = mode
@@ -64,7 +64,7 @@ class FirstUse:
         plan: Callable[[], PlanValue],
         trace: Trace,
     ) -> bool:
-        """Measure what is missing to plan a graph by cost.
+        """Measure the costs that are missing to plan a graph.
 
         Parameters
         ----------

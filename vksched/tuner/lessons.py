@@ -1,4 +1,4 @@
-"""Lessons: what runs showed of costs, kept for later schedulers.
+"""Lessons: costs that runs showed, kept for later schedulers.
 
     runs --pace.py--> how many times longer than planned: device d, and op o besides
     plan ----------> its calls on the device, each with first seconds s
@@ -6,14 +6,14 @@
         call that was never measured:  a sample of s * d * o
         call that was measured:        its sample times o;  the device's pace times d, damped
 
-Problem: a measurement of calls one by one is not what they take in a model, and there may be none.
-But a run may be slow as its computer is busy, and tell nothing of a later one. Method: what all
-calls of a device have in common is its pace, apart from samples. It becomes faster at once, as
-nothing but the device makes a median of runs faster. It becomes slower by half of the way, and half
-of that is forgotten each day (`Calibration.recovered`), so that a device that was busy once is
-tried again. Differences among ops stay. What is nearly as known changes nothing, so that plans that
-are kept stay valid. Devices of other computers, and those that are slowed down on purpose, teach
-nothing.
+Problem: calls take longer or shorter in a model than measured one by one, and some were never
+measured. But a run may be slow because its computer is busy, and says nothing of a later run then.
+Method: a factor that all calls of a device have in common is its pace, apart from samples. A faster
+pace counts at once, as only the device itself makes a median of runs faster. Of a slower pace half
+of the way counts, and half of it is forgotten each day (`Calibration.recovered`): a device that was
+busy once is tried again. Differences among ops stay. Costs that are nearly as known change nothing,
+so kept plans stay valid. Devices of other computers, and devices that are slowed down on purpose,
+teach nothing.
 
 Lessons are kept when a scheduler closes or the program ends. Complexity: O(nodes) once for each
 plan. Examples: tests/tuner/test_lessons.py.
@@ -39,7 +39,7 @@ from .calibrator import Calibrator, kept_as
 from .calls import shader_hash
 
 NEAR = math.log(1.15)
-"""What is within this of what is known changes nothing."""
+"""A cost within this factor of the known one changes nothing."""
 SLOWER = 0.5
 """Of the way to a slower pace, as logarithms, that runs of one scheduler move it."""
 
@@ -64,7 +64,7 @@ class Seen:
 
 
 class Lessons:
-    """What the runs of one scheduler teach. The caller notes plans under a lock, or one by one."""
+    """The lessons of one scheduler's runs. The caller notes plans under a lock, or one by one."""
 
     def __init__(self, paces: Paces, calibrator: Calibrator) -> None:
         self._paces = paces
@@ -84,7 +84,7 @@ class Lessons:
                 calls.update(_calls_of(plan, index))
 
     def keep(self) -> None:
-        """Keep what differs from what is known; in a forked child nothing."""
+        """Keep costs that differ from the known ones; in a forked child nothing."""
         if self._owner.forked:
             return
         for name, calls in self._calls.items():
@@ -103,7 +103,7 @@ def lesson_of(
     usual: float,
     ops: Mapping[str, float],
 ) -> Calibration | None:
-    """Return what is to be kept of a device's runs; None where that is as known.
+    """Return the costs to be kept of a device's runs; None if they are as known.
 
     Parameters
     ----------
