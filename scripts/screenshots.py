@@ -39,7 +39,8 @@ def record_runs() -> vs.Timeline:
         hidden = x
         for layer in range(3):
             name = f"branch{at}.layer{layer}"
-            hidden = vs.gelu(hidden @ weight(256, 256, f"{name}.w"), name=name)
+            product = vs.matmul(hidden, weight(256, 256, f"{name}.w"), name=f"{name}.product")
+            hidden = vs.gelu(product, name=name)
         branches.append(hidden)
     total = branches[0]
     for each in branches[1:]:

@@ -36,6 +36,7 @@ from .switches import is_on
 from .trace import Sink, Trace, as_trace, with_tape, write_tape
 from .tuner.calibrator import Calibrator
 from .tuner.cost_store import CostStore
+from .tuner.first_use import FirstUse
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
 from .types import NDArray, Progress
@@ -62,9 +63,8 @@ class Scheduler:
     policy: "auto", what a simulated run of the graph finds fastest: one device, or several where
         that pays for what crosses; the CPU competes where it is named or no device is. "priority":
         the devices in the order given, the next one where one is full. "dynamic" and "steal" decide
-        in each run anew: each part of a graph goes, once it is ready, to the device that would end
-        it first, or stands in the queue of one until an idle one takes it. For devices whose speed
-        changes; graphs with states and observers need one of the others.
+        in each run, for devices whose speed changes: a part of a graph goes to the device that
+        would end it first, or waits until an idle one takes it. States and observers need another.
     objective: what "auto" makes small: "latency" of one run, "throughput", the time between two
         results of a stream, "memory", the bytes on the device that holds most, "energy" of one run,
         or a mix, as {"latency": 1, "energy": 0.5}; docs/plans.md tells what each one is.
@@ -85,11 +85,10 @@ class Scheduler:
         as measurements want it, and refuses to run or compile what would need another plan then.
     optimize: whether graphs are rewritten to take less work before they are planned; not so either
         where the variable VKSCHED_OPTIMIZE is 0.
-    tune: which of the variants of a kernel runs a call. "auto": the one that `vksched tune` or an
-        earlier program found to be the fastest there; on devices that are hardware, calls that
-        nobody has measured are measured when they are compiled, for at most 3 s in all. True
-        measures whatever is missing, on CPU drivers too; a number does so for at most so many
-        seconds in all. False: the best guess, and nothing is read or measured.
+    tune: which variants of kernels run calls, and what calls take. "auto": as was measured before;
+        variants are measured on hardware, for at most 3 s in all, costs of every device for half a
+        second once. True or seconds: whatever is missing is measured, on CPU drivers too. False:
+        the best guess, and nothing is read, measured or kept.
     config: a YAML file or a dict that says of signals (`vs.signal`) where they run, how they are
         cut over several devices, and in which order; docs/config.md. It never changes the math.
     precision: of products, convolutions and attention. "mixed": their operands may be rounded to
@@ -149,7 +148,7 @@ class Scheduler:
                 self._quarantine,
                 self._states,
                 Tuner(mode, Store()),
-                Calibrator(mode, CostStore()),
+                FirstUse(mode, Calibrator(mode, CostStore())),
                 Watchdog(self.trace),
                 self.trace,
             )
@@ -157,6 +156,7 @@ class Scheduler:
             self.graphs = Graphs(self._preparing, configured)
             self._membership = Membership(self._preparing, self.graphs)
             self._unwatch = watch(self.graphs, policy, monitor)
+            self._keep = weakref.finalize(self, self._preparing.lessons.keep)
         except BaseException:
             self._opened.close()
             raise
@@ -346,6 +346,7 @@ class Scheduler:
             self._states.close()
             self._opened.close()
             self._closed = True
+        self._keep()
         write_tape()
 
     def __enter__(self) -> Scheduler:

@@ -409,3 +409,23 @@ def test_plans_are_held_against_moves_and_all_placements(runner: CliRunner, tmp_
     assert not usual["whole"] and small["whole"]
     for row in (usual, small):
         assert row["single"] <= 1.000001 and 1 <= row["better"] < 1.1
+
+
+def test_first_runs_has_two_starts_beside_references(
+    runner: CliRunner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import first_runs
+
+    options = ["--devices", "cpu", "--case", "tiny", "--turns", "1", "--budget", "0.02"]
+    first_runs.main([*options, "--json"])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["case"] == "150 tiny ops" and row["devices"] == "cpu"
+    assert len(row["starts"]) == first_runs.STARTS and list(row["rough"]) == ["cpu"]
+    for start in row["starts"]:
+        assert start["used"] == "cpu" and len(start["first_s"]) == first_runs.FIRST
+        assert min(start["ratio"], start["predicted"], start["best_s"], start["compile_s"]) > 0
+    assert first_runs.orders_of(["a", "b", "cpu"]) == [
+        ["a", "b"], ["b", "a"], ["a", "b", "cpu"], ["b", "a", "cpu"]
+    ]  # fmt: skip
+    table = first_runs.table_of([first_runs.Row("g", "cpu", (), {})])
+    assert [column.header for column in table.columns][:2] == ["graph", "devices"]

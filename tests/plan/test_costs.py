@@ -7,9 +7,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.engine.request import Request
 from vksched.errors import PlanError
 from vksched.graph import Graph, build_graph
 from vksched.machine.costs import Costs, Curve
@@ -201,3 +203,23 @@ def test_links_are_found_both_ways_and_the_first_named_way_wins() -> None:
     assert links.between("a", "b") == one_way and links.between("b", "a") == back
     assert links.between("c", "b") == one_way and links.between("a", "c") == Link()
     assert links == Links(links.pairs) and hash(links) == hash(Links(links.pairs))
+
+
+def test_numpy_takes_a_pass_for_an_epilogue_and_devices_do_not() -> None:
+    """So a graph that is fused for cards does not seem faster on the CPU than it is."""
+    x, w = vs.input("x", (256, 256)), vs.weight(np.zeros((256, 256), np.float32))
+    written = vs.build_graph(vs.gelu(x @ w))[0]
+    kinds = ("*/flops", "*/bytes", "elementwise/bytes")
+    costs = Costs(tuple(Curve(kind, ((-10.0, 2.0),)) for kind in kinds), calls=1)
+    for kind in ("cpu", "null"):
+        spec = DeviceSpec("a", kind, flops_per_s=1e10, bytes_per_s=1e9, costs=costs)
+        card = DeviceSpec("card", "null")
+        fused = Request(written, (), {}).optimized(Machine((card, DeviceSpec("cpu", "cpu")))).graph
+        assert len(fused.ops) == 1 and len(written.ops) == 2
+        apart, whole = (
+            sum(node_seconds(spec, graph, node) for node in graph.ops) for graph in (written, fused)
+        )
+        if kind == "cpu":
+            assert whole == pytest.approx(apart)
+        else:
+            assert whole < 0.9 * apart

@@ -14,6 +14,7 @@ from selection import draws
 
 import vksched as vs
 from vksched.graph import Graph, build_graph
+from vksched.machine.costs import BOUNDS, Costs, Curve
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.documents.kept import KeptPlan, kept_document
 from vksched.plan.documents.plans import carried_document
@@ -150,3 +151,22 @@ def test_documents_of_another_kind_raise_nothing() -> None:
         less = {name: each for name, each in document.items() if name != key}
         assert KeptPlan(plan.graph, less).answer(question, machine) is None
     assert KeptPlan(plan.graph, None).answer(question, machine) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_plan_of_a_cpu_alone_stays_as_runs_teach_its_costs(seed: int) -> None:
+    case = draw_case(seed)
+    cpu = case.machine.devices[-1]
+    question = Question("auto", "latency", (), 1, {}, {}, True)
+    before = Machine((replace(cpu, memory_bytes=1 << 40),))
+    curves = tuple(Curve(f"*/{bound}", ((-10.0, 2.0**seed),)) for bound in BOUNDS)
+    learned = replace(before.devices[0], costs=Costs(curves, launch_s=1e-3, calls=2))
+    after = Machine((learned,))
+    document = through_json(question.answer(case.graph, before), question)
+    assert document is not None
+    found = KeptPlan(case.graph, document).answer(question, after)
+    assert found is not None and found.machine is after
+    assert told(found) == told(question.answer(case.graph, after))
+    stream = replace(question, objective="throughput")
+    kept = through_json(stream.answer(case.graph, before), stream)
+    assert kept is None or KeptPlan(case.graph, kept).answer(stream, after) is None

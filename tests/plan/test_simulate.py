@@ -17,8 +17,9 @@ from graphs import CPU, A, B, diamond, make_machine, make_plan
 
 import vksched as vs
 from vksched.machine.costs import Costs, Curve
+from vksched.machine.limits import Limits
 from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
+from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan import clocks
 from vksched.plan import simulate as simulator
 from vksched.plan.make import aside
@@ -198,7 +199,7 @@ MISTAKES = {
     "a value that crosses is copied once": (" + enters_s(value, part)", ""),
     "it leaves the device that it goes to": ("parts[source].device) if", "part.device) if"),
     "a device does two splits at a time": (
-        "max(self.now_s, self._queues.work_s[step.device], there_s)", "max(self.now_s, there_s)",
+        "max(self.now_s, self._queues.work_s[queue], there_s)", "max(self.now_s, there_s)",
     ),
     "the host hands splits over in no time": (
         "self.now_s += step.submit_s\n        start_s", "start_s",
@@ -248,7 +249,7 @@ MISTAKES = {
         "self._done_s[step.after] if step.after != HOST else 0.0", "0.0",
     ),
     "the work does not wait for its copies in": (
-        "self._queues.work_s[step.device], there_s)", "self._queues.work_s[step.device])",
+        "self._queues.work_s[queue], there_s)", "self._queues.work_s[step.device])",
     ),
     "a copy queue does two things at a time": (
         "max(self.now_s, self._queues.copies_s[device], free_s)", "max(self.now_s, free_s)",
@@ -356,3 +357,41 @@ def test_spans_of_a_device_never_overlap() -> None:
             (s.start_s, s.finish_s) for s in done.spans if (s.kind, s.device) == ("split", device)
         )
         assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "together"),
+    [
+        ((("vulkan", True), ("vulkan", True)), False),
+        ((("vulkan", False), ("vulkan", True)), True),
+        ((("vulkan", True), ("cpu", True)), False),
+        ((("vulkan", False), ("cpu", True)), True),
+    ],
+)
+def test_software_devices_and_the_cpu_share_the_cores_of_their_computer(
+    kinds: Sequence[tuple[str, bool]], together: bool
+) -> None:
+    """Two branches on two devices take as long as one of them, or as both, one after the other."""
+    names = {"vulkan": iter((A, B)), "cpu": iter((CPU,))}
+    specs = [
+        DeviceSpec(next(names[kind]), kind, limits=Limits(software=software))
+        for kind, software in kinds
+    ]
+    host = [] if specs[-1].name == CPU else [SPECS[-1]]
+    x = vs.input("x", (256, 256))
+    ends = []
+    for branch in range(2):
+        h = x
+        for layer in range(6):
+            weight = vs.weight(np.zeros((256, 256), np.float32))
+            h = vs.matmul(h, weight, name=f"b{branch}.{layer}")
+        ends.append(h)
+    graph, machine = vs.build_graph(ends)[0], Machine((*specs, *host))
+
+    def seconds(*on: str) -> float:
+        placed = [(f"b{branch}.*", name) for branch, name in enumerate(on)]
+        return simulate(vs.plan_graph(graph, machine, overrides=placed)).seconds
+
+    first, second = (spec.name for spec in specs)
+    one, both = seconds(first, first), seconds(first, second)
+    assert both < 0.65 * one if together else both > 0.95 * one

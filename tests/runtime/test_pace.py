@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.machine.costs import ANY
+from vksched.machine.costs import ANY, Costs, Curve
 from vksched.plan.cost import node_cost
 from vksched.runtime.pace import EVERY_S, LAST, MOST, Paces
 from vksched.runtime.stats import RunStats, SplitStats
@@ -131,16 +131,38 @@ def test_many_short_runs_are_looked_at_now_and_then(slowing: Slowing) -> None:
     slowing.runs(1, 1.0)
     clock = Hands()
     paces = Paces(clock)
-    for _ in range(LAST):
-        assert paces.of(A) == {}
-        clock.at_s += 1.01 * EVERY_S
+    for _ in range(100):
+        paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
+    assert paces.of(A)[ANY] == pytest.approx(8.0, rel=0.1)  # a guess is corrected at once
+    for _ in range(LAST - 1):
         for _ in range(100):
-            paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
-    assert paces.of(A)[ANY] == pytest.approx(8**0.3, rel=0.1)  # of each hundred, one
+            paces.see(slowing.run.plan, stats_of(slowing.run, 32.0))
+        assert paces.of(A)[ANY] == pytest.approx(8.0, rel=0.1)  # of each hundred, one
+        clock.at_s += 1.01 * EVERY_S
     for _ in range(30):
         clock.at_s += 1.01 * EVERY_S
-        paces.see(slowing.run.plan, stats_of(slowing.run, 8.0))
-    assert paces.of(A)["softmax"] == pytest.approx(8.0, rel=0.1)
+        paces.see(slowing.run.plan, stats_of(slowing.run, 32.0))
+    assert paces.of(A)["softmax"] == pytest.approx(32.0, rel=0.1)
+
+
+def test_a_guess_is_corrected_by_the_second_run_and_a_measured_cost_by_the_third() -> None:
+    measured = Costs((Curve("*/bytes", ((-10.0, 1.0),)),), calls=1)
+    for costs, runs in ((Costs(), 2), (measured, 3)):
+        slowing = Slowing(costs=costs)
+        with slowing.sched:
+            slowing.runs(runs - 1, 4.0)
+            assert not slowing.paces
+            slowing.runs(1, 4.0)
+            assert slowing.paces[ANY] == pytest.approx(4.0, rel=0.1)
+
+
+def test_a_slow_first_run_or_second_one_changes_nothing() -> None:
+    for slow in ((50.0, 1.0), (1.0, 50.0)):
+        slowing = Slowing()
+        with slowing.sched:
+            for slowdown in (*slow, 1.0, 1.0, 1.0):
+                slowing.runs(1, slowdown)
+                assert not slowing.paces
 
 
 def test_paces_stay_within_bounds_and_ignore_what_the_host_saw(slowing: Slowing) -> None:

@@ -94,9 +94,9 @@ def test_the_plan_moves_off_a_device_that_slows_down() -> None:
         before = stream.run.plan
         first = stream.runs(5, 1.0)[-1]
         assert stream.run.plan is before and not stream.again
-        stream.runs(15, 4.0)
-        after = stream.runs(3, 4.0)[-1]
+        stream.runs(3, 4.0)
         assert stream.run.plan is not before and stream.again
+        after = stream.runs(15, 4.0)[-1]
         (known,) = {e.device for e in stream.again}
         assert known == A
         told = stream.again[-1].fields
@@ -106,7 +106,7 @@ def test_the_plan_moves_off_a_device_that_slows_down() -> None:
         knew = replace(before.machine.devices[0], flops_per_s=1e9 / 4, bytes_per_s=1e9 / 4)
         machine = Machine((knew, *before.machine.devices[1:]), before.machine.links)
         plan = vs.plan_graph(before.graph, machine, policy="auto")
-        assert after <= 1.15 * simulate(plan).seconds and after < 3.5 * first
+        assert after <= 1.2 * simulate(plan).seconds and after < 3.5 * first
 
 
 @pytest.mark.parametrize("submit_s", [2e-4, 5e-5, 1e-6])

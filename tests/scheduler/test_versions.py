@@ -13,6 +13,7 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.engine.request import Request, plan_request
+from vksched.machine.costs import Costs, Curve
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
@@ -122,3 +123,37 @@ def test_results_are_those_of_numpy() -> None:
         got = sched.compile(out)(**feeds)
     (wanted,) = numpy_outputs(vs.build_graph(out)[0], feeds)
     np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_a_cpu_that_runs_the_graph_as_written_faster_than_cards_want_it_gets_it() -> None:
+    """Winograd's convolutions are fast on cards and slow in numpy."""
+    one, many = ((-10.0, 1.0),), ((-10.0, 30.0),)
+    usual = [Curve(f"*/{bound}", one) for bound in ("bytes", "flops")]
+    slow = [Curve(f"winograd_conv/{bound}", many) for bound in ("bytes", "flops")]
+    card = DeviceSpec(
+        "card",
+        "null",
+        flops_per_s=2e10,
+        bytes_per_s=4e9,
+        limits=RICH,
+        costs=Costs((*usual,), calls=1),
+    )
+    cpu = DeviceSpec(
+        "cpu", "cpu", flops_per_s=5e10, bytes_per_s=1e10, costs=Costs((*usual, *slow), calls=1)
+    )
+    h = vs.input("x", (1, 16, 64, 64))
+    for _ in range(3):
+        h = vs.relu(vs.conv(h, vs.weight(np.ones((16, 16, 3, 3), np.float32)), padding=1))
+    graph = vs.build_graph(h)[0]
+
+    def plan_on(*devices: DeviceSpec) -> Plan:
+        machine = Machine(devices)
+        request = Request(graph, (), {}).optimized(machine)
+        return plan_request(
+            request, machine, lambda v: plan_graph(v.graph, machine, policy="auto", with_cpu=True)
+        )
+
+    both, alone = plan_on(card, cpu), plan_on(cpu)
+    assert {node.op for node in both.graph.ops} == {"conv"}
+    assert latency_s(both) == pytest.approx(latency_s(alone))
+    assert latency_s(alone) < latency_s(plan_on(card, DeviceSpec("cpu", "cpu", flops_per_s=1e7)))

@@ -23,7 +23,15 @@ from vksched.plan.make.memory import aligned
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan import probe
 from vksched.trace import SystemClock
-from vksched.tuner.calibrate import MOST_PASSES, PASSES, SIZES, SPREAD_S, Clocked, calibrate
+from vksched.tuner.calibrate import (
+    MOST_PASSES,
+    PASSES,
+    QUICK_PASSES,
+    SIZES,
+    SPREAD_S,
+    Clocked,
+    calibrate,
+)
 from vksched.tuner.calibration import Calibration, Overheads, speeds_of
 from vksched.tuner.calibrator import open_rig_of
 from vksched.tuner.rig import SessionRig, Transfer
@@ -102,6 +110,7 @@ class Scripted:
     """A rig that tells what it is asked, and fails as told."""
 
     name = "null:0"
+    quick, readied_s = False, 0.0
 
     def __init__(self, error: Exception | None = None) -> None:
         self.spec = SPEC
@@ -338,3 +347,33 @@ def test_calls_on_vulkan_take_their_weights_in_turn(
     assert offsets[0] == {0} and len(offsets[1]) > 3
     apart = sorted(offsets[1])
     assert all(b - a >= 60 * 60 for a, b in itertools.pairwise(apart))
+
+
+def test_a_quick_measurement_leaves_out_calls_that_are_long_or_large() -> None:
+    h = vs.input("x", (64, 1 << 17))
+    large = vs.exp(vs.input("y", (1 << 10, 1 << 15)))
+    wanted = wanted_of(vs.build_graph([vs.exp(h), vs.tanh(h), large])[0], SPEC)
+    rig = Scripted()
+    rig.quick = True
+    slow = [replace(w, each_s=0.2 if w.op.name == "tanh" else 0.0) for w in wanted]
+    none = Calibration(speeds_of(SPEC))
+    found = calibrate(rig, slow, none, Clocked(0.5), silent)
+    assert rig.asked.count("exp") == QUICK_PASSES and "tanh" not in rig.asked
+    assert len(found.samples) == 1 + len([s for s in found.samples if s.op.startswith("copy")])
+
+
+def test_the_shortest_of_quick_passes_counts() -> None:
+    class Busy(Scripted):
+        quick = True
+
+        def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
+            super().seconds(op, call, weights)
+            return (3e-3, 1e-3, 9e-3)[self.asked.count(op.name) - 1]
+
+    graph = vs.build_graph(vs.exp(vs.input("x", (256, 256))))[0]
+    found = calibrate(
+        Busy(), wanted_of(graph, SPEC), Calibration(speeds_of(SPEC)), Clocked(), silent
+    )
+    (sample,) = (sample for sample in found.samples if sample.op == "exp")
+    assert sample.seconds(1e-6) == pytest.approx(1e-3)
+    assert sample.taking(2e-3, 5e-6).seconds(5e-6) == pytest.approx(2e-3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,16 @@ import vksched as vs
 from vksched.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec
+from vksched.plan.cost import first_cost
 from vksched.runtime.device import Device
 from vksched.tuner import calibrator as calibrator_module
+from vksched.tuner.calibrate import QUICK_PASSES
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
-from vksched.tuner.calibrator import FIRST_USE_S, Calibrator, kept_as
+from vksched.tuner.calibrator import Calibrator, kept_as
 from vksched.tuner.cost_store import CostStore
+from vksched.tuner.first_use import FIRST_USE_S
 from vksched.tuner.rig import Transfer
-from vksched.tuner.tuner import Mode, mode_of
+from vksched.tuner.tuner import Mode
 
 CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", pool="0123")
 X = np.ones((64, 64), np.float32)
@@ -39,21 +42,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Rig:
-    """A rig for which no time passes."""
+    """A rig for which no time passes. busy: how many times longer all takes."""
 
-    def __init__(self, device: Device, asked: list[str], error: Exception | None) -> None:
+    busy = 1.0
+
+    def __init__(
+        self, device: Device, asked: list[str], error: Exception | None, quick: bool
+    ) -> None:
         self.spec, self.name = device.spec, device.name
+        self.quick, self.readied_s = quick, 0.0
         self._asked, self._error = asked, error
 
     def overheads(self) -> Overheads:
         self._asked.append(f"{self.name} overheads")
         if self._error is not None:
             raise self._error
-        return Overheads(1e-6, 2e-6, 3e-6, 4e-6, 5e-6)
+        return Overheads(*(self.busy * each for each in (1e-6, 2e-6, 3e-6, 4e-6, 5e-6)))
 
     def seconds(self, op: Any, call: Any, weights: Any = ()) -> float:
         self._asked.append(f"{self.name} {op.name}")
-        return 1e-4
+        return self.busy * 1e-4
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         return Transfer(size_bytes / 2e9, None), Transfer(size_bytes / 1e9, None)
@@ -67,8 +75,8 @@ class Rigs:
         self.error: Exception | None = None
         monkeypatch.setattr(calibrator_module, "open_rig_of", self.open)
 
-    def open(self, device: Device, host: Device, clock: object) -> Any:
-        return Rig(device, self.asked, self.error)
+    def open(self, device: Device, host: Device, clock: object, quick: bool) -> Any:
+        return Rig(device, self.asked, self.error, quick)
 
 
 @pytest.fixture
@@ -79,9 +87,9 @@ def rigs(monkeypatch: pytest.MonkeyPatch) -> Rigs:
 class Hardware(vs.NullDevice):
     """A null device that says it is a card."""
 
-    def __init__(self, name: str, software: bool = False) -> None:
+    def __init__(self, name: str, software: bool = False, **given: float) -> None:
         limits = Limits(software=software)
-        spec = replace(CARD, name=name, pool=name, limits=limits)
+        spec = replace(CARD, name=name, pool=name, limits=limits, **given)
         super().__init__(spec, vs.SimulatedClock())
 
 
@@ -93,8 +101,10 @@ def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folde
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         assert not sched.machine.devices[0].costs
         run = relu(sched)
+        passes = QUICK_PASSES
         assert rigs.asked == [
-            "vulkan:0 overheads", "vulkan:0 relu", "cpu overheads", "cpu relu"
+            "vulkan:0 overheads", *passes * ["vulkan:0 relu"],
+            "cpu overheads", *passes * ["cpu relu"],
         ]  # fmt: skip
         card, cpu = sched.machine.devices
         assert card.costs.calls == 1 and cpu.costs.calls == 1
@@ -102,27 +112,27 @@ def test_hardware_is_measured_at_first_use_and_numpy_beside_it(rigs: Rigs, folde
         assert sched.machine.links.between("cpu", "vulkan:0").bytes_per_s == pytest.approx(2e9)
         assert sched.machine.links.between("vulkan:0", "cpu").bytes_per_s == pytest.approx(1e9)
         relu(sched)
-        assert len(rigs.asked) == 4  # the same graph
+        assert len(rigs.asked) == 2 + 2 * passes  # the same graph
         sched.compile(vs.exp(vs.input("x", X.shape)))
-        assert rigs.asked[4:] == ["vulkan:0 exp", "cpu exp"]
+        assert rigs.asked[2 + 2 * passes :] == [*passes * ["vulkan:0 exp"], *passes * ["cpu exp"]]
     assert len([*folder.glob("costs/*.json")]) == 2
     rigs.asked.clear()
     with vs.Scheduler([Hardware("vulkan:0")]) as sched:
         assert sched.machine.devices[0].costs.calls == 2  # kept on disk
-        relu(sched)
-        assert not rigs.asked
 
 
 @pytest.mark.parametrize(
     ("devices", "tune"),
     [
-        (lambda: [Hardware("vulkan:0", software=True)], "auto"),
-        (lambda: ["cpu"], "auto"),
         (lambda: [Hardware("vulkan:0")], False),
+        (lambda: [Hardware("vulkan:0", software=True)], False),
+        (lambda: ["cpu"], False),
+        (lambda: [vs.SlowedDevice(Hardware("vulkan:0", software=True), 2.0)], "auto"),
+        (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], "auto"),
         (lambda: [vs.NullDevice(DeviceSpec("null:0", "null"), vs.SimulatedClock())], True),
     ],
 )
-def test_nothing_is_measured_where_nobody_asked(
+def test_nothing_is_measured_that_is_no_device_or_where_the_user_said_so(
     rigs: Rigs, devices: Callable[[], list[Any]], tune: str | bool
 ) -> None:
     with vs.Scheduler(devices(), tune=tune) as sched:
@@ -131,6 +141,86 @@ def test_nothing_is_measured_where_nobody_asked(
             assert not any(what.startswith("null") for what in rigs.asked)
         else:
             assert not rigs.asked
+
+
+def test_a_variable_turns_measuring_off(
+    rigs: Rigs, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VKSCHED_TUNE", "0")
+    with vs.Scheduler([Hardware("vulkan:0", software=True), "cpu"]) as sched:
+        run = relu(sched)
+        for _ in range(5):
+            run(x=X)
+    assert not rigs.asked and not [*folder.rglob("*.json")]
+
+
+@pytest.mark.parametrize(
+    ("devices", "measured"),
+    [
+        (lambda: ["cpu"], {"cpu"}),
+        (lambda: [Hardware("vulkan:0", software=True)], {"vulkan:0"}),
+        (lambda: [Hardware("vulkan:0", software=True), "cpu"], {"vulkan:0", "cpu"}),
+        (lambda: [Hardware("vulkan:0")], {"vulkan:0", "cpu"}),
+    ],
+)
+def test_every_device_that_is_named_is_measured_once(
+    rigs: Rigs, devices: Callable[[], list[Any]], measured: set[str]
+) -> None:
+    every = {f"{name} {what}" for name in measured for what in ("overheads", "relu")}
+    with vs.Scheduler(devices()) as sched:
+        relu(sched)
+        assert set(rigs.asked) == every
+        assert {spec.name for spec in sched.machine.devices if spec.costs} == measured
+    for again in (every, set[str]()):
+        rigs.asked.clear()
+        with vs.Scheduler(devices()) as sched:
+            relu(sched)
+            relu(sched)
+        assert set(rigs.asked) == again  # as the computer may have been busy
+
+
+@pytest.mark.parametrize("busy", [(50.0, 1.0, 1.0), (1.0, 50.0, 1.0)])
+def test_of_two_starts_the_one_that_was_not_busy_counts(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch, busy: Sequence[float]
+) -> None:
+    for times in busy:
+        monkeypatch.setattr(Rig, "busy", times)
+        with vs.Scheduler([Hardware("vulkan:0", software=True, launch_s=1e-6)]) as sched:
+            graph, machine = relu(sched).plan.graph, sched.machine
+            assert machine.devices[0].costs.launch_s <= 1e-5  # as it is right to a factor of ten
+    assert first_cost(machine.devices[0], graph, graph.ops[0]).seconds == pytest.approx(1e-4)
+    assert machine.devices[0].costs.launch_s == pytest.approx(1e-6)
+
+
+def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -> None:
+    x, w = vs.input("x", (64, 64)), vs.weight(X)
+    slow, fast = (
+        Hardware(f"vulkan:{n}", software=True, flops_per_s=f) for n, f in ((0, 1e9), (1, 1e10))
+    )
+    with vs.Scheduler([slow, fast]) as sched:
+        sched.compile(vs.softmax(vs.relu(x) @ w))
+    assert "vulkan:0 relu" in rigs.asked and "vulkan:0 matmul" not in rigs.asked
+    assert "vulkan:1 relu" in rigs.asked and "vulkan:1 matmul" in rigs.asked
+    with vs.Scheduler([Hardware("vulkan:0", software=True, flops_per_s=1e9)]) as sched:
+        sched.compile(vs.softmax(vs.relu(x) @ w))  # alone, it is the fastest
+    assert "vulkan:0 matmul" in rigs.asked
+
+
+def test_time_of_first_use_is_spent_once_in_the_life_of_a_device(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Hardware("vulkan:0", software=True)
+    identity = kept_as(device.spec)
+    assert identity is not None
+    with vs.Scheduler([device]) as sched:
+        relu(sched)
+    known = CostStore().load(identity)
+    assert known is not None and 0 < known.spent_s < FIRST_USE_S
+    assert CostStore().add(identity, Calibration(speeds_of(device.spec), spent_s=FIRST_USE_S))
+    rigs.asked.clear()
+    with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
+        sched.compile(vs.exp(vs.input("x", X.shape)))
+        assert not rigs.asked and sched.machine.devices[0].costs.calls == known.costs.calls
 
 
 def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
@@ -208,14 +298,18 @@ def test_costs_count_for_the_speeds_from_which_they_were_measured() -> None:
     assert calibrator.costed(faster) == faster
 
 
-def test_devices_are_kept_by_what_they_are() -> None:
+def test_devices_are_kept_by_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = DeviceSpec("cpu", "cpu", "numpy", "numpy 2.0")
     assert kept_as(DeviceSpec("null:0", "null", driver="1")) is None
     assert kept_as(replace(CARD, driver="")) is None
     assert kept_as(CARD) == kept_as(replace(CARD, name="vulkan:7"))
     assert kept_as(CARD) != kept_as(replace(CARD, driver="driver 2"))
     assert kept_as(cpu) is not None and kept_as(cpu) != kept_as(CARD)
-    assert Calibrator(mode_of("auto"))._left_s == FIRST_USE_S
+    software = replace(CARD, limits=Limits(software=True))
+    monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 2)
+    two, card = kept_as(software), kept_as(CARD)
+    monkeypatch.setattr(calibrator_module, "usable_cores", lambda: 3)
+    assert kept_as(software) != two and kept_as(CARD) == card  # it runs on these cores
 
 
 @pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")

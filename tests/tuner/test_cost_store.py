@@ -108,6 +108,19 @@ def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: s
         assert store.load(CARD) is None  # said once
         assert store.add(CARD, known(relu()))
         assert store.load(CARD) == known(relu())
+    aside = path.with_suffix(".damaged")
+    assert aside.read_text() == text if aside.exists() else "format" in text[:12]
+
+
+def test_a_damaged_file_that_is_written_over_is_set_aside(tmp_path: Path) -> None:
+    store = CostStore(tmp_path)
+    path = store.path(CARD)
+    assert path is not None
+    path.parent.mkdir()
+    path.write_text("{")
+    assert store.add(CARD, known(relu()))
+    assert store.load(CARD) == known(relu())
+    assert path.with_suffix(".damaged").read_text() == "{"
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning(tmp_path: Path) -> None:

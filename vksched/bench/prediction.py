@@ -111,7 +111,7 @@ def measure(device: str, model: Model, calibrates: bool = True) -> Predicted:
     )
 
 
-def calibrate(device: str, model: Model) -> None:
+def calibrate(device: str, model: Model, budget_s: float = BUDGET_S) -> None:
     """Measures the calls of a model on a device, as `vksched calibrate` does, and keeps them."""
     with Scheduler([device], on_fault="raise") as sched:
         network = model.load(sched)
@@ -122,7 +122,7 @@ def calibrate(device: str, model: Model) -> None:
         first, host = sched.devices[0], sched.devices[-1]
         wanted = wanted_of(graph, tuner.tuned(first.spec))
         calibrator.measure(
-            first, host, wanted, BUDGET_S, lambda *_: None, SystemClock(), again=True
+            first, host, wanted, budget_s, lambda *_: None, SystemClock(), again=True
         )
 
 

@@ -41,7 +41,7 @@ from ..plan.metrics import weigh
 from ..plan.plan import Plan
 from ..plan.simulate import program_of
 from ..plan.value import PlanValue
-from ..runtime.pace import EVERY_S
+from ..runtime.pace import EVERY_S, LAST
 from ..runtime.stats import RunStats
 from ..schedule import Metrics, Objective
 
@@ -127,7 +127,8 @@ class Drift:
             return
         if self.runs < self._began + self._rest:
             return  # a device that wavers changes the plan a few times only
-        self._next_s = now_s + EVERY_S
+        if self.runs > self._began + LAST:  # its first runs tell the most
+            self._next_s = now_s + EVERY_S
         self._shares = self._shares or _shares(self._plan)
         _, away = self._farthest(self._middle)
         if abs(away) > math.log(BAND) or self.runs >= self._due:

@@ -13,7 +13,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 from ..errors import OutOfMemory, PlanError, VkschedError
@@ -40,7 +39,8 @@ from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
 from ..trace import Event, Trace
-from ..tuner.calibrator import Calibrator
+from ..tuner.first_use import FirstUse
+from ..tuner.lessons import Lessons
 from ..tuner.tuner import Tuner
 from ..types import Progress
 from .devices import DeviceSet
@@ -106,7 +106,7 @@ class Preparing:
         quarantine: Quarantine,
         states: StateTable,
         tuner: Tuner,
-        calibrator: Calibrator,
+        first_use: FirstUse,
         watchdog: Watchdog,
         trace: Trace,
     ) -> None:
@@ -116,11 +116,13 @@ class Preparing:
         self.states = states
         self.watchdog = watchdog
         self.paces = Paces(trace.clock)
+        self.lessons = Lessons(self.paces, first_use.calibrator)
         self.trace = trace
         self.lock = threading.RLock()
         self._settings = settings
         self._tuner = tuner
-        self._calibrator = calibrator
+        self._calibrator = first_use.calibrator
+        self._first_use = first_use
         self._numbers = itertools.count()
         self.specs = {d.name: d.spec for d in opened.devices}
         """What the devices said when they were opened."""
@@ -155,8 +157,11 @@ class Preparing:
         plan by cost wants to know. Then the same for the version of those devices that have work.
         """
         devices = [d for d in self.opened.own if d.name not in left_out]
-        self._measure(request, devices, partial(self._plan, request, self.machine(left_out), small))
-        if self._by_cost and any(self._tuner.wants(device.spec) for device in devices):
+        made = self._measure(
+            request, devices, lambda: self.plan(request, self.machine(left_out), small)
+        )
+        wants = made or any(self._tuner.wants(device.spec) for device in devices)
+        if self._by_cost and wants:
             plan = self.plan(request, self.machine(left_out), small)
             if plan.graph is not request.graph:
                 working = {plan.machine.devices[split.device].name for split in plan.splits}
@@ -172,9 +177,19 @@ class Preparing:
 
     def _measure(
         self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
-    ) -> None:
+    ) -> bool:
+        """Returns whether costs were measured."""
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
-        self._calibrator.measure_graph(request.graph, devices, self._spec, self.trace)
+        machine = self.machine()
+
+        def graphs(device: Device) -> list[Graph]:
+            own = request
+            if self._by_cost:
+                own = request.for_devices(machine, {machine.index(device.name)})
+            return [own.graph] if own is request else [own.graph, request.graph]
+
+        about = self._spec, self.opened.with_cpu, plan, self.trace
+        return self._first_use.measure(graphs, devices, *about)
 
     def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
         """Returns the plan of a request as it is."""
@@ -309,7 +324,8 @@ class Preparing:
         """Takes in what a run measured; returns whether its graph should be planned again. first:
         no run of this plan, which events call by its number, ended before.
         """
-        self.paces.see(plan, stats)
+        if self.paces.see(plan, stats):
+            self.lessons.note(plan, self.opened.devices)
         if self.seen is not None:
             self.seen(plan, stats)
         return self.watchdog.see(plan, stats, first, number)

@@ -184,7 +184,8 @@ def plan_request(request: Request, machine: Machine, planned: Callable[[Request]
     """
     plan = _plan_for_working(request, request, machine, planned)
     tried = {request.graph.key, plan.graph.key}
-    for working in _allowing_more(machine, plan.decision):
+    decision = plan.decision
+    for working in (*_allowing_more(machine, decision), *_cpu_alone(machine, decision)):
         version = request.for_devices(machine, working)
         if version.graph.key not in tried:
             tried.add(version.graph.key)
@@ -200,7 +201,7 @@ def _plan_for_working(
     while (working := {split.device for split in plan.splits}) < at_work:
         at_work = working
         lighter = request.for_devices(machine, working)
-        if lighter.graph is version.graph or not lighter.cards[0] < version.cards[0]:
+        if lighter.graph.key == version.graph.key:
             break
         other = planned(lighter)
         if not {split.device for split in other.splits} <= working or _is_clearly_better(
@@ -239,6 +240,18 @@ def _allowing_more(machine: Machine, decision: Decision | None) -> list[set[int]
             if working not in found:
                 found.append(working)
     return found
+
+
+def _cpu_alone(machine: Machine, decision: Decision | None) -> list[set[int]]:
+    """Returns the CPUs, where they compete with cards and are not far slower than what won: numpy
+    runs some ops faster as they were written than as cards want them.
+    """
+    cpu = machine.devices[machine.cpu].name
+    if decision is None or cpu not in decision.devices or not _in_use(machine):
+        return []
+    most_s = FAR_SLOWER * decision.won.metrics.latency_s
+    near = any(c.single == cpu and c.metrics.latency_s <= most_s for c in decision.candidates)
+    return [{d for d in machine.order if machine.is_cpu(d)}] if near else []
 
 
 def _is_clearly_better(plan: Plan, other: Plan) -> bool:
@@ -291,6 +304,8 @@ def _cards(machine: Machine) -> Cards:
     return names, None if limits is None else replace(limits, tuned=Choices())
 
 
+FAR_SLOWER = 30.0
+"""A CPU that is so many times slower than the plan is not faster by a graph that is made for it."""
 _SIZES = ("max_invocations", "shared_bytes", "storage_buffers", "max_buffer_bytes")
 
 

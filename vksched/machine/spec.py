@@ -46,10 +46,10 @@ class DeviceSpec:
 
     name: as the user addresses it. kind: "vulkan", "null" or "cpu". label: the driver's name for
     it. driver: the driver's own name and version. memory_bytes: what plans may use. page_bytes: the
-    largest single buffer. flops_per_s, bytes_per_s, submit_s: rough speeds, for the simulated clock
-    and later cost models. round_s: the time of one round of a loop that waits for memory; numpy
-    does not loop that way. slowdown: how many times longer than by these speeds everything takes,
-    as measured.
+    largest single buffer. flops_per_s, bytes_per_s, submit_s, launch_s: rough speeds, which count
+    until costs are measured: of arithmetic, of memory, of a submission, and of each call in one.
+    round_s: the time of one round of a loop that waits for memory; numpy does not loop that way.
+    slowdown: how many times longer than by these speeds everything takes, as measured.
     pool: devices with the same name here share one memory, as a GPU opened twice does; of different
     memory_bytes the least of those that take some counts. own_buffers: every value gets a buffer of
     its own, shared with none that lives at the same time: synchronization validation sees whole
@@ -85,6 +85,7 @@ class DeviceSpec:
     costs: Costs = Costs()
     busy_watts: float | None = None
     idle_watts: float | None = None
+    launch_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ..graph import Graph, Node
 from ..machine.costs import ANY, BOUNDS
 from ..machine.spec import ALIGN_BYTES, DeviceSpec, Machine
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
-from ..ops.core.op import Call, Op, Work
+from ..ops.core.op import THEN, Call, Op, Work
 from ..ops.core.variants import Choice
 from ..types import FLOAT16
 from .value import PlanValue
@@ -157,6 +157,9 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
     """
     if op.name == "state":
         return Cost(0.0, bool(spec.costs.calls))  # it is memory, and never runs
+    if spec.kind == "cpu" and THEN in call.attrs:  # numpy computes an epilogue as a pass of its own
+        bare = call_cost(spec, op, call.bare, over)
+        return Cost(bare.seconds + _pass_seconds(spec, call), bare.measured)
     work = call_work(spec, op, call)
     if over:
         copied = 2.0 * call.output.device_bytes
@@ -164,10 +167,17 @@ def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
     estimate_s, bound = estimate(spec, work)
     costs = spec.costs
     if not costs.calls:
-        return Cost(estimate_s, False)
+        return Cost(spec.launch_s + estimate_s, False)
     factor, kind = costs.factor(kinds_of(op, call, bound), estimate_s)
     measured = bool(kind) and not kind.startswith(ANY)
     return Cost(costs.launch_s + factor * estimate_s, measured)
+
+
+def _pass_seconds(spec: DeviceSpec, call: Call) -> float:
+    """Returns the time in which elements of a result are read and written once."""
+    estimate_s = 2.0 * call.output.host_bytes / spec.bytes_per_s
+    kinds = ("elementwise/bytes", f"{ANY}/bytes")
+    return spec.costs.factor(kinds, estimate_s)[0] * estimate_s
 
 
 def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
@@ -192,14 +202,16 @@ def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
 
 
 def way_of(op: Op, call: Call) -> str:
-    """Returns an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups
-    and packed operands. Kernels differ in these.
+    """Returns an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups,
+    packed operands and an epilogue. Kernels differ in these.
     """
     ways = [name for name, value in call.attrs.items() if value is True and name not in NO_WAY]
     if call.attrs.get("groups", 1) not in (1, None):
         ways.append("groups")
     if any(operand.dtype == FLOAT16 for operand in call.inputs):
         ways.append(FLOAT16)
+    if THEN in call.attrs:
+        ways.append(THEN)
     return "+".join([op.name, *ways])
 
 

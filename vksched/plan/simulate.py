@@ -10,6 +10,9 @@ in which they submit.
     gpu:0            [ split 0              ]
     gpu:1                                              [ split 1             ]
 
+Software Vulkan devices and the CPU of one computer compute on the same cores. Each of them takes
+all of these, so work of two of them goes one after the other, as if they had one queue.
+
 Over several hosts each has such a loop and a clock of its own, see walks.py. A message takes the
 link between two hosts for its bytes, one after the other, and arrives a latency later; links of
 other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
@@ -147,7 +150,21 @@ def make_program(
     run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
     if walks is not None:
         run_s = walks.run_s[walks.caller]
-    return Program(names, tuple(steps), written, fetched_s, final_waits, run_s, walks)
+    about = written, fetched_s, final_waits, run_s, walks
+    return Program(names, tuple(steps), *about, _queues(machine))
+
+
+def _queues(machine: Machine) -> tuple[int, ...]:
+    """Returns for each device the first one that computes on the same cores."""
+    first: dict[str, int] = {}
+    return tuple(
+        first.setdefault(machine.host_of(device), device) if _takes_cores(spec) else device
+        for device, spec in enumerate(machine.devices)
+    )
+
+
+def _takes_cores(spec: DeviceSpec) -> bool:
+    return spec.kind == "cpu" or (spec.kind == "vulkan" and spec.limits.software)
 
 
 def _shown(graph: Graph) -> tuple[int, ...]:

@@ -66,7 +66,8 @@ class Program:
     devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
     the host copies out the results, before these. final_waits: splits to wait for at the end.
     run_s: host time of a run, whatever it submits. walks: what several hosts tell each other; None
-    where one does all.
+    where one does all. queues: for each device the number of the queue that its work goes through,
+    as devices that share cores have one; without any, each device has its own.
     """
 
     devices: tuple[str, ...]
@@ -76,6 +77,7 @@ class Program:
     final_waits: tuple[int, ...]
     run_s: float = 0.0
     walks: Walks | None = None
+    queues: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

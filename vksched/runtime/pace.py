@@ -11,14 +11,18 @@ split. They forget slowly, so that a factor that all ops have in common becomes 
     pace         1    1    1    1    1.01 | 1    1.4  1.9  2.4  2.8    a few runs later it is known
 
 On a device without measured costs nobody knows how long launches take: p may be too small by up to
-a submission for each node. The least time that a split ever took shows it. Within that bound it
-replaces p, so a split of small ops says how the device changes, though not how long launches are:
+ten rough launches for each node, or a submission where no launch is given. The least time that a
+split ever took shows it. Within that bound it replaces p, so a split of small ops says how the
+device changes, though not how long launches are:
 
     without launches 2.5 ms, with a submission for each of 32 nodes 4.1 ms
     m            3.1  3.0  3.1  3.0 | 12.0  12.1 ms
     p            3.1  3.0  3.0  3.0 |  3.0   3.0 ms      log(m / p) is 1.4: slower by 4
 
-A plan is looked at from its second run on, every few milliseconds at most. A device that no run
+A plan's first run pays for what is put off until then. So a plan is looked at from its second run
+on: at the third the lesser time of both counts, from the fourth on the median. What was never
+measured is a guess: there the lesser of the first and the second run counts already. After some
+runs a plan is looked at every few milliseconds at most. A device that no run
 uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
 down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
 tests/runtime/test_pace.py.
@@ -45,7 +49,11 @@ from .stats import RunStats, SplitStats
 EVERY_S = 0.01
 """Between two runs of a plan that are looked at."""
 LAST = 3
-"""Times of a split whose median counts."""
+"""Times of a split whose median counts; of two the lesser, as others make times longer only."""
+EARLY = 16
+"""Runs of a plan that are looked at one by one."""
+LATE = 64
+"""Looks at a device whose median tells how long it usually takes."""
 GAIN, OP_GAIN = 0.3, 0.05
 """Of the way to what was seen, for a device and for its ops."""
 FORGOTTEN = 0.01
@@ -58,6 +66,8 @@ HALF_S = 120.0
 """After so long without a run, half of what a device is slower than at its best is forgotten."""
 LEAST_SHARE = 0.1
 """Of a split's time, that its nodes take."""
+ROUGH = 10.0
+"""To this factor a launch is known that nobody has measured."""
 WORK = 5.0
 """A split says something of its nodes if these take as many times longer than its submission and
 copies.
@@ -67,13 +77,15 @@ copies.
 @dataclass(slots=True)
 class _Device:
     """What runs showed of one device, as logarithms. ops: beside the device's own pace. best: the
-    lowest pace that several runs in a row had. seen_s: when the last of them ended.
+    lowest pace that several runs in a row had. seen_s: when the last of them ended. late: the last
+    values of its own pace.
     """
 
     pace: float = 0.0
     best: float = math.inf
     seen_s: float = 0.0
     ops: dict[str, float] = field(default_factory=dict)
+    late: deque[float] = field(default_factory=lambda: deque(maxlen=LATE))
 
 
 @dataclass(slots=True)
@@ -82,23 +94,30 @@ class _Split:
 
     last: logarithms of how many times longer it took than its nodes are expected to take.
     launches: the same of its nodes with their launches, on a device that works as at first; the
-    most that these can be, until runs show less.
+    most that these can be, until runs show less. with_first: whether `last` begins with the first
+    run of its plan.
     """
 
     expected: SplitPrediction
     launches: float = 0.0
+    with_first: bool = False
     last: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
 
-    def see(self, taken_s: float, first_s: float) -> float | None:
+    def see(self, taken_s: float) -> float | None:
         """Returns the logarithm of how many times longer the last runs took than at first; None
-        until there are enough of them to tell one that was held up.
-
-        taken_s: by the nodes in one more run. first_s: expected of them, without launches.
+        until there are enough of them to tell one that was held up. taken_s: by one more run.
         """
-        self.last.append(math.log(taken_s / first_s))
-        if len(self.last) < LAST:
+        fixed_s, first_s = self.expected.fixed_s, sum(self.expected.first_s.values())
+        taken_s = max(taken_s - fixed_s, LEAST_SHARE * taken_s)
+        if taken_s <= 0 or first_s <= 0:
             return None
-        took = statistics.median(self.last)
+        self.last.append(math.log(taken_s / first_s))
+        if len(self.last) == LAST and self.with_first:
+            self.last.popleft()
+            self.with_first = False
+        if len(self.last) < 2:
+            return None
+        took = statistics.median_low(self.last)
         self.launches = max(0.0, min(self.launches, took))
         return took - self.launches
 
@@ -107,8 +126,10 @@ class _Split:
 class _Plan:
     """The splits of a plan that tell something, and when they may be looked at again."""
 
+    first: RunStats
     splits: tuple[_Split | None, ...] = ()
     next_s: float = -math.inf
+    looks: int = 0
 
 
 class Paces:
@@ -148,42 +169,58 @@ class Paces:
             return {}
         return {op: math.exp(STEP * number) for op, number in steps.items()}
 
-    def see(self, plan: PlanValue, stats: RunStats) -> None:
-        """Takes in what a run measured."""
-        now_s, (newest, next_s) = self._clock.now(), self._newest
-        if newest == id(plan) and now_s < next_s:
-            return
+    def usual(self, name: str) -> tuple[float, Mapping[str, float]] | None:
+        """Returns how many times longer a device usually took in its late runs, as a logarithm, and
+        what each op took besides; None where no run has told.
+        """
+        with self._lock:
+            known = self._devices.get(name)
+            return None if known is None else (statistics.median(known.late), dict(known.ops))
+
+    def see(self, plan: PlanValue, stats: RunStats) -> bool:
+        """Takes in what a run measured; returns whether it is the first one that tells of its
+        plan.
+        """
+        # by their start, as a run that is held up is more likely to be under way when it is time
+        newest, next_s = self._newest
+        if newest == id(plan) and stats.start_s < next_s:
+            return False
+        now_s = self._clock.now()
         with self._lock:
             known = self._plans.get(plan)
             if known is None:
-                self._plans[plan] = _Plan()  # the first run pays for what is put off until then
-                return
-            if now_s < known.next_s:
-                return
-            known.splits = known.splits or tuple(_expected(plan))
-            known.next_s = now_s + EVERY_S
-            self._newest = id(plan), known.next_s
+                self._plans[plan] = _Plan(stats)
+                return False
+            if stats.start_s < known.next_s:
+                return False
+            known.looks += 1
+            if known.looks == 1:
+                known.splits = tuple(_expected(plan))
+                _add_first(plan, known)
+            if known.looks >= EARLY:
+                known.next_s = now_s + EVERY_S
+                self._newest = id(plan), known.next_s
             for measured in stats.splits:
                 split = known.splits[measured.split]
                 if split is not None and _tells(plan, measured):
                     self._take_in(split, measured.device_s, now_s)
+            return known.looks == 1
 
     def _take_in(self, split: _Split, taken_s: float, now_s: float) -> None:
-        expected = split.expected
-        taken_s = max(taken_s - expected.fixed_s, LEAST_SHARE * taken_s)
-        first_s = sum(expected.first_s.values())
-        if taken_s <= 0 or first_s <= 0:
-            return
-        took = split.see(taken_s, first_s)
+        took = split.see(taken_s)
         if took is None:
             return
+        expected = split.expected
+        first_s = sum(expected.first_s.values())
         device = self._devices.setdefault(expected.device, _Device())
         ops = device.ops
         each = {op: s * math.exp(ops.get(op, 0.0)) for op, s in expected.first_s.items()}
         thought_s = sum(each.values())
         seen = took - math.log(thought_s / first_s)
-        device.pace = _within(device.pace + GAIN * (seen - device.pace))
+        gain = GAIN if device.late else 1.0
+        device.pace = _within(device.pace + gain * (seen - device.pace))
         device.seen_s = now_s
+        device.late.append(_within(seen))
         device.best = min(device.best, _within(seen))
         left = seen - device.pace
         shares = {op: seconds / thought_s for op, seconds in each.items()}
@@ -197,6 +234,15 @@ def _within(pace: float) -> float:
     return max(-MOST, min(MOST, pace))
 
 
+def _add_first(plan: PlanValue, known: _Plan) -> None:
+    """Takes in the first run of a plan, where a split's costs are a guess."""
+    for measured in known.first.splits:
+        split = known.splits[measured.split]
+        if split is not None and not split.expected.beside_known and _tells(plan, measured):
+            split.see(measured.device_s)
+            split.with_first = bool(split.last)
+
+
 def _expected(plan: PlanValue) -> list[_Split | None]:
     """Returns what is expected of the splits that say something of their ops."""
     out: list[_Split | None] = []
@@ -208,7 +254,8 @@ def _expected(plan: PlanValue) -> list[_Split | None]:
             out.append(None)
             continue
         # measured costs have the launches in them
-        launches_s = 0.0 if spec.costs.calls else submission_seconds(spec) * len(split.nodes)
+        launch_s = ROUGH * spec.launch_s or submission_seconds(spec)
+        launches_s = 0.0 if spec.costs.calls else launch_s * len(split.nodes)
         out.append(_Split(expected, math.log1p(launches_s / first_s)))
     return out
 

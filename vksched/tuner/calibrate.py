@@ -40,6 +40,14 @@ SUBMISSIONS, TRANSFERS = FIRST_STEPS = (("submissions", ""), ("transfers", ""))
 """What is noted while these are measured, as op and bound are for a call."""
 PASSES, MOST_PASSES, SPREAD_S = 5, 100, 2.0
 """There are so many passes at least, where time is left, and at most until they took so long."""
+QUICK_RUNS, QUICK_PASSES = 4, 3
+"""Runs of a long call that a quick measurement takes, and its passes, of which the shortest time
+counts: other programs make times longer, and few passes have no median that is safe from that.
+"""
+QUICK_BYTES = 1 << 27
+"""Of a call's operands and result at most, in a quick measurement."""
+FAR_OFF = 10.0
+"""From so many times a rough overhead on a quick measurement is not believed."""
 LONG_ENOUGH = 10
 """Times the launch: what is shorter says nothing of the device's rates."""
 
@@ -51,6 +59,8 @@ class Rig(Protocol):
     """What can be measured of a device: rig.SessionRig, or a stand-in of a test."""
 
     spec: DeviceSpec
+    quick: bool
+    readied_s: float
 
     @property
     def name(self) -> str: ...
@@ -73,17 +83,23 @@ class Clocked:
     """A budget that runs from now on."""
 
     budget_s: float = math.inf
+    forgiven_s: float = 0.0
+    """Seconds that do not count."""
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
 
     @property
     def spent_s(self) -> float:
-        return time.monotonic() - self._start
+        return time.monotonic() - self._start - self.forgiven_s
+
+    @property
+    def left_s(self) -> float:
+        return self.budget_s - self.spent_s
 
     @property
     def over(self) -> bool:
-        return self.spent_s >= self.budget_s
+        return self.left_s <= 0
 
 
 def calibrate(
@@ -98,7 +114,7 @@ def calibrate(
     """Returns what is known of a device with what was measured now.
 
     known: what needs no measuring: overheads and links that it has, and calls that are not wanted.
-    thorough: whether to measure in several passes; else there is one.
+    thorough: whether to measure in many passes; else there is one, or few quick ones.
 
     Raises:
         DeviceError: the device failed.
@@ -109,7 +125,7 @@ def calibrate(
     if overheads is None:
         tell(f"{rig.name} submissions", 0, len(calls))
         _begin(note, SUBMISSIONS)
-        overheads = rig.overheads()
+        overheads = _believed(rig)
         found = replace(found, overheads=overheads)
     if known.link_in is None and rig.spec.kind != "cpu" and not budget.over:
         tell(f"{rig.name} transfers", 0, len(calls))
@@ -121,7 +137,7 @@ def calibrate(
     for call, times in zip(calls, taken, strict=True):
         if not times:
             continue
-        taken_s = statistics.median(times)
+        taken_s = min(times) if rig.quick else statistics.median(times)
         shaders = shader_hash(call.op.name) if rig.spec.kind == "vulkan" else ""
         samples.append(
             sample_of(
@@ -149,6 +165,24 @@ def calibrate(
     )
 
 
+def _believed(rig: Rig) -> Overheads:
+    """Measures overheads. Quick ones are at most some times as long as the rough ones of such a
+    device: a launch is a small difference of long times, where other programs are busy.
+    """
+    found, spec = rig.overheads(), rig.spec
+    if not rig.quick or not spec.launch_s:
+        return found
+    launch_s, submit_s = FAR_OFF * spec.launch_s, FAR_OFF * spec.submit_s
+    return replace(
+        found,
+        launch_s=min(found.launch_s, launch_s),
+        start_s=min(found.start_s, submit_s),
+        submit_s=min(found.submit_s, submit_s),
+        fence_s=min(found.fence_s, submit_s),
+        run_s=min(found.run_s, submit_s),
+    )
+
+
 def _taken(
     rig: Rig,
     calls: Sequence[Wanted],
@@ -161,21 +195,33 @@ def _taken(
     the budget did not reach.
     """
     taken: list[list[float]] = [[] for _ in calls]
-    least, most = (PASSES, MOST_PASSES) if thorough else (1, 1)
+    least, most = (PASSES, MOST_PASSES) if thorough else (1, QUICK_PASSES if rig.quick else 1)
     start_s, done = budget.spent_s, 0
-    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S):
+    while done < least or (done < most and budget.spent_s - start_s < SPREAD_S and any(taken)):
         for number, (call, times) in enumerate(zip(calls, taken, strict=True)):
             if budget.over:
                 return taken
             if len(times) < done:
                 continue  # it could not be measured
             at = min(done, least - 1) * len(calls) + number
+            if rig.quick and not _is_quick(call, budget):
+                continue
             tell(f"{rig.name} {call.op.name}", at, least * len(calls))
+            readied_s = rig.readied_s
             taken_s = _seconds(rig, call, note)
+            budget.forgiven_s += rig.readied_s - readied_s
             if taken_s is not None:
                 times.append(taken_s)
         done += 1
     return taken
+
+
+def _is_quick(wanted: Wanted, budget: Clocked) -> bool:
+    """Whether a call is measured in the time that is left, with operands that are made in no time
+    and take little memory.
+    """
+    size_bytes = sum(type_.host_bytes for type_ in (*wanted.call.inputs, wanted.call.output))
+    return size_bytes <= QUICK_BYTES and QUICK_RUNS * wanted.each_s <= budget.left_s
 
 
 def _begin(note: Note | None, what: tuple[str, str]) -> None:
@@ -204,7 +250,8 @@ def _with_links(found: Calibration, rig: Rig, budget: Clocked) -> Calibration:
     into: list[tuple[float, float]] = []
     out: list[tuple[float, float]] = []
     samples: list[Sample] = []
-    for size in SIZES:
+    few = rig.quick and rig.spec.limits.software  # it copies as the host does
+    for size in SIZES[:-1] if few else SIZES:
         if budget.over and len(into) > 1:
             break
         try:

@@ -10,6 +10,7 @@ they are kept beside it. Complexity: O(samples). Examples: tests/tuner/test_cali
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,8 @@ from ..plan.cost import COPIES, family_of
 
 LEAST_SHARE = 0.05
 """Of what a short call takes, that is not its launch: the launch was measured on other calls."""
+MOST_SAMPLES = 4096
+"""Of one device."""
 FIT_ROUNDS = 20
 FAR_OFF = 0.1
 """A transfer that is further from the line than this share of its time counts less."""
@@ -55,6 +58,15 @@ class Sample:
         """Where it is kept: a newer sample of the same op, bound and size class replaces it."""
         return self.op, self.bound, round(self.size)
 
+    def seconds(self, launch_s: float) -> float:
+        """Returns what the call took, launch included."""
+        return launch_s + self.factor * math.pow(2.0, self.size)
+
+    def taking(self, taken_s: float, launch_s: float) -> Sample:
+        """Returns the same call as one that took some seconds, launch included."""
+        estimate_s = math.pow(2.0, self.size)
+        return sample_of(self.op, estimate_s, self.bound, taken_s, launch_s, self.shaders)
+
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
@@ -69,8 +81,22 @@ class Overheads:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What is known of one device. speeds: the rough ones that factors count from. link_in,
-    link_out: from and to the memory of the host. when: the day of the last measurement.
+    """What is known of one device.
+
+    Attributes
+    ----------
+    speeds
+        The rough ones that factors count from.
+    link_in, link_out
+        From and to the memory of the host.
+    when
+        The day of the last measurement.
+    spent_s, starts
+        Seconds that schedulers spent by themselves to measure it, and how many did.
+    pace
+        How many times longer everything took in runs than by samples.
+    seen
+        The day of the last such run.
     """
 
     speeds: tuple[float, float, float]
@@ -81,6 +107,10 @@ class Calibration:
     flops_per_s: float = 0.0
     bytes_per_s: float = 0.0
     when: str = ""
+    spent_s: float = 0.0
+    starts: int = 0
+    pace: float = 1.0
+    seen: str = ""
     costs: Costs = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -90,10 +120,15 @@ class Calibration:
         return self.overheads is not None
 
     def plus(self, newer: Calibration) -> Calibration:
-        """Returns what is known with newer measurements; these alone where speeds have changed."""
+        """Returns what is known with newer measurements; these alone where speeds have changed.
+
+        Newer samples replace those of the same place. Of too many, old ones are left out.
+        """
         if newer.speeds != self.speeds:
             return newer
-        samples = {sample.place: sample for sample in (*self.samples, *newer.samples)}
+        fresh = {sample.place: sample for sample in newer.samples}
+        old = [sample for sample in self.samples if sample.place not in fresh]
+        samples = {s.place: s for s in old[: max(0, MOST_SAMPLES - len(fresh))]} | fresh
         return replace(
             newer,
             overheads=newer.overheads or self.overheads,
@@ -103,7 +138,19 @@ class Calibration:
             flops_per_s=max(self.flops_per_s, newer.flops_per_s),
             bytes_per_s=max(self.bytes_per_s, newer.bytes_per_s),
             when=max(self.when, newer.when),
+            spent_s=self.spent_s + newer.spent_s,
+            starts=self.starts + newer.starts,
+            seen=max(self.seen, newer.seen),
         )
+
+    def recovered(self, today: datetime.date) -> Calibration:
+        """Returns the same of a device of which half of its slowness in runs is forgotten for each
+        day since: it may have been hot, or busy with other programs, and is to be tried again.
+        """
+        if self.pace <= 1 or not self.seen:
+            return self
+        days = max(0, (today - datetime.date.fromisoformat(self.seen)).days)
+        return replace(self, pace=self.pace ** (0.5**days)) if days else self
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data; `from_dict` makes it again."""
@@ -136,6 +183,10 @@ class Calibration:
             _least(data["flops_per_s"]),
             _least(data["bytes_per_s"]),
             str(data["when"]),
+            _least(data.get("spent_s", 0.0)),
+            int(_least(data.get("starts", 0))),
+            _positive(data.get("pace", 1.0)),
+            _day(data.get("seen", "")),
         )
 
 
@@ -201,16 +252,26 @@ def _line(taken: Sequence[tuple[float, float]], weights: Sequence[float]) -> tup
 
 
 def _costs(of: Calibration) -> Costs:
+    """Returns what plans count by: calls at the pace that runs showed."""
     if of.overheads is None:
         return Costs()
+    beside = replace(of.overheads, launch_s=of.pace * of.overheads.launch_s)
     found: dict[str, dict[int, list[Sample]]] = {}
+    plain = {(sample.op, sample.bound) for sample in of.samples if sample.op == sample.name}
     for sample in of.samples:
         for kind in _kinds(sample):
+            if kind == f"{sample.name}/{sample.bound}" and (
+                sample.op != sample.name and (sample.name, sample.bound) in plain
+            ):
+                continue  # plain calls of the op are known by themselves
             found.setdefault(kind, {}).setdefault(round(sample.size), []).append(sample)
-    curves = tuple(Curve(kind, _points(found[kind].values())) for kind in sorted(found))
+    curves = tuple(
+        Curve(kind, _points(found[kind].values(), 1.0 if kind.startswith(COPIES) else of.pace))
+        for kind in sorted(found)
+    )
     return Costs(
         curves,
-        **asdict(of.overheads),
+        **asdict(beside),
         flops_per_s=of.flops_per_s,
         bytes_per_s=of.bytes_per_s,
         calls=max(1, len(of.samples)),
@@ -229,13 +290,13 @@ def _kinds(sample: Sample) -> list[str]:
     return []
 
 
-def _points(groups: Iterable[Sequence[Sample]]) -> tuple[tuple[float, float], ...]:
-    """Returns the geometric mean of each size class."""
+def _points(groups: Iterable[Sequence[Sample]], pace: float) -> tuple[tuple[float, float], ...]:
+    """Returns the geometric mean of each size class, at a pace."""
     return tuple(
         sorted(
             (
                 sum(s.size for s in group) / len(group),
-                math.exp(sum(math.log(s.factor) for s in group) / len(group)),
+                pace * math.exp(sum(math.log(s.factor) for s in group) / len(group)),
             )
             for group in groups
         )
@@ -246,6 +307,11 @@ def _link(data: Mapping[str, Any] | None) -> Link | None:
     if data is None:
         return None
     return Link(_positive(data["bytes_per_s"]), _least(data["latency_s"]))
+
+
+def _day(value: Any) -> str:
+    """Returns a day as it is written, or nothing."""
+    return datetime.date.fromisoformat(value).isoformat() if value else ""
 
 
 def _finite(value: Any) -> float:

@@ -1,54 +1,51 @@
-"""Calibrator: the measured costs of a scheduler's devices; measures what is missing, in a moment.
+"""Calibrator: the measured costs of a scheduler's devices, and how they are measured and kept.
 
-    compile --costs of a device unknown, hardware--> overheads, links, the graph's dearest calls
-                                                                      |
-    next plans <--DeviceSpec.costs, Machine.links-- this scheduler <--+--> disk
+    compile --first_use.py--> overheads, links, calls
+                                      |
+    next plans <--DeviceSpec.costs, Machine.links-- this scheduler <--+--> disk <--lessons.py-- runs
 
-It does what the tuner's mode says (tuner.py): "auto" measures hardware only, and numpy beside it.
-Nothing that goes wrong here breaks a compile, but a device that fails is reported, as it would fail
-the run. Examples: tests/tuner/test_calibrator.py.
+It does what the tuner's mode says (tuner.py). Nothing that goes wrong here breaks a compile, but a
+device that fails is reported, as it would fail the run. Examples: tests/tuner/test_calibrator.py.
 """
 
 from __future__ import annotations
 
+import datetime
 import platform
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from ..errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
-from ..graph import Graph
 from ..machine.cores import usable_cores
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
+from ..plan.cost import COPIES
 from ..runtime.device import Device
-from ..trace import Clock, Event, Trace
+from ..trace import Clock
 from .attempts import Attempt
 from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate
-from .calibration import Calibration, speeds_of, through
+from .calibration import Calibration, Overheads, Sample, speeds_of, through
 from .cost_store import CostStore
 from .device_files import Identity
 from .rig import SessionRig
-from .samples import Wanted, wanted_of
-from .tuner import Mode, is_busy
+from .samples import Wanted
+from .tuner import Mode
 
-FIRST_USE_S = 0.5
-"""What a scheduler spends by itself, in all."""
-MOST_S = 5.0
-"""What one spends that is told to measure whatever is missing."""
-
-OpenRig = Callable[[Device, Device, Clock], SessionRig]
+OpenRig = Callable[[Device, Device, Clock, bool], SessionRig]
 
 
 def kept_as(spec: DeviceSpec) -> Identity | None:
-    """Returns what costs of a device are kept under; None for what is not kept."""
+    """Returns what costs of a device are kept under; None for what is not kept. A software device
+    is as fast as the cores that it may use.
+    """
     if not spec.driver or spec.kind == "null":
         return None
+    label = f"{spec.label} {platform.machine()} {usable_cores()}"
     if spec.kind == "cpu":
-        return Identity("", spec.driver, f"{spec.label} {platform.machine()} {usable_cores()}")
-    return Identity(spec.pool, spec.driver, spec.label)
+        return Identity("", spec.driver, label)
+    return Identity(spec.pool, spec.driver, label if spec.limits.software else spec.label)
 
 
 class Calibrator:
@@ -63,10 +60,7 @@ class Calibrator:
         self._mode = mode
         self._store = store
         self._open_rig = open_rig or open_rig_of
-        most_s = MOST_S if mode.software else FIRST_USE_S
-        self._left_s = min(mode.budget_s, most_s)
         self._known: dict[Identity | str, Calibration] = {}
-        self._given_up: set[tuple[str, str, str, int]] = set()
         self._lock = threading.RLock()
 
     def known(self, spec: DeviceSpec) -> Calibration:
@@ -78,6 +72,8 @@ class Calibrator:
                 read = None
                 if identity is not None and self._store is not None and self._mode.reads:
                     read = self._store.load(identity)
+                if read:
+                    read = read.recovered(datetime.date.today())
                 self._known[key] = read or Calibration(speeds_of(spec))
             found = self._known[key]
         return found if found.speeds == speeds_of(spec) else Calibration(speeds_of(spec))
@@ -138,11 +134,15 @@ class Calibrator:
         tell: Tell,
         clock: Clock,
         again: bool = False,
+        quick: bool = False,
+        starts: int = 0,
     ) -> Calibration:
         """Measures a device within a budget; returns what is known of it then, and keeps it.
 
-        again: whether overheads and links are measured though they are known, and calls in several
-            passes, as somebody asked for all of this.
+        again: whether overheads are measured though they are known, and where somebody asked for
+            all of this, links and calls in several passes, too.
+        quick: whether nobody asked, so that rough figures have to do: of what is known the shorter
+            time stays, and what is spent is kept, too. starts: how many schedulers began to.
 
         Raises:
             DeviceError: the device failed; its `device` and `during` are set.
@@ -152,11 +152,13 @@ class Calibrator:
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # not even these go well here
         calls = [call for call in wanted if call.kind not in lost]
-        base = replace(known, overheads=None, link_in=None, link_out=None) if again else known
+        base = replace(known, overheads=None) if again else known
+        if again and not quick:
+            base = replace(base, link_in=None, link_out=None)
         attempt, failed = self._attempt(device.spec), False
         try:
-            rig = self._open_rig(device, host, clock)
-            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again)
+            rig = self._open_rig(device, host, clock, quick)
+            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again and not quick)
         except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
             return known
         except DeviceError as error:
@@ -167,59 +169,19 @@ class Calibrator:
             return known
         finally:
             attempt.close(failed)
-            with self._lock:
-                self._left_s -= budget.spent_s
+        if quick:
+            found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
         merged = known.plus(found)
         with self._lock:
             self._known[kept_as(device.spec) or device.name] = merged
         self._keep(device.spec, found)
         return merged
 
-    def measure_graph(
-        self,
-        graph: Graph,
-        devices: Sequence[Device],
-        spec_of: Callable[[Device], DeviceSpec],
-        trace: Trace,
-    ) -> None:
-        """Measures what is missing to plan a graph by cost, the dearest calls first.
-
-        devices: the last one is the host. spec_of: a device as plans see it, tuned. Raises
-        DeviceError as `measure`.
-        """
-        wants = [device for device in devices if self._wants(device.spec, devices)]
-        for device in wants:
-            calls = self._missing(graph, spec_of(device))
-            if (not calls and self.known(device.spec)) or self._left_s <= 0 or is_busy(device):
-                continue
-            # what is left is shared among the devices to come
-            share_s = self._left_s / (len(wants) - wants.index(device))
-            start, before = trace.clock.now(), time.monotonic()
-            known = len(self.known(device.spec).samples)
-            found = self.measure(device, devices[-1], calls, share_s, _silent, trace.clock)
-            if time.monotonic() - before < share_s:  # all were tried: some cannot be measured
-                self._given_up.update((device.name, *call.place) for call in calls)
-            fields = {"calls": len(found.samples) - known}
-            trace.emit(Event("calibrate", device.name, start, trace.clock.now(), fields=fields))
-
-    def _wants(self, spec: DeviceSpec, devices: Sequence[Device]) -> bool:
-        if self._left_s <= 0 or kept_as(spec) is None:
-            return False
-        if self._mode.software:
-            return True
-        if spec.kind == "cpu":  # numpy alone has nothing to be compared with
-            return any(_is_hardware(device.spec) for device in devices)
-        return _is_hardware(spec)
-
-    def _missing(self, graph: Graph, spec: DeviceSpec) -> list[Wanted]:
-        """Returns the calls of a graph whose op, bound and size nobody has measured."""
-        known = {sample.place for sample in self.known(spec).samples}
-        first: dict[tuple[str, str, int], Wanted] = {}
-        for call in sorted(wanted_of(graph, spec), key=lambda call: -call.seconds):
-            place = call.place
-            if place not in known and (spec.name, *place) not in self._given_up:
-                first.setdefault(place, call)
-        return list(first.values())
+    def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
+        """Keeps what runs showed of a device for later schedulers; this one's runs know it."""
+        identity = kept_as(spec)
+        if identity is not None and self._store is not None and self._mode.reads:
+            self._store.add(identity, seen)
 
     def _lost(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
         identity = kept_as(spec)
@@ -239,20 +201,35 @@ class Calibrator:
             self._store.add(identity, found)
 
 
-def open_rig_of(device: Device, host: Device, clock: Clock) -> SessionRig:
+def _shorter(known: Calibration, found: Calibration) -> Calibration:
+    """Returns what a quick measurement adds to what is known: of what was measured before the
+    shorter time. The pace of runs stays.
+    """
+    before, now = known.overheads, found.overheads
+    if before is None or now is None:
+        return found
+    least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
+    old = {sample.place: sample for sample in known.samples}
+    samples: list[Sample] = []
+    for sample in found.samples:
+        if sample.op in COPIES:
+            samples.append(sample)
+            continue
+        times = []
+        if sample.place in old:
+            times.append(old[sample.place].seconds(before.launch_s))
+        if sample is not old.get(sample.place):  # it was measured now
+            times.append(sample.seconds(now.launch_s) / known.pace)
+        samples.append(sample.taking(min(times), least.launch_s))
+    return replace(found, overheads=least, samples=tuple(samples), pace=known.pace, seen=known.seen)
+
+
+def open_rig_of(device: Device, host: Device, clock: Clock, quick: bool = False) -> SessionRig:
     """Returns what measures a device."""
     if device.spec.kind != "vulkan":
-        return SessionRig(device, host, clock)
+        return SessionRig(device, host, clock, quick)
     from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
     from .rig_vulkan import VulkanRig
 
     rig = VulkanRig if isinstance(device, VulkanDevice) else SessionRig
-    return rig(device, host, clock)
-
-
-def _is_hardware(spec: DeviceSpec) -> bool:
-    return spec.kind == "vulkan" and not spec.limits.software
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    return rig(device, host, clock, quick)

@@ -5,8 +5,9 @@
 
 What another driver version gave is not used. Files are replaced whole, under a lock, so any number
 of processes may read and write. Nothing here is needed: a folder that cannot be found or written,
-or a file that cannot be read, costs a warning. `store.py` and `cost_store.py` say what they keep.
-Examples: tests/tuner/test_tuner_store.py, tests/tuner/test_cost_store.py.
+or a file that cannot be read, costs a warning. A file that is damaged is renamed to `.damaged`.
+`store.py` and `cost_store.py` say what they keep. Examples: tests/tuner/test_tuner_store.py,
+tests/tuner/test_cost_store.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,15 +151,19 @@ class DeviceFiles(ABC, Generic[Kept]):
             raise FileNotFoundError("the user has no home")
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(path.parent / "lock"):
-            merged = self._merged(self._read(path, device)[0], newer)
+            merged = self._merged(self._read(path, device, held=True)[0], newer)
             data = {"format": self.format, **asdict(device), **self._entries(merged)}
             replace_whole(path, json.dumps(data, indent=1))
             _remove_oldest(path, device)
 
-    def _read(self, path: Path, device: Identity) -> tuple[Kept, str]:
-        """Returns what a file has for a device, and why it has nothing, "" where that is usual."""
+    def _read(self, path: Path, device: Identity, held: bool = False) -> tuple[Kept, str]:
+        """Returns what a file has for a device, and why it has nothing, "" where that is usual.
+        held: whether the caller has the lock.
+        """
+        content = b""
         try:
-            data = json.loads(read_whole(path))
+            content = read_whole(path)
+            data = json.loads(content)
             if data["format"] != self.format:
                 return self._nothing(), f"expected format {self.format}, got {data['format']!r}"
             if data["driver"] != device.driver:
@@ -168,7 +173,16 @@ class DeviceFiles(ABC, Generic[Kept]):
         except FileNotFoundError:
             return self._nothing(), ""
         except DAMAGE as error:
+            if not isinstance(error, OSError):
+                _set_aside(path, content, held)
             return self._nothing(), f"{type(error).__name__}: {error}"
+
+
+def _set_aside(path: Path, content: bytes, held: bool) -> None:
+    """Renames a damaged file, unless somebody has written it anew since."""
+    with suppress(OSError), nullcontext() if held else locked(path.parent / "lock"):
+        if read_whole(path) == content:
+            path.replace(path.with_suffix(".damaged"))
 
 
 def _remove_oldest(path: Path, device: Identity) -> None:

@@ -59,6 +59,8 @@ MOST_CALLS = 24
 """So many times at most."""
 SPAN_ROUNDS = 8
 """Runs of such a submission."""
+QUICK_SPAN_S, QUICK_ROUNDS = 0.005, 4
+"""The same of a quick measurement."""
 COLD_BYTES = 1 << 27
 """Weights of a call are so many that no cache holds them."""
 SHARE = 8
@@ -88,10 +90,28 @@ class _Taken:
 
 
 class SessionRig:
-    """Measures one device. host: the CPU of its machine; clock: the one that runs are timed by."""
+    """Measures one device.
 
-    def __init__(self, device: Device, host: Device, clock: Clock) -> None:
+    Parameters
+    ----------
+    host
+        The CPU of the device's machine.
+    clock
+        The one that runs are timed by.
+    quick
+        Whether a rough figure is enough: fewer runs, and no other calls in between.
+
+    Attributes
+    ----------
+    readied_s
+        Seconds that a quick measurement waited for a software driver to translate kernels, as the
+        first run of a graph on the device would have.
+    """
+
+    def __init__(self, device: Device, host: Device, clock: Clock, quick: bool = False) -> None:
         self.device = device
+        self.quick = quick
+        self.readied_s = 0.0
         self.spec: DeviceSpec = replace(device.spec, costs=Costs(), slowdown=1.0)
         self._devices = (device,) if device is host else (device, host)
         self._clock = clock
@@ -123,10 +143,15 @@ class SessionRig:
             VkschedError: it cannot be measured here. DeviceError: the device failed.
         """
         once_s = self._taken(_graph_of(op, call, 1), rounds=1).device_s
-        times = max(1, min(MOST_CALLS, math.ceil(SPAN_S / max(once_s, LEAST_S))))
+        span_s = QUICK_SPAN_S if self.quick else SPAN_S
+        times = max(1, min(MOST_CALLS, math.ceil(span_s / max(once_s, LEAST_S))))
+        sets = min(times, self._sets([call.inputs[position] for position in weights]))
+        if self.quick:
+            again = _graph_of(op, call, times, weights, sets)
+            taken_s = self._taken(again, rounds=QUICK_ROUNDS).device_s if times > 1 else once_s
+            return taken_s / times
         if times not in self._others_s:
             self._others_s[times] = self._taken(_others(times), rounds=SPAN_ROUNDS).device_s
-        sets = min(times, self._sets([call.inputs[position] for position in weights]))
         with_others = _graph_of(op, call, times, weights, sets, apart=True)
         taken_s = self._taken(with_others, rounds=SPAN_ROUNDS).device_s
         return max(0.0, taken_s - self._others_s[times]) / times

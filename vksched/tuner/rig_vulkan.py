@@ -32,21 +32,26 @@ ROUND_S = 0.004
 MOST_REPEATS = 40
 MOST_SETS = 128
 """As many calls are made; more sets would not be read."""
+QUICK_SETS = 4
+"""The same of a quick measurement of a software device, which takes long to fill them."""
 
 
 class VulkanRig(SessionRig):
     """Measures one Vulkan device."""
 
-    def __init__(self, device: Device, host: Device, clock: Clock) -> None:
+    def __init__(self, device: Device, host: Device, clock: Clock, quick: bool = False) -> None:
         assert isinstance(device, VulkanDevice)
-        super().__init__(device, host, clock)
+        super().__init__(device, host, clock, quick)
         self._vulkan = device
 
     def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
         variant = choice_of(op, call).variant
         sets = self._sets([call.inputs[position] for position in weights])
         with CallBench(self._vulkan, op, call, weights, sets) as bench:
+            start_s = time.perf_counter()
             bench.run(variant, 1)
+            if self.quick and self.spec.limits.software:
+                self.readied_s += time.perf_counter() - start_s
             once_s = bench.run(variant, 1)
             repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / max(once_s, 1e-9))))
             if repeat == 1 and once_s > ROUNDS * ROUND_S:
@@ -63,7 +68,8 @@ class VulkanRig(SessionRig):
             self._vulkan.context.free_bytes() // SHARE // in_all,
             self.spec.page_bytes // max(each),
         )
-        return max(1, min(math.ceil(COLD_BYTES / in_all), MOST_SETS, room))
+        most = QUICK_SETS if self.quick and self.spec.limits.software else MOST_SETS
+        return max(1, min(math.ceil(COLD_BYTES / in_all), most, room))
 
     def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
         words = max(1, size_bytes // 4)

@@ -23,6 +23,7 @@ from typing import Any
 
 from ...graph import Graph
 from ...machine.spec import Machine
+from ...schedule.objectives import LATENCY
 from ...trace.plain import plain
 from ..make.memory import aligned
 from ..plan import Plan
@@ -49,7 +50,7 @@ def kept_document(plan: Plan, question: Question) -> dict[str, Any] | None:
     del carried["default_link"]
     return {
         **carried,
-        "machine": _told_of(plan.machine),
+        "machine": _told_of(plan.machine, question),
         "asked": _asked(question),
         "decision": decision_document(plan.decision),
     }
@@ -78,7 +79,7 @@ class KeptPlan:
     ) -> Plan | None:
         try:
             same = document["asked"] == _asked(question)
-            if not (same and document["machine"] == _told_of(machine)):
+            if not (same and document["machine"] == _told_of(machine, question)):
                 return None
             plan = carried_of(self.graph, machine, document)
             memory = tuple(
@@ -116,9 +117,14 @@ def _asked(question: Question) -> Any:
     return json.loads(json.dumps(told))
 
 
-def _told_of(machine: Machine) -> Any:
-    """Returns what plans depend on of a machine, but for its free memory."""
+def _told_of(machine: Machine, question: Question) -> Any:
+    """Returns what plans depend on of a machine, but for its free memory. Where the CPU is alone
+    there is nothing to choose for latency, whatever runs have taught of its costs.
+    """
     told = machine.as_dict()
+    no_choice = len(machine.devices) == 1 and question.objective == LATENCY.name
     for spec in told["devices"]:
         spec.pop(DIFFERS, None)
+        if no_choice:
+            spec.pop("costs", None)
     return json.loads(json.dumps([told, plain(asdict(machine.links.default))]))

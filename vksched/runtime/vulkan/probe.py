@@ -30,16 +30,20 @@ PAGE_ALIGN_BYTES = 4096
 PLANNED_SHARE = 7 / 8
 """Part of the free memory that plans may use: pipelines and recordings live there too."""
 
-ROUGH_SPEEDS: dict[str, tuple[float, float, float]] = {
-    "discrete": (8e12, 4e11, 30e-6),
-    "virtual": (4e12, 2e11, 50e-6),
-    "integrated": (8e11, 4e10, 30e-6),
-    "other": (8e11, 4e10, 50e-6),
-    "cpu": (2e10, 8e9, 80e-6),
-    "numpy": (5e10, 1e10, 2e-6),
+ROUGH_SPEEDS: dict[str, tuple[float, float, float, float]] = {
+    "discrete": (8e12, 4e11, 30e-6, 3e-6),
+    "virtual": (4e12, 2e11, 50e-6, 3e-6),
+    "integrated": (8e11, 4e10, 30e-6, 3e-6),
+    "other": (8e11, 4e10, 50e-6, 3e-6),
+    "cpu": (2e10, 2e9, 100e-6, 20e-6),
+    "swiftshader": (4e9, 1e9, 80e-6, 15e-6),
+    "numpy": (6e10, 8e9, 15e-6, 3e-7),
 }
-"""(flops_per_s, bytes_per_s, submit_s) by device type, right to a factor of ten or so: they feed
-the simulated clock until costs are measured. "cpu" is a software Vulkan device, "numpy" the CPU."""
+"""(flops_per_s, bytes_per_s, submit_s, launch_s) by device type, until costs are measured.
+"cpu" is a software Vulkan device, as llvmpipe, "swiftshader" the slower one, "numpy" the CPU. These
+three were measured on two cores of 3 GHz, and are right to a factor of three there; others are
+right to a factor of ten or so.
+"""
 
 VENDORS = {
     0x1002: "AMD",
@@ -174,7 +178,7 @@ def resolve(name: str) -> DeviceInfo:
 def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
     """Returns what the planner may know of a device, under its own name or another."""
     is_numpy = info.name == "cpu"
-    flops_per_s, bytes_per_s, submit_s = ROUGH_SPEEDS["numpy" if is_numpy else info.type]
+    flops_per_s, bytes_per_s, submit_s, launch_s = ROUGH_SPEEDS[_kind(info)]
     return DeviceSpec(
         name=name or info.name,
         kind="cpu" if is_numpy else "vulkan",
@@ -189,7 +193,15 @@ def device_spec(info: DeviceInfo, name: str | None = None) -> DeviceSpec:
         pool=info.uuid,
         own_buffers=is_on("VKSCHED_OWN_BUFFERS"),
         windows_apart=info.type == "discrete",
+        launch_s=launch_s,
     )
+
+
+def _kind(info: DeviceInfo) -> str:
+    """Returns under what a device has its rough speeds."""
+    if info.name == "cpu":
+        return "numpy"
+    return "swiftshader" if "swiftshader" in info.driver.lower() else info.type
 
 
 def cpu_device() -> DeviceInfo:
