@@ -35,6 +35,7 @@ from ..plan.plan import Plan
 from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Closing
+from ..runtime.null import shared_clock
 from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
@@ -86,6 +87,8 @@ class Compiled:
         self._executor: Carrier | None = None
         self._stale = ""  # or why the next run begins a generation: "slow", "readmit"
         self._drift = Drift(preparing.paces.of)
+        clock = shared_clock(preparing.opened.devices)
+        self._stream = None if clock is None else clock.stream()
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
         self.plan_numbers: list[int] = []  # of all plans so far, for events
@@ -141,8 +144,12 @@ class Compiled:
         A run that was accepted is carried out, even when `close` is called before it begins.
         """
 
+        stream, number = self._stream, -1
+
         def work() -> R:
             me = threading.get_ident()
+            if stream is not None:
+                stream.take(number)
             with self._state:
                 self._workers.add(me)
             try:  # an interrupt may come between any two calls
@@ -157,11 +164,16 @@ class Compiled:
             self._require_open()
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
+            number = -1 if stream is None else stream.accept()
             try:
                 future = self._pool.submit(work)
             except RuntimeError as error:
+                if stream is not None:
+                    stream.drop(number)
                 raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
             self._accepted.add(future)
+        if stream is not None:
+            future.add_done_callback(lambda _: stream.drop(number))
         future.add_done_callback(self._forget)
         return future
 
@@ -326,6 +338,7 @@ class Compiled:
                 try:
                     cause, self._stale = _cause(last, again, self._stale), ""
                     self._executor = executor = self._prepare(progress, (again, cause))
+                    executor.open()
                     self.plan_numbers.append(executor.number)
                     self._release()  # only now, so that nobody drops a state in between
                     self._placed.append(executor.plan)
@@ -357,7 +370,8 @@ class Compiled:
                     if not self._measured:
                         preparing.measure(request, left_out, small)
                         self._measured = True
-                    return preparing.executor(request, left_out, small, progress, self._drift, *why)
+                    about = progress, self._drift, *why, self._stream
+                    return preparing.executor(request, left_out, small, *about)
             except DeviceError as error:
                 self._faults.take_in([error], devices)
                 if not self._faults.may_replay(error):

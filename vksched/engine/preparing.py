@@ -18,7 +18,6 @@ from typing import Any
 
 from ..errors import OutOfMemory, PlanError, VkschedError
 from ..graph import Graph
-from ..machine.hosts import CALLER, host_of
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.precision import SINGLE
@@ -32,10 +31,8 @@ from ..plan.planner import STATIC
 from ..plan.tell.fallback import find_fallbacks, join_reasons
 from ..runtime.carrier import Carrier
 from ..runtime.device import Device
-from ..runtime.dynamic import DynamicExecutor
-from ..runtime.executor import Executor
 from ..runtime.pace import Paces
-from ..runtime.single import SingleExecutor, is_single
+from ..runtime.simulated_clock import SimulatedStream
 from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
@@ -43,6 +40,7 @@ from ..trace import Event, Trace
 from ..tuner.calibrator import Calibrator
 from ..tuner.tuner import Tuner
 from ..types import Progress
+from .carriers import Making
 from .devices import DeviceSet
 from .drift import Again, Drift
 from .faults import ON_FAULT, Faults, Quarantine
@@ -222,12 +220,13 @@ class Preparing:
         drift: Drift | None = None,
         again: Again | None = None,
         cause: str = "compile",
+        stream: SimulatedStream | None = None,
     ) -> Carrier:
         """Plans a request on the devices as they are now, and makes the plan ready.
 
         left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
         drift: is told of the plan, and what it took. again: why it is not the first one. cause: why
-        there has to be a plan, for events.
+        there has to be a plan, for events. stream: the graph's runs by simulated time.
         """
         start_s, number = self.trace.clock.now(), next(PLANS)
         plan = self.plan(request, self.machine(left_out), small)
@@ -238,28 +237,15 @@ class Preparing:
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
-            executor = self._carrier(plan, progress, number)
+            executor = Making(
+                self.opened, self.trace, self._settings.timeout_s, self._numbers, stream
+            ).carrier(plan, number, progress)
         except BaseException:
             self.states.release(plan)
             raise
         if drift is not None:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
-
-    def _carrier(self, plan: Plan, progress: Progress | None, number: int) -> Carrier:
-        """Returns what carries a plan out: a plan over several computers goes to all of them."""
-        devices, hosts = self.opened.devices, self.opened.hosts
-        about = self.trace, self._settings.timeout_s, progress, self._numbers, number
-        if isinstance(plan, DynamicPlan):
-            return DynamicExecutor(plan, devices, *about)
-        if hosts is None or all(
-            host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
-        ):
-            executor = SingleExecutor if is_single(plan) else Executor
-            return executor(plan, devices, *about)
-        from ..runtime.remote.cluster import ClusterExecutor  # as for schedulers without a cluster
-
-        return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
 
     def _tell_plan(
         self, request: Request, plan: Plan, small: bool, about: tuple[float, int, str]

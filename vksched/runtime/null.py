@@ -10,7 +10,6 @@ hardware: a value that is read before the host waited for it is an error.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
@@ -19,31 +18,17 @@ from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
 from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
-from .device import Aside, Times
+from .device import Aside, Device, Times
 from .host.evaluate import Values, last_uses, run_split
+from .simulated_clock import SimulatedClock
 from .states import HostStates
+from .wrapped import innermost
 
 Interval = tuple[float, float]
 """Start and end, in seconds."""
 
 HERE = Link(math.inf)
 """The way from the host to itself."""
-
-
-class SimulatedClock:
-    """Seconds that pass only when somebody says so."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._lock = threading.Lock()
-
-    def now(self) -> float:
-        return self._now
-
-    def advance_to(self, time_s: float) -> None:
-        """Moves the clock forward; never back."""
-        with self._lock:
-            self._now = max(self._now, time_s)
 
 
 class NullDevice:
@@ -99,6 +84,15 @@ class NullDevice:
 
     def close(self) -> None:
         return None
+
+
+def shared_clock(devices: Sequence[Device]) -> SimulatedClock | None:
+    """Returns the clock of the null devices among some; None where there are none, or several
+    clocks.
+    """
+    inside = map(innermost, devices)
+    clocks = {id(d.clock): d.clock for d in inside if isinstance(d, NullDevice)}
+    return next(iter(clocks.values())) if len(clocks) == 1 else None
 
 
 class _Later:
@@ -238,6 +232,7 @@ class NullSession:
         if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
             return
         made = self._plan.splits[split]
+        device.clock.wait_for_turn()
         if COMING in made.aside:
             self._copy_aside(slot, made, COMING)
         device.submissions += 1
@@ -298,6 +293,7 @@ class NullSession:
         now = [s for s in made if LEAVING in s.aside and s.id not in waited]
         for each in now:
             if (each.id, LEAVING) not in aside:
+                self._device.clock.wait_for_turn()
                 self._copy_aside(slot, each, LEAVING)
         if now:
             self._device.clock.advance_to(max(aside[each.id, LEAVING][1] for each in now))

@@ -25,7 +25,7 @@ from vksched.machine.spec import DeviceSpec
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
 from vksched.runtime.carrier import CommitFailed, Results
-from vksched.runtime.null import NullDevice, SimulatedClock
+from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.cache import WeightCache
 from vksched.runtime.remote.client import Node, Nodes
 from vksched.runtime.remote.folders import ModelFolders

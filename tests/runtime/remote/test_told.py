@@ -11,7 +11,7 @@ import vksched as vs
 from vksched.errors import DeviceError
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
-from vksched.runtime.null import HERE, NullDevice, SimulatedClock
+from vksched.runtime.null import HERE, NullDevice
 from vksched.runtime.remote.arrays import (
     memory,
     pack,

@@ -1,0 +1,56 @@
+"""Carriers: which executor carries a plan out.
+
+    decides while it runs --> DynamicExecutor        one split of the CPU --> SingleExecutor
+    over several computers -> ClusterExecutor        all others ------------> Executor
+
+Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_streams.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..machine.hosts import CALLER, host_of
+from ..plan.dynamic.options import DynamicPlan
+from ..plan.plan import Plan
+from ..runtime.carrier import Carrier
+from ..runtime.dynamic import DynamicExecutor
+from ..runtime.executor import Executor
+from ..runtime.simulated_clock import SimulatedStream
+from ..runtime.single import SingleExecutor, is_single
+from ..trace import Trace
+from ..types import Progress
+from .devices import DeviceSet
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What executors are made with. numbers: of runs. stream: of the graph's runs by simulated
+    time, where devices are simulated.
+    """
+
+    opened: DeviceSet
+    trace: Trace
+    timeout_s: float
+    numbers: Iterator[int]
+    stream: SimulatedStream | None = None
+
+    def carrier(self, plan: Plan, number: int, progress: Progress | None = None) -> Carrier:
+        """Returns a plan made ready to run. number: of the plan, for events."""
+        devices, hosts = self.opened.devices, self.opened.hosts
+        about = self.trace, self.timeout_s, progress, self.numbers, number
+        executor: Carrier
+        if isinstance(plan, DynamicPlan):
+            executor = DynamicExecutor(plan, devices, *about)
+        elif hosts is None or all(
+            host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
+        ):
+            executor = (SingleExecutor if is_single(plan) else Executor)(plan, devices, *about)
+        else:
+            # as for schedulers without a cluster: not imported there
+            from ..runtime.remote.cluster import ClusterExecutor
+
+            return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
+        executor.stream = self.stream
+        return executor
