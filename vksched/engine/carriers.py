@@ -1,22 +1,24 @@
 """Carriers: which executor carries a plan out.
 
     decides while it runs --> DynamicExecutor        one split of the CPU --> SingleExecutor
-    over several computers -> ClusterExecutor        all others ------------> Executor
+    over several computers -> ClusterExecutor        with replicas ---------> Replicas
+                                                     all others ------------> Executor
 
 Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_streams.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..machine.hosts import CALLER, host_of
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..runtime.carrier import Carrier
+from ..runtime.carrier import Carrier, close_all
 from ..runtime.dynamic import DynamicExecutor
 from ..runtime.executor import Executor
+from ..runtime.replicas import Replicas
 from ..runtime.simulated_clock import SimulatedStream
 from ..runtime.single import SingleExecutor, is_single
 from ..trace import Trace
@@ -36,8 +38,26 @@ class Making:
     numbers: Iterator[int]
     stream: SimulatedStream | None = None
 
-    def carrier(self, plan: Plan, number: int, progress: Progress | None = None) -> Carrier:
-        """Returns a plan made ready to run. number: of the plan, for events."""
+    def carrier(
+        self, plan: Plan, numbers: Sequence[int], progress: Progress | None = None
+    ) -> Carrier:
+        """Returns a plan made ready to run, with its replicas. numbers: of these plans, for
+        events.
+        """
+        each: list[Carrier] = []
+        try:
+            for own, number in zip((plan, *plan.replicas), numbers, strict=True):
+                each.append(self._one(own, number, progress))
+        except BaseException:
+            close_all(each)
+            raise
+        if len(each) == 1:
+            return each[0]
+        executor = Replicas(plan, each, self.trace, self.timeout_s)
+        executor.stream = self.stream
+        return executor
+
+    def _one(self, plan: Plan, number: int, progress: Progress | None) -> Carrier:
         devices, hosts = self.opened.devices, self.opened.hosts
         about = self.trace, self.timeout_s, progress, self.numbers, number
         executor: Carrier

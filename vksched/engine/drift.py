@@ -37,7 +37,7 @@ from ..machine.costs import Costs
 from ..machine.spec import Machine
 from ..plan.cost import op_seconds
 from ..plan.gauge import Gauge, objective_of
-from ..plan.metrics import weigh
+from ..plan.metrics import join_replicas, weigh
 from ..plan.plan import Plan
 from ..plan.simulate import program_of
 from ..plan.value import PlanValue
@@ -146,7 +146,7 @@ class Drift:
         self._center(machine)
         self._due = 2 * self.runs
         objective = objective_of(old)
-        before = _measure(replace(old, machine=machine), objective)
+        before = _measure(_on(machine, old), objective)
         new = planned(_with_slots(machine, old))
         after, gauge = _measure(new, objective), Gauge.of(objective, before)
         factor = gauge.factor(after)
@@ -188,15 +188,24 @@ def _costs(machine: Machine) -> dict[str, Costs]:
 
 def _measure(plan: PlanValue, objective: Objective) -> Metrics:
     """Returns what a plan takes; a stream is simulated only where that counts."""
-    copies = plan.copies if objective.asks("throughput") else 1
-    peak_bytes = max(memory.peak_bytes for memory in plan.memory)
-    return weigh(program_of(plan), plan.machine, copies, peak_bytes)
+    each: list[Metrics] = []
+    for own in (plan, *plan.replicas):
+        copies = own.copies if objective.asks("throughput") else 1
+        peak_bytes = max(memory.peak_bytes for memory in own.memory)
+        each.append(weigh(program_of(own), own.machine, copies, peak_bytes))
+    return join_replicas(each)
+
+
+def _on(machine: Machine, plan: PlanValue) -> PlanValue:
+    """Returns a plan on a machine of other paces."""
+    replicas = tuple(replace(own, machine=machine) for own in plan.replicas)
+    return replace(plan, machine=machine, replicas=replicas)
 
 
 def _shares(plan: PlanValue) -> dict[str, float]:
     """Returns which share of a plan's expected time each op takes."""
     total: dict[str, float] = {}
-    for of_split in op_seconds(plan):
+    for of_split in (each for own in (plan, *plan.replicas) for each in op_seconds(own)):
         for op, seconds in of_split.items():
             total[op] = total.get(op, 0.0) + seconds
     whole = sum(total.values())
@@ -207,7 +216,10 @@ def _with_slots(machine: Machine, plan: PlanValue) -> Machine:
     """Returns a machine that has the memory which the slots of a plan hold, too: it comes back
     before the next plan is made ready.
     """
-    held = [m.peak_bytes - m.weight_bytes - m.state_bytes for m in plan.memory[: machine.cpu]]
+    held = [0] * machine.cpu
+    for own in (plan, *plan.replicas):
+        for device, m in enumerate(own.memory[: machine.cpu]):
+            held[device] += m.peak_bytes - m.weight_bytes - m.state_bytes
     return replace(
         machine,
         devices=tuple(
@@ -222,6 +234,7 @@ def _upload_seconds(plan: PlanValue) -> float:
     machine = plan.machine
     return sum(
         machine.way(machine.cpu, device).seconds(missing_bytes)
-        for device, memory in enumerate(plan.memory[: machine.cpu])
+        for own in (plan, *plan.replicas)
+        for device, memory in enumerate(own.memory[: machine.cpu])
         if (missing_bytes := max(0, memory.weight_bytes - memory.resident_bytes))
     )

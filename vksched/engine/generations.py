@@ -21,8 +21,9 @@ Examples: tests/scheduler/test_faults.py, tests/scheduler/test_closing.py.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,13 +36,14 @@ from ..plan.plan import Plan
 from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Closing
-from ..runtime.null import shared_clock
+from ..runtime.null import stream_on
 from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
 from ..types import NDArray, Progress
 from .drift import Again, Drift
 from .faults import Faults, Quarantine
+from .pools import RunPool
 from .preparing import Preparing
 from .report.runs import Asked, GraphHistory
 from .request import Request
@@ -81,14 +83,12 @@ class Compiled:
         self._quarantine = preparing.quarantine
         self._states = preparing.states
         self._owner = Owner()
-        self._watched: Plan | None = None  # a run by it has ended
+        self._watched: weakref.WeakSet[Plan] = weakref.WeakSet()  # a run by each has ended
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Carrier | None = None
         self._stale = ""  # or why the next run begins a generation: "slow", "readmit"
         self._drift = Drift(preparing.paces.of)
-        clock = shared_clock(preparing.opened.devices)
-        self._stream = None if clock is None else clock.stream()
         self._measured = False
         """Whether the tuner had its turn; the runs that a fault repeats wait already."""
         self.plan_numbers: list[int] = []  # of all plans so far, for events
@@ -96,7 +96,7 @@ class Compiled:
         self._unanswered: list[Closing] = []
         # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = RunPool(stream_on(preparing.opened.devices))
         self._callers: set[int] = set()
         """Threads in `run`, each of which alone takes itself out."""
         self._accepted: set[Future[Any]] = set()
@@ -144,12 +144,8 @@ class Compiled:
         A run that was accepted is carried out, even when `close` is called before it begins.
         """
 
-        stream, number = self._stream, -1
-
         def work() -> R:
             me = threading.get_ident()
-            if stream is not None:
-                stream.take(number)
             with self._state:
                 self._workers.add(me)
             try:  # an interrupt may come between any two calls
@@ -162,18 +158,10 @@ class Compiled:
         self._owner.require("the compiled graph")
         with self._state:
             self._require_open()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
-            number = -1 if stream is None else stream.accept()
-            try:
-                future = self._pool.submit(work)
-            except RuntimeError as error:
-                if stream is not None:
-                    stream.drop(number)
-                raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
+            executor = self._executor
+            threads = self.plan.copies if executor is None else executor.threads
+            future = self._pool.submit(work, threads)
             self._accepted.add(future)
-        if stream is not None:
-            future.add_done_callback(lambda _: stream.drop(number))
         future.add_done_callback(self._forget)
         return future
 
@@ -200,8 +188,8 @@ class Compiled:
             self._closing = True
             in_worker = threading.get_ident() in self._workers
             accepted = list(self._accepted)
-        if in_worker and self._pool is not None:  # only this thread can carry them out
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        if in_worker:  # only this thread can carry them out
+            self._pool.cancel()
             for future in accepted:
                 if future.cancelled():  # the pool does not wake those who wait for it
                     future.set_running_or_notify_cancel()
@@ -216,8 +204,7 @@ class Compiled:
         try:
             with self._state:
                 self._state.wait_for(lambda: not self._callers and not self._accepted)
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)  # it is empty; this may be its thread
+            self._pool.close()
             if self._executor is not None:
                 self._unanswered += self._executor.retire()
             self._release()
@@ -309,7 +296,9 @@ class Compiled:
 
     def _watch(self, executor: Carrier, plan: Plan, stats: RunStats) -> None:
         """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
-        first, self._watched = self._watched is not executor.plan, executor.plan
+        own = plan if executor.plan.replicas else executor.plan
+        first = own not in self._watched
+        self._watched.add(own)
         too_slow = self._preparing.see(plan, stats, first, executor.number)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
@@ -339,10 +328,11 @@ class Compiled:
                     cause, self._stale = _cause(last, again, self._stale), ""
                     self._executor = executor = self._prepare(progress, (again, cause))
                     executor.open()
-                    self.plan_numbers.append(executor.number)
+                    self.plan_numbers += executor.numbers
                     self._release()  # only now, so that nobody drops a state in between
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
+                    self.history.begin(executor.plan)
                 except VkschedError as error:
                     failed = error
                     last_fault = self._faults.last
@@ -370,7 +360,7 @@ class Compiled:
                     if not self._measured:
                         preparing.measure(request, left_out, small)
                         self._measured = True
-                    about = progress, self._drift, *why, self._stream
+                    about = progress, self._drift, *why, self._pool.stream
                     return preparing.executor(request, left_out, small, *about)
             except DeviceError as error:
                 self._faults.take_in([error], devices)

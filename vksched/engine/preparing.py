@@ -157,7 +157,7 @@ class Preparing:
         if self._by_cost and any(self._tuner.wants(device.spec) for device in devices):
             plan = self.plan(request, self.machine(left_out), small)
             if plan.graph is not request.graph:
-                working = {plan.machine.devices[split.device].name for split in plan.splits}
+                working = {plan.machine.devices[device].name for device in plan.working}
                 left = [d for d in devices[:-1] if d.name in working]
                 version = request.version(plan.graph)
                 self._measure(version, [*left, devices[-1]], lambda: plan)
@@ -228,18 +228,20 @@ class Preparing:
         drift: is told of the plan, and what it took. again: why it is not the first one. cause: why
         there has to be a plan, for events. stream: the graph's runs by simulated time.
         """
-        start_s, number = self.trace.clock.now(), next(PLANS)
+        start_s = self.trace.clock.now()
         plan = self.plan(request, self.machine(left_out), small)
         if again is not None:
             plan = replace(plan, notes=(*plan.notes, str(again)))
-        if self.trace.active:
-            self._tell_plan(request.version(plan.graph), plan, small, (start_s, number, cause))
+        every = plan, *plan.replicas
+        numbers = [next(PLANS) for _ in every]
+        for own, number in zip(every, numbers, strict=True) if self.trace.active else ():
+            self._tell_plan(request.version(plan.graph), own, small, (start_s, number, cause))
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
             executor = Making(
                 self.opened, self.trace, self._settings.timeout_s, self._numbers, stream
-            ).carrier(plan, number, progress)
+            ).carrier(plan, numbers, progress)
         except BaseException:
             self.states.release(plan)
             raise

@@ -156,6 +156,16 @@ class Carrier:
         return self._reporter.number
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the plans that runs may follow, for events."""
+        return (self.number,)
+
+    @property
+    def threads(self) -> int:
+        """How many runs may have begun at once, or wait for the end of another one."""
+        return self.plan.copies
+
+    @property
     def retired(self) -> bool:
         return self._retired
 
@@ -185,7 +195,7 @@ class Carrier:
                     self._log.acquire(free)
                 held = free
                 self._threads[held] = me
-            with IN_REAL_TIME if self.stream is None else self.stream.run(held):
+            with IN_REAL_TIME if self.stream is None else self.stream.run(self.number, held):
                 return self._run(held, feeds, observers or {})
         finally:
             if held >= 0:
@@ -204,7 +214,7 @@ class Carrier:
         may wait for a run of another graph.
         """
         if self.stream is not None and not self.plan.graph.states:
-            self.stream.open(self.plan.copies)
+            self.stream.open({self.number: self.plan.copies}, self.threads)
 
     def _free_slot(self, slots: Iterable[int]) -> int | None:
         """Returns the first of some slots that no run has."""
@@ -247,7 +257,7 @@ class Carrier:
         """
         me = threading.get_ident()
         if self.stream is not None:
-            self.stream.open(0)
+            self.stream.close()
         with self._state:
             self._retired = True
             self._state.notify_all()
@@ -273,7 +283,7 @@ class Carrier:
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         raise NotImplementedError
 
-    def _put_out(self) -> None:
+    def put_out(self) -> None:
         """Takes no new runs."""
         with self._state:
             self._retired = True

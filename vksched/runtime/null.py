@@ -20,7 +20,7 @@ from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
 from .device import Aside, Device, Times
 from .host.evaluate import Values, last_uses, run_split
-from .simulated_clock import SimulatedClock
+from .simulated_clock import SimulatedClock, SimulatedStream
 from .states import HostStates
 from .wrapped import innermost
 
@@ -86,13 +86,13 @@ class NullDevice:
         return None
 
 
-def shared_clock(devices: Sequence[Device]) -> SimulatedClock | None:
-    """Returns the clock of the null devices among some; None where there are none, or several
-    clocks.
+def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
+    """Returns an account of a graph's runs by the clock of the null devices among some; None where
+    there are none, or several clocks.
     """
     inside = map(innermost, devices)
     clocks = {id(d.clock): d.clock for d in inside if isinstance(d, NullDevice)}
-    return next(iter(clocks.values())) if len(clocks) == 1 else None
+    return next(iter(clocks.values())).stream() if len(clocks) == 1 else None
 
 
 class _Later:
@@ -232,7 +232,6 @@ class NullSession:
         if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
             return
         made = self._plan.splits[split]
-        device.clock.wait_for_turn()
         if COMING in made.aside:
             self._copy_aside(slot, made, COMING)
         device.submissions += 1

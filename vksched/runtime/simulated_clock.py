@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -111,28 +112,46 @@ class SimulatedClock:
 class SimulatedStream:
     """The runs of one graph by simulated time: those that were accepted, and those under way.
 
-    slots: how many may be under way at once; 0 while no run begins, as another plan is made.
+    threads: how many may have begun or wait for a slot at once; 0 while no run begins, as another
+    plan is made. slots: how many may be under way, by the plan that they follow.
     """
 
     clock: SimulatedClock
-    slots: int = 0
+    threads: int = 0
+    slots: Mapping[int, int] = field(default_factory=dict)
     _accepted: dict[int, float] = field(default_factory=dict)
     """By number the time at which a run was accepted that has not begun."""
     _taken: dict[int, int] = field(default_factory=dict)
     """By thread the number of the accepted run that it carries out."""
-    _under_way: int = 0
-    _free_s: dict[int, float] = field(default_factory=dict)
-    """By slot the end of its last run."""
+    _waiting: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """By number of a run that waits for a slot of a plan, the plan, and when it was accepted."""
+    _under_way: Counter[int] = field(default_factory=Counter)
+    """How many runs of each plan are under way."""
+    _free_s: dict[tuple[int, int], float] = field(default_factory=dict)
+    """By plan and slot the end of its last run."""
+    _from_s: float = 0.0
+    """The time at which the plans of now were ready."""
 
     @property
     def begins_soon(self) -> bool:
         """Whether a run was accepted for which there is a slot."""
-        return bool(self._accepted) and self._under_way < self.slots
+        busy = self._under_way.total() + len(self._waiting)
+        if self._accepted and busy < self.threads:
+            return True
+        under_way, slots = self._under_way, self.slots
+        return any(under_way[plan] < slots.get(plan, 0) for plan, _ in self._waiting.values())
 
-    def open(self, slots: int) -> None:
-        """Takes runs in so many slots from now on; with 0 those under way wait for no other one."""
+    def open(self, slots: Mapping[int, int], threads: int) -> None:
+        """Takes runs by plans that are ready now."""
         with self.clock._state:
-            self.slots = slots
+            self.slots, self.threads, self._from_s = slots, threads, self.clock._now_s
+            self._free_s.clear()
+            self.clock._state.notify_all()
+
+    def close(self) -> None:
+        """Lets the runs under way end without those that have not begun."""
+        with self.clock._state:
+            self.slots, self.threads = {}, 0
             self.clock._state.notify_all()
 
     def accept(self) -> int:
@@ -148,6 +167,16 @@ class SimulatedStream:
         """This thread will carry out an accepted run."""
         self._taken[threading.get_ident()] = number
 
+    def wait_at(self, plan: int) -> None:
+        """The run that this thread will carry out goes to a plan, by its number, where it waits for
+        a slot.
+        """
+        with self.clock._state:
+            number = self._taken.get(threading.get_ident())
+            if number in self._accepted:
+                self._waiting[number] = plan, self._accepted.pop(number)
+                self.clock._state.notify_all()
+
     def drop(self, number: int) -> None:
         """An accepted run has ended, or will not begin; safe to call twice."""
         with self.clock._state:
@@ -155,18 +184,23 @@ class SimulatedStream:
             self.clock._state.notify_all()
 
     @contextmanager
-    def run(self, slot: int) -> Iterator[None]:
-        """A run on this thread has a slot until the end of the block."""
+    def run(self, plan: int, slot: int) -> Iterator[None]:
+        """A run on this thread has a slot of a plan, by its number, until the end of the block. One
+        inside another run is a part of that one.
+        """
         clock, me = self.clock, threading.get_ident()
+        if me in clock._runs:
+            yield
+            return
         with clock._state:
             number = self._taken.pop(me, None)
             if number is None:
                 number, accepted_s = next(clock._numbers), clock._now_s
             else:
                 accepted_s = self._forget(number)
-            run = _Run(number, max(accepted_s, self._free_s.get(slot, 0.0)))
+            run = _Run(number, max(accepted_s, self._free_s.get((plan, slot), self._from_s)))
             clock._runs[me] = run
-            self._under_way += 1
+            self._under_way[plan] += 1
             clock._state.notify_all()
         try:
             yield
@@ -175,14 +209,15 @@ class SimulatedStream:
         finally:
             with clock._state:
                 del clock._runs[me]
-                self._under_way -= 1
-                self._free_s[slot] = run.now_s
+                self._under_way[plan] -= 1
+                self._free_s[plan, slot] = run.now_s
                 clock._now_s = max(clock._now_s, run.now_s)
                 clock._state.notify_all()
 
     def _forget(self, number: int) -> float:
         """Takes a run out of those that will begin; returns when it was accepted."""
         accepted_s = self._accepted.pop(number, self.clock._now_s)
-        if not self._accepted:
+        _, accepted_s = self._waiting.pop(number, (0, accepted_s))
+        if not (self._accepted or self._waiting):
             self.clock._streams.discard(self)
         return accepted_s

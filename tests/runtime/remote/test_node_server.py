@@ -35,6 +35,7 @@ from vksched.runtime.remote.secure import Security, place_text
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Here
 from vksched.runtime.remote.told import Told
+from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.events import Event, SystemClock
 from vksched.types import NDArray

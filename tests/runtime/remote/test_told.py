@@ -33,6 +33,7 @@ from vksched.runtime.remote.told import (
     renumbered,
     seen_from,
 )
+from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.schema import Wrong
 from vksched.types import DTYPES, NDArray, TensorType
