@@ -187,7 +187,7 @@ MISTAKES = {
     "a value that crosses is copied once": (" + enters_s(value, part)", ""),
     "it leaves the device that it goes to": ("parts[source].device) if", "part.device) if"),
     "a device does two splits at a time": (
-        "max(self.now_s, self._queues.work_s[step.device], there_s)", "max(self.now_s, there_s)",
+        "max(self.now_s, self._queues.work_s[queue], there_s)", "max(self.now_s, there_s)",
     ),
     "the host hands splits over in no time": (
         "self.now_s += step.submit_s\n        start_s", "start_s",
@@ -228,7 +228,7 @@ MISTAKES = {
         "self._done_s[step.after] if step.after != HOST else 0.0", "0.0",
     ),
     "the work does not wait for its copies in": (
-        "self._queues.work_s[step.device], there_s)", "self._queues.work_s[step.device])",
+        "self._queues.work_s[queue], there_s)", "self._queues.work_s[queue])",
     ),
     "a copy queue does two things at a time": (
         "max(self.now_s, self._queues.copies_s[device], free_s)", "max(self.now_s, free_s)",

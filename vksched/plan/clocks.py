@@ -18,6 +18,7 @@ class Queues:
     """
 
     def __init__(self, program: Program) -> None:
+        self.of = program.queues or range(len(program.devices))
         self.work_s = [0.0] * len(program.devices)
         self.copies_s = [0.0] * len(program.devices)
 
@@ -65,9 +66,10 @@ class Run:
             self.now_s += step.submit_s
             free_s = self._done_s[step.after] if step.after != HOST else 0.0
             there_s = self._copy_aside(step.device, number, step.coming_s, free_s)
+        queue = self._queues.of[step.device]
         self.now_s += step.submit_s
-        start_s = max(self.now_s, self._queues.work_s[step.device], there_s)
-        finish_s = self._queues.work_s[step.device] = start_s + step.seconds
+        start_s = max(self.now_s, self._queues.work_s[queue], there_s)
+        finish_s = self._queues.work_s[queue] = start_s + step.seconds
         self._done_s[number] = finish_s
         self._tell("split", step.device, number, start_s, finish_s)
         if step.leaving_s is not None:

@@ -15,6 +15,9 @@ link between two hosts for its bytes, one after the other, and arrives a latency
 other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
 takes the port of either host, which all its messages to or from others share.
 
+Devices that compute on the cores of one host, software drivers and its CPU, each take all cores. So
+they share a queue: two that work side by side end when one that does all of it would.
+
 Null devices on a simulated clock take the same times; tests compare both.
 Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 """
@@ -143,7 +146,8 @@ def make_program(
     run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
     if walks is not None:
         run_s = walks.run_s[walks.caller]
-    return Program(names, tuple(steps), written, fetched_s, final_waits, run_s, walks)
+    about = written, fetched_s, final_waits, run_s, walks
+    return Program(names, tuple(steps), *about, machine.queues)
 
 
 def _shown(graph: Graph) -> tuple[int, ...]:

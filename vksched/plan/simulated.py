@@ -65,7 +65,8 @@ class Program:
     devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
     the host copies out the results, before these. final_waits: splits to wait for at the end.
     run_s: host time of a run, whatever it submits. walks: what several hosts tell each other; None
-    where one does all.
+    where one does all. queues: for each device the first one whose work its own takes turns with,
+    see `Machine.queues`; empty where each has a queue of its own.
     """
 
     devices: tuple[str, ...]
@@ -75,6 +76,7 @@ class Program:
     final_waits: tuple[int, ...]
     run_s: float = 0.0
     walks: Walks | None = None
+    queues: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
 from .device import Aside, Device, Times
 from .host.evaluate import Values, last_uses, run_split
-from .simulated_clock import SimulatedClock, SimulatedStream
+from .simulated_clock import Cores, SimulatedClock, SimulatedStream
 from .states import HostStates
 from .wrapped import innermost
 
@@ -36,7 +36,8 @@ class NullDevice:
 
     link: the way to the host, which the machine of a plan has; its default where none is given.
     slowdown: above 0, how many times longer than its spec says its work takes; may be set at any
-    time.
+    time. cores: that it takes all of while it works, as do others that are given the same ones; by
+    default those of the clock for a device whose spec says that it computes on the host's cores.
 
     Raises:
         DeviceError: the slowdown is not above 0 or not finite.
@@ -48,13 +49,14 @@ class NullDevice:
         clock: SimulatedClock,
         link: Link | None = None,
         slowdown: float = 1.0,
+        cores: Cores | None = None,
     ) -> None:
         self._spec = spec
         self.clock = clock
         self.link = link
         self.slowdown = slowdown
         self.states = HostStates()
-        self.busy_until_s = 0.0
+        self.cores = cores or (clock.cores if spec.on_cores else Cores())
         self.copying_until_s = 0.0
         self.submissions = 0
 
@@ -241,8 +243,8 @@ class NullSession:
         duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
         duration = device.slowdown * duration + self._beside_s[split]
         ready = self._ready_s(slot, made, WORK)
-        start = max(device.clock.now(), device.busy_until_s, ready)
-        device.busy_until_s = start + duration
+        start = max(device.clock.now(), device.cores.busy_until_s, ready)
+        device.cores.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         if self._has_operands(slot, split):
             # else one was dropped, and there is nothing to compute with: the check will tell

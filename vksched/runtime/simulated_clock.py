@@ -32,6 +32,15 @@ HELD_UP_S = 2.0
 
 
 @dataclass(slots=True)
+class Cores:
+    """The cores of a computer, by simulated time. busy_until_s: all of them are taken, as each
+    device that computes there takes all.
+    """
+
+    busy_until_s: float = 0.0
+
+
+@dataclass(slots=True)
 class _Run:
     """A run under way. number: of equal times the least one goes first."""
 
@@ -51,6 +60,8 @@ class SimulatedClock:
         self._streams: set[SimulatedStream] = set()
         """Graphs of which runs were accepted that have not begun."""
         self._state = threading.Condition()
+        self.cores = Cores()
+        """Those of the host, on which software devices and its CPU compute."""
 
     def now(self) -> float:
         """Returns the time of the run that this thread carries out; of other threads the latest

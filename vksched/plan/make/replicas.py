@@ -7,10 +7,10 @@ they share nothing: the period is 1 / (sum of 1 / period of each).
     gpu:0   run 0 | run 1 | run 3 | run 4 | ...       10 ms each
     gpu:1   run 2         | run 5         | ...       20 ms each: together a result every 6.7 ms
 
-A device takes part where it adds a share of the rate, has memory of its own, and can run all of the
-graph alone. All weights lie on each of them, so stages win where they are as good but for the
-margin. Graphs with states have one home for each, and what the user has placed stays there, so
-both have no replicas. Neither have plans whose number of copies is given.
+A device takes part where it adds a share of the rate, has memory and cores of its own, and can run
+all of the graph alone. All weights lie on each of them, so stages win where they are as good but
+for the margin. Graphs with states have one home for each, and what the user has placed stays there,
+so both have no replicas. Neither have plans whose number of copies is given.
 
 Complexity: O(candidates). Examples: tests/plan/test_replicas.py.
 """
@@ -94,7 +94,7 @@ def _period_s(each: Weighed) -> float:
 
 
 def _share(one: Weighed, other: Weighed, scale: Scale) -> bool:
-    """Whether two devices share a memory: then they are one card, opened twice."""
+    """Whether two devices share a memory, as one card that is opened twice, or cores."""
     machine = scale.support.machine
     a, b = (machine.index(each.candidate.devices[0]) for each in (one, other))
-    return b in machine.pool(a)
+    return b in machine.pool(a) or machine.queues[a] == machine.queues[b]
