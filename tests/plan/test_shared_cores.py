@@ -24,9 +24,7 @@ LINK = Link(1e10, 1e-6)
 def device(name: str, software: bool, speed: float = 1e8) -> DeviceSpec:
     kind = "cpu" if name == CPU else "null"
     limits = Limits(software=software)
-    return DeviceSpec(
-        name, kind, limits=limits, flops_per_s=speed, bytes_per_s=1e12, submit_s=1e-6
-    )
+    return DeviceSpec(name, kind, limits=limits, flops_per_s=speed, bytes_per_s=1e12, submit_s=1e-6)
 
 
 def machine(*devices: DeviceSpec) -> Machine:
@@ -65,9 +63,7 @@ def test_devices_on_cores_take_turns() -> None:
 @pytest.mark.parametrize(
     ("software", "longest"), [((False, False), 4), ((True, False), 4), ((True, True), 8)]
 )
-def test_branches_on_shared_cores_take_their_sum(
-    software: tuple[bool, bool], longest: int
-) -> None:
+def test_branches_on_shared_cores_take_their_sum(software: tuple[bool, bool], longest: int) -> None:
     where = machine(device(A, software[0]), device(B, software[1]))
     made = plan(where, policy="priority", overrides=PLACED)
     assert simulate(made).seconds == pytest.approx(longest * PRODUCT_S, rel=0.01)

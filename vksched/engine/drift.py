@@ -21,6 +21,9 @@ at the paces of the last look. So it is taken then, unless paces have changed in
 planning fails, the next look is due when twice as many runs have ended. After each change a plan
 stays for more runs than the one before it had to, so a device that wavers changes it a few times.
 
+Whether several devices keep what a plan promises is another question, see alone.py: what it finds
+is taken at the next look.
+
 A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
 before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)
 each time that paces are looked at; a look is a plan and two simulations. Examples:
@@ -44,6 +47,7 @@ from ..plan.value import PlanValue
 from ..runtime.pace import EVERY_S
 from ..runtime.stats import RunStats
 from ..schedule import Metrics, Objective
+from .alone import Alone, Finding
 
 BAND = 1.5
 """By how many times a device may be slower or faster than when its plan was made."""
@@ -70,6 +74,7 @@ class Again:
     objective: str
     before: float
     after: float
+    how: str = ""
 
     def __str__(self) -> str:
         gauge = Gauge.of(Objective.of(self.objective), None)
@@ -78,6 +83,20 @@ class Again:
             f"planned again after run {self.runs}: {self.device} takes {self.ratio:.2g} times as "
             f"long as before; {words.what} {words.does} about {gauge.text(self.after)}, with the "
             f"plan before it {gauge.text(self.before)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Again):
+    """The same, where runs took more than they were to take. device: the one that is to be faster
+    alone, or proved not to be. ratio: how many times longer runs took than the next ones should.
+    """
+
+    def __str__(self) -> str:
+        text = Gauge.of(Objective.of(self.objective), None).text
+        return (
+            f"planned again after run {self.runs}: {text(self.before)} as measured, about "
+            f"{text(self.after)} expected from now on; {self.device} {self.how}"
         )
 
 
@@ -104,6 +123,9 @@ class Drift:
         self._since_s = 0.0
         """Seconds of runs since the last look."""
         self._next_s = -math.inf
+        self.alone = Alone()
+        """Whether one device alone is faster than several, as measured."""
+        self._found: Finding | None = None
         self._began, self._rest = 0, 1
         """The runs before the present plan, and how many it stays for: more after each change."""
 
@@ -117,11 +139,13 @@ class Drift:
         elif self.runs:
             self._rest *= PATIENCE
         self._began = self.runs
+        self.alone.begin(plan)
         self._center(plan.machine)
 
     def see(self, now_s: float, stats: RunStats) -> None:
         """Takes in a run that ended; `left` then says whether the plan deserves a look."""
         self.runs += 1
+        self.alone.see(stats)
         self._since_s += stats.seconds
         if self._plan is None or now_s < self._next_s or self._since_s < self._costs_s:
             return
@@ -133,6 +157,9 @@ class Drift:
         if abs(away) > math.log(BAND) or self.runs >= self._due:
             name, away = self._farthest(_costs(self._plan.machine))
             self.left = name, math.exp(away)
+        self._found = self.alone.find(self.runs, self._costs_s)
+        if self._found is not None:
+            self.left = self._found.device, self._found.before_s / self._found.after_s
 
     def look(self, machine: Machine, planned: Callable[[Machine], Plan]) -> Again | None:
         """Returns why the graph is to be planned again; None where its plan stays.
@@ -143,6 +170,10 @@ class Drift:
         self.left, self._since_s = None, 0.0
         if old is None or left is None:
             return None
+        if self._found is not None:
+            return self._follow(self._found, old)
+        if left[1] > BAND:
+            self.alone.forget()
         self._center(machine)
         self._due = 2 * self.runs
         objective = objective_of(old)
@@ -160,6 +191,14 @@ class Drift:
             return None
         values = gauge.value(before), gauge.value(after)
         return Again(*left, before.latency_s, after.latency_s, self.runs, objective.name, *values)
+
+    def _follow(self, found: Finding, old: PlanValue) -> Again:
+        """Returns why other devices get the next runs."""
+        self._found, ratio = None, found.before_s / found.after_s
+        self.alone.follow(found)
+        how = "has all of the work" if found.only else "is not faster alone"
+        about = self.runs, objective_of(old).name, found.before_s, found.after_s, how
+        return Measured(found.device, ratio, found.before_s, found.after_s, *about)
 
     def _center(self, machine: Machine) -> None:
         self._middle = _costs(machine)

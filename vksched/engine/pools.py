@@ -48,7 +48,7 @@ class RunPool:
             raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
 
     def _submit_by_time(self, work: Callable[[], R], stream: SimulatedStream) -> Future[R]:
-        number = stream.accept()
+        number = stream.accept(len(self._pools), self._threads)
 
         def carry_out() -> R:
             stream.take(number)

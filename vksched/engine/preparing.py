@@ -162,11 +162,16 @@ class Preparing:
                 version = request.version(plan.graph)
                 self._measure(version, [*left, devices[-1]], lambda: plan)
 
-    def plan(self, request: Request, machine: Machine, small: bool = False) -> Plan:
-        """Returns the plan of a request. small: with one copy, as an allocation failed."""
+    def plan(
+        self, request: Request, machine: Machine, small: bool = False, only: Sequence[str] = ()
+    ) -> Plan:
+        """Returns the plan of a request. small: with one copy, as an allocation failed. only: the
+        devices that may have work; all by default.
+        """
         if not self._by_cost:
             return self._plan(request, machine, small)
-        return plan_request(request, machine, lambda each: self._plan(each, machine, small))
+        machine = _only(machine, only)
+        return plan_request(request, machine, lambda each: self._plan(each, machine, small, only))
 
     def _measure(
         self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
@@ -174,9 +179,11 @@ class Preparing:
         self._tuner.measure_graph(request.graph, devices, plan, self.trace)
         self._calibrator.measure_graph(request.graph, devices, self._spec, self.trace)
 
-    def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
+    def _plan(
+        self, request: Request, machine: Machine, small: bool, only: Sequence[str] = ()
+    ) -> Plan:
         """Returns the plan of a request as it is."""
-        question, plan = self._question(request, small), None
+        question, plan = self._question(request, small, only), None
         if request.kept is not None:
             plan = request.kept.answer(question, machine)
         plan = plan or question.answer(request.graph, machine)
@@ -194,9 +201,9 @@ class Preparing:
             return None
         return kept_document(plan, self._question(Request(plan.graph, (), {}), small=False))
 
-    def _question(self, request: Request, small: bool) -> Question:
+    def _question(self, request: Request, small: bool, only: Sequence[str] = ()) -> Question:
         """Returns what the planner is asked about a request."""
-        keys = request.graph.keys
+        keys, cpu = request.graph.keys, self.opened.devices[-1].name
         return Question(
             self._settings.policy,
             self._settings.objective.name,
@@ -207,7 +214,7 @@ class Preparing:
                 for index, device in enumerate(self.opened.devices)
             },
             {node: len(functions) for node, functions in request.observers.items()},
-            self.opened.with_cpu,
+            self.opened.with_cpu and (not only or cpu in only),
             request.turns,
         )
 
@@ -229,13 +236,15 @@ class Preparing:
         there has to be a plan, for events. stream: the graph's runs by simulated time.
         """
         start_s = self.trace.clock.now()
-        plan = self.plan(request, self.machine(left_out), small)
+        only = drift.alone.only if drift is not None else ()
+        plan = self.plan(request, self.machine(left_out), small, only)
         if again is not None:
             plan = replace(plan, notes=(*plan.notes, str(again)))
         every = plan, *plan.replicas
         numbers = [next(PLANS) for _ in every]
         for own, number in zip(every, numbers, strict=True) if self.trace.active else ():
-            self._tell_plan(request.version(plan.graph), own, small, (start_s, number, cause))
+            about = start_s, number, cause
+            self._tell_plan(request.version(plan.graph), own, small, about, only)
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
@@ -250,15 +259,19 @@ class Preparing:
         return executor
 
     def _tell_plan(
-        self, request: Request, plan: Plan, small: bool, about: tuple[float, int, str]
+        self,
+        request: Request,
+        plan: Plan,
+        small: bool,
+        about: tuple[float, int, str],
+        only: Sequence[str],
     ) -> None:
         """Tells the sinks of a plan and of what falls back to numpy in it. about: when planning
         began, the plan's number, and why it was made.
         """
         start_s, number, cause = about
-        planned = Planned(
-            plan, self._question(request, small), cause, isinstance(plan, DynamicPlan)
-        )
+        question = self._question(request, small, only)
+        planned = Planned(plan, question, cause, isinstance(plan, DynamicPlan))
         working = dict.fromkeys(plan.machine.devices[s.device].name for s in plan.splits)
         fields = {
             "cause": cause,
@@ -283,7 +296,9 @@ class Preparing:
             with self.lock:
                 again = drift.look(
                     self.machine(faults.left_out),
-                    lambda machine: self.plan(request, machine, bool(faults.short)),
+                    lambda machine: self.plan(
+                        request, machine, bool(faults.short), drift.alone.only
+                    ),
                 )
         except VkschedError:  # there is a plan: nothing depends on a better one
             return None
@@ -347,3 +362,18 @@ class Preparing:
         sync = self._settings.sync.get(device.name, "split")
         least = spec.offload_flops_per_byte if self._settings.offload else math.inf
         return replace(spec, sync=sync, offload_flops_per_byte=least)
+
+
+def _only(machine: Machine, names: Sequence[str]) -> Machine:
+    """Returns a machine on which only some devices, and the CPU, may have work; all by default."""
+    if not names or any(machine.devices[machine.index(name)].out_of_use for name in names):
+        return machine
+    kept = {*names, machine.devices[machine.cpu].name}
+    why = f"{', '.join(names)} proved to be faster alone"
+    return replace(
+        machine,
+        devices=tuple(
+            spec if spec.name in kept or spec.out_of_use else replace(spec, out_of_use=why)
+            for spec in machine.devices
+        ),
+    )

@@ -123,6 +123,9 @@ class SimulatedClock:
 class SimulatedStream:
     """The runs of one graph by simulated time: those that were accepted, and those under way.
 
+        accept: queued --take--> starting --wait_at--> waiting for a slot --run--> under way
+                                     '---------------------------------------------^
+
     threads: how many may have begun or wait for a slot at once; 0 while no run begins, as another
     plan is made. slots: how many may be under way, by the plan that they follow.
     """
@@ -131,11 +134,19 @@ class SimulatedStream:
     threads: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
     _accepted: dict[int, float] = field(default_factory=dict)
-    """By number the time at which a run was accepted that has not begun."""
+    """By number of a run that has not begun, when it was accepted."""
+    _queued: Counter[int] = field(default_factory=Counter)
+    """By pool of threads, how many runs none of these has taken."""
+    _pools: dict[int, int] = field(default_factory=dict)
+    """The pool of a run that was accepted and has not ended, by number."""
+    _sizes: dict[int, int] = field(default_factory=dict)
     _taken: dict[int, int] = field(default_factory=dict)
-    """By thread the number of the accepted run that it carries out."""
-    _waiting: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By number of a run that waits for a slot of a plan, the plan, and when it was accepted."""
+    """The number of the run that a thread will carry out, by thread."""
+    _starting: set[int] = field(default_factory=set)
+    _waiting: dict[int, int] = field(default_factory=dict)
+    """By number of a run that waits for a slot of a plan, the plan."""
+    _busy: Counter[int] = field(default_factory=Counter)
+    """By pool, how many of its threads have a run that has not ended."""
     _under_way: Counter[int] = field(default_factory=Counter)
     """How many runs of each plan are under way."""
     _free_s: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -145,12 +156,15 @@ class SimulatedStream:
 
     @property
     def begins_soon(self) -> bool:
-        """Whether a run was accepted for which there is a slot."""
-        busy = self._under_way.total() + len(self._waiting)
-        if self._accepted and busy < self.threads:
-            return True
+        """Whether a run was accepted for which there is a thread and a slot."""
         under_way, slots = self._under_way, self.slots
-        return any(under_way[plan] < slots.get(plan, 0) for plan, _ in self._waiting.values())
+        if any(under_way[plan] < slots.get(plan, 0) for plan in self._waiting.values()):
+            return True
+        if under_way.total() + len(self._waiting) >= self.threads:
+            return False
+        if self._starting:
+            return True
+        return any(left and self._busy[p] < self._sizes[p] for p, left in self._queued.items())
 
     def open(self, slots: Mapping[int, int], threads: int) -> None:
         """Takes runs by plans that are ready now."""
@@ -165,18 +179,25 @@ class SimulatedStream:
             self.slots, self.threads = {}, 0
             self.clock._state.notify_all()
 
-    def accept(self) -> int:
-        """Returns the number of a run that some thread will carry out."""
+    def accept(self, pool: int, size: int) -> int:
+        """Returns the number of a run that a thread of a pool will carry out. size: its threads."""
         clock = self.clock
         with clock._state:
             number = next(clock._numbers)
             self._accepted[number] = clock.now()
+            self._pools[number], self._sizes[pool] = pool, size
+            self._queued[pool] += 1
             clock._streams.add(self)
             return number
 
     def take(self, number: int) -> None:
         """This thread will carry out an accepted run."""
-        self._taken[threading.get_ident()] = number
+        with self.clock._state:
+            pool = self._pools[number]
+            self._taken[threading.get_ident()] = number
+            self._starting.add(number)
+            self._queued[pool] -= 1
+            self._busy[pool] += 1
 
     def wait_at(self, plan: int) -> None:
         """The run that this thread will carry out goes to a plan, by its number, where it waits for
@@ -184,14 +205,19 @@ class SimulatedStream:
         """
         with self.clock._state:
             number = self._taken.get(threading.get_ident())
-            if number in self._accepted:
-                self._waiting[number] = plan, self._accepted.pop(number)
+            if number in self._starting:
+                self._starting.discard(number)
+                self._waiting[number] = plan
                 self.clock._state.notify_all()
 
     def drop(self, number: int) -> None:
         """An accepted run has ended, or will not begin; safe to call twice."""
         with self.clock._state:
-            self._forget(number)
+            if number in self._accepted and number not in {*self._starting, *self._waiting}:
+                pool = self._pools.pop(number)
+                self._queued[pool] -= 1
+            self._begin(number)
+            self._end(number)
             self.clock._state.notify_all()
 
     @contextmanager
@@ -208,7 +234,7 @@ class SimulatedStream:
             if number is None:
                 number, accepted_s = next(clock._numbers), clock._now_s
             else:
-                accepted_s = self._forget(number)
+                accepted_s = self._begin(number)
             run = _Run(number, max(accepted_s, self._free_s.get((plan, slot), self._from_s)))
             clock._runs[me] = run
             self._under_way[plan] += 1
@@ -223,12 +249,20 @@ class SimulatedStream:
                 self._under_way[plan] -= 1
                 self._free_s[plan, slot] = run.now_s
                 clock._now_s = max(clock._now_s, run.now_s)
+                self._end(number)
                 clock._state.notify_all()
 
-    def _forget(self, number: int) -> float:
-        """Takes a run out of those that will begin; returns when it was accepted."""
+    def _begin(self, number: int) -> float:
+        """Takes a run out of those that have not begun; returns when it was accepted."""
         accepted_s = self._accepted.pop(number, self.clock._now_s)
-        _, accepted_s = self._waiting.pop(number, (0, accepted_s))
-        if not (self._accepted or self._waiting):
+        self._starting.discard(number)
+        self._waiting.pop(number, None)
+        if not self._accepted:
             self.clock._streams.discard(self)
         return accepted_s
+
+    def _end(self, number: int) -> None:
+        """The thread of a run is free for another one."""
+        pool = self._pools.pop(number, None)
+        if pool is not None:
+            self._busy[pool] -= 1
