@@ -4,9 +4,10 @@ Problem: a simulation knows what devices take, not all that they take from each 
 cores that a driver uses without a word. A plan over several devices may then be slower than one of
 them alone, and the paces of devices say nothing of that: each of them seems slow while both work.
 Method: what runs take, or in a stream the time between two results, is compared with what the best
-single device was to take when the plan was made. Where that is less by a margin, and pays, the
-device gets the next runs alone. It keeps them if it really is faster. If not, the plan over several
-devices comes back, and there is no other trial before CALM times as many runs.
+single device was to take when the plan was made; where it is slower than others since, with more.
+Where that is less by a margin, and pays, the device gets the next runs alone. It keeps them if it
+really is faster. If not, the plan over several devices comes back, and there is no other trial
+before CALM times as many runs.
 
     runs        0 ..... 15 | 16 ....... 31 | 32 ...
     on          both       | null:0 alone  | null:0
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..plan.decision import Decision
@@ -82,7 +84,7 @@ class Alone:
             return
         self._last.append((stats.start_s, stats.end_s))
 
-    def find(self, runs: int, costs_s: float) -> Finding | None:
+    def find(self, runs: int, costs_s: float, slower: Callable[[str], float]) -> Finding | None:
         """Returns whether other devices are to get the next runs.
 
         Parameters
@@ -91,6 +93,9 @@ class Alone:
             How many there were.
         costs_s
             Seconds that another plan costs, which as many runs more have to save.
+        slower
+            Tells how many times longer a device takes than when its plan was made. By what all
+            that are at work take longer they may hold each other up; the rest is their own.
         """
         decision, measured_s = self._decision, self._measured()
         if decision is None or measured_s is None:
@@ -106,8 +111,11 @@ class Alone:
         if decision.objective.word == "latency":
             foreseen_s = single.metrics.latency_s
         several = not decision.won.single and single.single in single.devices
-        saved_s = measured_s - foreseen_s
         if not several or runs < self._next or measured_s <= SURE * foreseen_s:
+            return None
+        foreseen_s *= slower(single.single) / min(map(slower, decision.won.devices))
+        saved_s = measured_s - foreseen_s
+        if measured_s <= SURE * foreseen_s:
             return None
         if saved_s * runs < costs_s:
             return None

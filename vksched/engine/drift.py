@@ -157,7 +157,7 @@ class Drift:
         if abs(away) > math.log(BAND) or self.runs >= self._due:
             name, away = self._farthest(_costs(self._plan.machine))
             self.left = name, math.exp(away)
-        self._found = self.alone.find(self.runs, self._costs_s)
+        self._found = self.alone.find(self.runs, self._costs_s, self._slower)
         if self._found is not None:
             self.left = self._found.device, self._found.before_s / self._found.after_s
 
@@ -208,6 +208,11 @@ class Drift:
         away = {name: self._away(name, costs) for name, costs in middle.items()}
         name = max(away, key=lambda device: abs(away[device]), default="")
         return name, away.get(name, 0.0)
+
+    def _slower(self, device: str) -> float:
+        """Returns how many times longer a device takes than when its plan was made."""
+        costs = {} if self._plan is None else _costs(self._plan.machine)
+        return math.exp(self._away(device, costs[device])) if device in costs else 1.0
 
     def _away(self, device: str, middle: Costs) -> float:
         """Returns how far a device is from given costs, as a logarithm: the mean over the ops of

@@ -18,6 +18,8 @@ replaces p, so a split of small ops says how the device changes, though not how 
     m            3.1  3.0  3.1  3.0 | 12.0  12.1 ms
     p            3.1  3.0  3.0  3.0 |  3.0   3.0 ms      log(m / p) is 1.4: slower by 4
 
+A device of another computer is as slow as that computer at least, see host_pace.py.
+
 A plan is looked at from its second run on, every few milliseconds at most. A device that no run
 uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
 down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
@@ -40,6 +42,7 @@ from ..plan.cost import submission_seconds
 from ..plan.predict import SplitPrediction, predict_split, streams
 from ..plan.value import PlanValue
 from ..trace import Clock
+from .host_pace import HostPaces
 from .stats import RunStats, SplitStats
 
 EVERY_S = 0.01
@@ -74,6 +77,9 @@ class _Device:
     best: float = math.inf
     seen_s: float = 0.0
     ops: dict[str, float] = field(default_factory=dict)
+
+
+_NEVER_SEEN = _Device(best=0.0)
 
 
 @dataclass(slots=True)
@@ -119,6 +125,7 @@ class Paces:
         self._devices: dict[str, _Device] = {}
         self._plans: weakref.WeakKeyDictionary[PlanValue, _Plan] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._hosts = HostPaces()
         self._newest = 0, -math.inf
         """The id of the plan that was looked at last, and until when it is not: most runs end here,
         without the lock. Another plan that gets this id later is not looked at until then either.
@@ -135,14 +142,15 @@ class Paces:
         """Returns the paces of a device by op, in steps of a tenth, under ANY for all other ops;
         none where all are 1.
         """
+        host = self._hosts.of(name, self._clock.now())
         with self._lock:
-            known = self._devices.get(name)
-            if known is None:
-                return {}
+            known = self._devices.get(name, _NEVER_SEEN)
             idle_s = max(0.0, self._clock.now() - known.seen_s)
             slower = max(0.0, known.pace - known.best)
             pace = known.pace - slower * (1 - 0.5 ** (idle_s / HALF_S))
             each = {ANY: pace} | {op: pace + beside for op, beside in known.ops.items()}
+        if host:  # of a stall the device's own pace may have a part already
+            each = {op: max(pace, host) for op, pace in each.items()}
         steps = {op: round(pace / STEP) for op, pace in each.items()}
         if not any(steps.values()):
             return {}
@@ -150,6 +158,7 @@ class Paces:
 
     def see(self, plan: PlanValue, stats: RunStats) -> None:
         """Takes in what a run measured."""
+        self._hosts.see(plan, stats)
         now_s, (newest, next_s) = self._clock.now(), self._newest
         if newest == id(plan) and now_s < next_s:
             return
