@@ -46,7 +46,8 @@ from .plan.plan import Plan
 from .plan.planner import plan_graph
 from .plan.timelines import timeline
 from .runtime.faulty import FaultyDevice
-from .runtime.null import NullDevice, SimulatedClock
+from .runtime.null import NullDevice
+from .runtime.simulated_clock import SimulatedClock
 from .runtime.slowed import SlowedDevice
 from .runtime.stats import RunStats
 from .runtime.vulkan.probe import DeviceInfo

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +15,8 @@ from vksched.machine.links import Link, Links
 from vksched.machine.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.metrics import energy, period_of, plan_metrics, weigh
-from vksched.plan.plan import Plan
 from vksched.plan.simulate import run_program, simulate
 from vksched.plan.simulated import Program, Step
-from vksched.runtime.null import NullSession
-from vksched.types import Progress
 
 WATTS = (Watts(100.0, 10.0), Watts(30.0, 5.0), Watts(40.0, 2.0))
 
@@ -120,94 +115,30 @@ def test_a_plan_has_the_metrics_of_its_simulation() -> None:
     assert plan.metrics.period_s < plan.metrics.latency_s
 
 
-class Turns(vs.SimulatedClock):
-    """A clock for each thread, one of a host each; they submit in the order of their times."""
-
-    def __init__(self, hosts: int) -> None:
-        super().__init__()
-        self._own = threading.local()
-        self._turn = threading.Condition()
-        self._at: dict[int, float] = {}
-        """Of hosts that are about to submit, the time at which they do."""
-        self._alive = hosts
-
-    def now(self) -> float:
-        return getattr(self._own, "now", 0.0)
-
-    def advance_to(self, time_s: float) -> None:
-        self._own.now = max(self.now(), time_s)
-
-    def submit(self, action: Callable[[], None]) -> None:
-        """Carries out an action once no other host is to submit before."""
-        me = threading.get_ident()
-        with self._turn:
-            self._at[me] = self.now()
-            self._turn.notify_all()
-            assert self._turn.wait_for(lambda: self._mine(me), timeout=60)
-            action()
-            del self._at[me]
-
-    def _mine(self, me: int) -> bool:
-        first = min(self._at, key=lambda host: (self._at[host], host))
-        return len(self._at) == self._alive and first == me
-
-    def leave(self) -> None:
-        """Says that this host submits no more."""
-        with self._turn:
-            self._alive -= 1
-            self._turn.notify_all()
-
-
-class TurnDevice(vs.NullDevice):
-    """A null device that takes submissions in the order of simulated time."""
-
-    def prepare(self, plan: Plan, index: int, progress: Progress | None = None) -> NullSession:  # type: ignore[override]
-        session = super().prepare(plan, index, progress)
-        submit, clock = session.submit, self.clock
-        assert isinstance(clock, Turns)
-        session.submit = lambda *given: clock.submit(lambda: submit(*given))  # type: ignore[method-assign]
-        return session
-
-
 @pytest.mark.parametrize("copies", [1, 2, 3])
 @pytest.mark.parametrize("speed", [2e8, 2e9])
-def test_a_stream_on_null_devices_has_the_simulated_period(
-    copies: int, speed: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VKSCHED_CHECK", "0")  # its lock would be held by hosts that wait here
+def test_a_stream_on_null_devices_has_the_simulated_period(copies: int, speed: float) -> None:
     specs = (
         DeviceSpec(A, "null", bytes_per_s=speed, flops_per_s=speed, submit_s=7e-6),
         DeviceSpec(B, "null", bytes_per_s=1e9, flops_per_s=1e9, submit_s=2e-6),
     )
-    clock, runs = Turns(copies), 8
-    devices = [TurnDevice(spec, clock, link=Link(3e9, 1e-6)) for spec in specs]
+    clock, tape, runs = vs.SimulatedClock(), vs.Tape(), 8 * copies
+    devices = [vs.NullDevice(spec, clock, link=Link(3e9, 1e-6)) for spec in specs]
     outputs, placement = chain([A, B, A, B])
-    ends: list[float] = []
-    start = threading.Barrier(copies)
     feeds = {"x": np.ones((8, 64), np.float32)}
-    with vs.Scheduler(devices, "priority", copies, trace=vs.Trace(clock), optimize=False) as sched:
+    trace = vs.Trace(clock, [tape])
+    with vs.Scheduler(devices, "priority", copies, trace=trace, optimize=False) as sched:
         run = sched.compile(outputs[0], placement)
-        assert run.plan.copies == copies and len(run.plan.crossings) == 3
-
-        def host() -> None:
-            start.wait()
-            try:
-                for _ in range(runs):
-                    run(**feeds)
-                    ends.append(clock.now())
-            finally:
-                clock.leave()
-
-        hosts = [threading.Thread(target=host) for _ in range(copies)]
-        for each in hosts:
-            each.start()
-        for each in hosts:
-            each.join()
         plan = run.plan
-    done = simulate(plan, runs * copies)
-    assert len(ends) == runs * copies
+        assert plan.copies == copies and len(plan.crossings) == 3
+        with clock.hold():
+            futures = [run.submit(**feeds) for _ in range(runs)]
+        for future in futures:
+            future.result()
+    ends, done = [event.end_s for event in tape.select("run")], simulate(plan, runs)
+    assert len(ends) == runs
     assert period_of(ends, copies, 2 * copies) == pytest.approx(plan.metrics.period_s, rel=1e-6)
-    assert sorted(ends)[: 3 * copies] == pytest.approx(sorted(done.finish_s)[: 3 * copies])
+    assert sorted(ends) == pytest.approx(sorted(done.finish_s))
 
 
 def test_links_that_are_named_are_known() -> None:

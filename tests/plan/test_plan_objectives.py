@@ -169,7 +169,8 @@ def test_no_plan_is_worse_than_the_best_device_alone(seed: int, word: str) -> No
     assert made.decision is not None
     if word != "latency":  # these lay out memory before they choose
         assert made.decision.won.metrics == made.metrics
-        assert made.decision.won.copies == made.copies
+        copies = sum(own.copies for own in (made, *made.replicas))
+        assert made.decision.won.copies == copies
 
 
 # -- copies and memory -----------------------------------------------------------------------------

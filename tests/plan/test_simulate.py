@@ -249,7 +249,7 @@ MISTAKES = {
         "self._done_s[step.after] if step.after != HOST else 0.0", "0.0",
     ),
     "the work does not wait for its copies in": (
-        "self._queues.work_s[queue], there_s)", "self._queues.work_s[step.device])",
+        "self._queues.work_s[queue], there_s)", "self._queues.work_s[queue])",
     ),
     "a copy queue does two things at a time": (
         "max(self.now_s, self._queues.copies_s[device], free_s)", "max(self.now_s, free_s)",

@@ -9,6 +9,7 @@ import pytest
 
 import vksched as vs
 from vksched.machine.costs import ANY, Costs, Curve
+from vksched.machine.limits import Limits
 from vksched.plan.cost import node_cost
 from vksched.runtime.pace import EVERY_S, LAST, MOST, Paces
 from vksched.runtime.stats import RunStats, SplitStats
@@ -237,3 +238,22 @@ def test_splits_of_next_to_no_work_say_nothing() -> None:
     with made.sched:
         made.runs(20, 4.0)
         assert not made.paces
+
+
+@pytest.mark.parametrize(
+    ("software", "calls", "slow"), [(True, 3, True), (True, 0, False), (False, 3, False)]
+)
+def test_what_slows_a_device_on_the_cores_slows_others_there(
+    software: bool, calls: int, slow: bool
+) -> None:
+    """Other programs take the cores: a plan gains nothing by a move to a device that nobody saw."""
+    given = {"limits": Limits(software=software), "costs": Costs(calls=calls)}
+    made = Slowing(**given)
+    with made.sched:
+        made.runs(5, 1.0)
+        made.runs(20, 4.0)
+        first, second, _ = made.sched.machine.devices
+        assert first.costs.paces and dict(first.costs.paces)[ANY] == pytest.approx(4.0, rel=0.2)
+        assert bool(second.costs.paces) is slow
+        if slow:
+            assert second.costs.paces == ((ANY, dict(first.costs.paces)[ANY]),)

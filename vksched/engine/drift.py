@@ -21,6 +21,9 @@ at the paces of the last look. So it is taken then, unless paces have changed in
 planning fails, the next look is due when twice as many runs have ended. After each change a plan
 stays for more runs than the one before it had to, so a device that wavers changes it a few times.
 
+Whether several devices keep what a plan promises is another question, see alone.py: what it finds
+is taken at the next look.
+
 A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
 before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)
 each time that paces are looked at; a look is a plan and two simulations. Examples:
@@ -37,13 +40,14 @@ from ..machine.costs import Costs
 from ..machine.spec import Machine
 from ..plan.cost import op_seconds
 from ..plan.gauge import Gauge, objective_of
-from ..plan.metrics import weigh
+from ..plan.metrics import join_replicas, weigh
 from ..plan.plan import Plan
 from ..plan.simulate import program_of
 from ..plan.value import PlanValue
 from ..runtime.pace import EVERY_S, LAST
 from ..runtime.stats import RunStats
 from ..schedule import Metrics, Objective
+from .alone import Alone, Finding
 
 BAND = 1.5
 """By how many times a device may be slower or faster than when its plan was made."""
@@ -70,6 +74,7 @@ class Again:
     objective: str
     before: float
     after: float
+    how: str = ""
 
     def __str__(self) -> str:
         gauge = Gauge.of(Objective.of(self.objective), None)
@@ -78,6 +83,20 @@ class Again:
             f"planned again after run {self.runs}: {self.device} takes {self.ratio:.2g} times as "
             f"long as before; {words.what} {words.does} about {gauge.text(self.after)}, with the "
             f"plan before it {gauge.text(self.before)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured(Again):
+    """The same, where runs took more than they were to take. device: the one that is to be faster
+    alone, or proved not to be. ratio: how many times longer runs took than the next ones should.
+    """
+
+    def __str__(self) -> str:
+        text = Gauge.of(Objective.of(self.objective), None).text
+        return (
+            f"planned again after run {self.runs}: {text(self.before)} as measured, about "
+            f"{text(self.after)} expected from now on; {self.device} {self.how}"
         )
 
 
@@ -104,6 +123,9 @@ class Drift:
         self._since_s = 0.0
         """Seconds of runs since the last look."""
         self._next_s = -math.inf
+        self.alone = Alone()
+        """Whether one device alone is faster than several, as measured."""
+        self._found: Finding | None = None
         self._began, self._rest = 0, 1
         """The runs before the present plan, and how many it stays for: more after each change."""
 
@@ -117,11 +139,13 @@ class Drift:
         elif self.runs:
             self._rest *= PATIENCE
         self._began = self.runs
+        self.alone.begin(plan)
         self._center(plan.machine)
 
     def see(self, now_s: float, stats: RunStats) -> None:
         """Takes in a run that ended; `left` then says whether the plan deserves a look."""
         self.runs += 1
+        self.alone.see(stats)
         self._since_s += stats.seconds
         if self._plan is None or now_s < self._next_s or self._since_s < self._costs_s:
             return
@@ -134,6 +158,9 @@ class Drift:
         if abs(away) > math.log(BAND) or self.runs >= self._due:
             name, away = self._farthest(_costs(self._plan.machine))
             self.left = name, math.exp(away)
+        self._found = self.alone.find(self.runs, self._costs_s, self._slower)
+        if self._found is not None:
+            self.left = self._found.device, self._found.before_s / self._found.after_s
 
     def look(self, machine: Machine, planned: Callable[[Machine], Plan]) -> Again | None:
         """Returns why the graph is to be planned again; None where its plan stays.
@@ -144,10 +171,14 @@ class Drift:
         self.left, self._since_s = None, 0.0
         if old is None or left is None:
             return None
+        if self._found is not None:
+            return self._follow(self._found, old)
+        if left[1] > BAND:
+            self.alone.forget()
         self._center(machine)
         self._due = 2 * self.runs
         objective = objective_of(old)
-        before = _measure(replace(old, machine=machine), objective)
+        before = _measure(_on(machine, old), objective)
         new = planned(_with_slots(machine, old))
         after, gauge = _measure(new, objective), Gauge.of(objective, before)
         factor = gauge.factor(after)
@@ -162,6 +193,14 @@ class Drift:
         values = gauge.value(before), gauge.value(after)
         return Again(*left, before.latency_s, after.latency_s, self.runs, objective.name, *values)
 
+    def _follow(self, found: Finding, old: PlanValue) -> Again:
+        """Returns why other devices get the next runs."""
+        self._found, ratio = None, found.before_s / found.after_s
+        self.alone.follow(found)
+        how = "has all of the work" if found.only else "is not faster alone"
+        about = self.runs, objective_of(old).name, found.before_s, found.after_s, how
+        return Measured(found.device, ratio, found.before_s, found.after_s, *about)
+
     def _center(self, machine: Machine) -> None:
         self._middle = _costs(machine)
 
@@ -170,6 +209,11 @@ class Drift:
         away = {name: self._away(name, costs) for name, costs in middle.items()}
         name = max(away, key=lambda device: abs(away[device]), default="")
         return name, away.get(name, 0.0)
+
+    def _slower(self, device: str) -> float:
+        """Returns how many times longer a device takes than when its plan was made."""
+        costs = {} if self._plan is None else _costs(self._plan.machine)
+        return math.exp(self._away(device, costs[device])) if device in costs else 1.0
 
     def _away(self, device: str, middle: Costs) -> float:
         """Returns how far a device is from given costs, as a logarithm: the mean over the ops of
@@ -189,15 +233,24 @@ def _costs(machine: Machine) -> dict[str, Costs]:
 
 def _measure(plan: PlanValue, objective: Objective) -> Metrics:
     """Returns what a plan takes; a stream is simulated only where that counts."""
-    copies = plan.copies if objective.asks("throughput") else 1
-    peak_bytes = max(memory.peak_bytes for memory in plan.memory)
-    return weigh(program_of(plan), plan.machine, copies, peak_bytes)
+    each: list[Metrics] = []
+    for own in (plan, *plan.replicas):
+        copies = own.copies if objective.asks("throughput") else 1
+        peak_bytes = max(memory.peak_bytes for memory in own.memory)
+        each.append(weigh(program_of(own), own.machine, copies, peak_bytes))
+    return join_replicas(each)
+
+
+def _on(machine: Machine, plan: PlanValue) -> PlanValue:
+    """Returns a plan on a machine of other paces."""
+    replicas = tuple(replace(own, machine=machine) for own in plan.replicas)
+    return replace(plan, machine=machine, replicas=replicas)
 
 
 def _shares(plan: PlanValue) -> dict[str, float]:
     """Returns which share of a plan's expected time each op takes."""
     total: dict[str, float] = {}
-    for of_split in op_seconds(plan):
+    for of_split in (each for own in (plan, *plan.replicas) for each in op_seconds(own)):
         for op, seconds in of_split.items():
             total[op] = total.get(op, 0.0) + seconds
     whole = sum(total.values())
@@ -208,7 +261,10 @@ def _with_slots(machine: Machine, plan: PlanValue) -> Machine:
     """Returns a machine that has the memory which the slots of a plan hold, too: it comes back
     before the next plan is made ready.
     """
-    held = [m.peak_bytes - m.weight_bytes - m.state_bytes for m in plan.memory[: machine.cpu]]
+    held = [0] * machine.cpu
+    for own in (plan, *plan.replicas):
+        for device, m in enumerate(own.memory[: machine.cpu]):
+            held[device] += m.peak_bytes - m.weight_bytes - m.state_bytes
     return replace(
         machine,
         devices=tuple(
@@ -223,6 +279,7 @@ def _upload_seconds(plan: PlanValue) -> float:
     machine = plan.machine
     return sum(
         machine.way(machine.cpu, device).seconds(missing_bytes)
-        for device, memory in enumerate(plan.memory[: machine.cpu])
+        for own in (plan, *plan.replicas)
+        for device, memory in enumerate(own.memory[: machine.cpu])
         if (missing_bytes := max(0, memory.weight_bytes - memory.resident_bytes))
     )

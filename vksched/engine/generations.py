@@ -21,8 +21,9 @@ Examples: tests/scheduler/test_faults.py, tests/scheduler/test_closing.py.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,12 +36,14 @@ from ..plan.plan import Plan
 from ..plan.value import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Closing
+from ..runtime.null import stream_on
 from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
 from ..trace import warn
 from ..types import NDArray, Progress
 from .drift import Again, Drift
 from .faults import Faults, Quarantine
+from .pools import RunPool
 from .preparing import Preparing
 from .report.runs import Asked, GraphHistory
 from .request import Request
@@ -80,7 +83,7 @@ class Compiled:
         self._quarantine = preparing.quarantine
         self._states = preparing.states
         self._owner = Owner()
-        self._watched: Plan | None = None  # a run by it has ended
+        self._watched: weakref.WeakSet[Plan] = weakref.WeakSet()  # a run by each has ended
         # What follows changes under this lock, which is held while a generation is prepared.
         self._changing = threading.RLock()
         self._executor: Carrier | None = None
@@ -93,7 +96,7 @@ class Compiled:
         self._unanswered: list[Closing] = []
         # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = RunPool(stream_on(preparing.opened.devices))
         self._callers: set[int] = set()
         """Threads in `run`, each of which alone takes itself out."""
         self._accepted: set[Future[Any]] = set()
@@ -155,12 +158,9 @@ class Compiled:
         self._owner.require("the compiled graph")
         with self._state:
             self._require_open()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self.plan.copies, thread_name_prefix="vksched-run")
-            try:
-                future = self._pool.submit(work)
-            except RuntimeError as error:
-                raise PlanError(f"[submit] the interpreter is shutting down: {error}") from error
+            executor = self._executor
+            threads = self.plan.copies if executor is None else executor.threads
+            future = self._pool.submit(work, threads)
             self._accepted.add(future)
         future.add_done_callback(self._forget)
         return future
@@ -188,8 +188,8 @@ class Compiled:
             self._closing = True
             in_worker = threading.get_ident() in self._workers
             accepted = list(self._accepted)
-        if in_worker and self._pool is not None:  # only this thread can carry them out
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        if in_worker:  # only this thread can carry them out
+            self._pool.cancel()
             for future in accepted:
                 if future.cancelled():  # the pool does not wake those who wait for it
                     future.set_running_or_notify_cancel()
@@ -204,8 +204,7 @@ class Compiled:
         try:
             with self._state:
                 self._state.wait_for(lambda: not self._callers and not self._accepted)
-            if self._pool is not None:
-                self._pool.shutdown(wait=False)  # it is empty; this may be its thread
+            self._pool.close()
             if self._executor is not None:
                 self._unanswered += self._executor.retire()
             self._release()
@@ -297,7 +296,9 @@ class Compiled:
 
     def _watch(self, executor: Carrier, plan: Plan, stats: RunStats) -> None:
         """Takes in what a run measured. plan: what it did, which may be not the executor's plan."""
-        first, self._watched = self._watched is not executor.plan, executor.plan
+        own = plan if executor.plan.replicas else executor.plan
+        first = own not in self._watched
+        self._watched.add(own)
         too_slow = self._preparing.see(plan, stats, first, executor.number)
         with self._changing:
             if executor is self._executor and self._quarantine.on_fault == "replay":
@@ -326,10 +327,12 @@ class Compiled:
                 try:
                     cause, self._stale = _cause(last, again, self._stale), ""
                     self._executor = executor = self._prepare(progress, (again, cause))
-                    self.plan_numbers.append(executor.number)
+                    executor.open()
+                    self.plan_numbers += executor.numbers
                     self._release()  # only now, so that nobody drops a state in between
                     self._placed.append(executor.plan)
                     self.plan = executor.plan
+                    self.history.begin(executor.plan)
                 except VkschedError as error:
                     failed = error
                     last_fault = self._faults.last
@@ -357,7 +360,8 @@ class Compiled:
                     if not self._measured:
                         preparing.measure(request, left_out, small)
                         self._measured = True
-                    return preparing.executor(request, left_out, small, progress, self._drift, *why)
+                    about = progress, self._drift, *why, self._pool.stream
+                    return preparing.executor(request, left_out, small, *about)
             except DeviceError as error:
                 self._faults.take_in([error], devices)
                 if not self._faults.may_replay(error):

@@ -17,7 +17,6 @@ from typing import Any
 
 from ..errors import OutOfMemory, PlanError, VkschedError
 from ..graph import Graph
-from ..machine.hosts import CALLER, host_of
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.precision import SINGLE
@@ -31,10 +30,8 @@ from ..plan.planner import STATIC
 from ..plan.tell.fallback import find_fallbacks, join_reasons
 from ..runtime.carrier import Carrier
 from ..runtime.device import Device
-from ..runtime.dynamic import DynamicExecutor
-from ..runtime.executor import Executor
 from ..runtime.pace import Paces
-from ..runtime.single import SingleExecutor, is_single
+from ..runtime.simulated_clock import SimulatedStream
 from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
@@ -43,6 +40,7 @@ from ..tuner.first_use import FirstUse
 from ..tuner.lessons import Lessons
 from ..tuner.tuner import Tuner
 from ..types import Progress
+from .carriers import Making
 from .devices import DeviceSet
 from .drift import Again, Drift
 from .faults import ON_FAULT, Faults, Quarantine
@@ -164,16 +162,21 @@ class Preparing:
         if self._by_cost and wants:
             plan = self.plan(request, self.machine(left_out), small)
             if plan.graph is not request.graph:
-                working = {plan.machine.devices[split.device].name for split in plan.splits}
+                working = {plan.machine.devices[device].name for device in plan.working}
                 left = [d for d in devices[:-1] if d.name in working]
                 version = request.version(plan.graph)
                 self._measure(version, [*left, devices[-1]], lambda: plan)
 
-    def plan(self, request: Request, machine: Machine, small: bool = False) -> Plan:
-        """Returns the plan of a request. small: with one copy, as an allocation failed."""
+    def plan(
+        self, request: Request, machine: Machine, small: bool = False, only: Sequence[str] = ()
+    ) -> Plan:
+        """Returns the plan of a request. small: with one copy, as an allocation failed. only: the
+        devices that may have work; all by default.
+        """
         if not self._by_cost:
             return self._plan(request, machine, small)
-        return plan_request(request, machine, lambda each: self._plan(each, machine, small))
+        machine = _only(machine, only)
+        return plan_request(request, machine, lambda each: self._plan(each, machine, small, only))
 
     def _measure(
         self, request: Request, devices: Sequence[Device], plan: Callable[[], Plan]
@@ -191,9 +194,11 @@ class Preparing:
         about = self._spec, self.opened.with_cpu, plan, self.trace
         return self._first_use.measure(graphs, devices, *about)
 
-    def _plan(self, request: Request, machine: Machine, small: bool) -> Plan:
+    def _plan(
+        self, request: Request, machine: Machine, small: bool, only: Sequence[str] = ()
+    ) -> Plan:
         """Returns the plan of a request as it is."""
-        question, plan = self._question(request, small), None
+        question, plan = self._question(request, small, only), None
         if request.kept is not None:
             plan = request.kept.answer(question, machine)
         plan = plan or question.answer(request.graph, machine)
@@ -211,9 +216,9 @@ class Preparing:
             return None
         return kept_document(plan, self._question(Request(plan.graph, (), {}), small=False))
 
-    def _question(self, request: Request, small: bool) -> Question:
+    def _question(self, request: Request, small: bool, only: Sequence[str] = ()) -> Question:
         """Returns what the planner is asked about a request."""
-        keys = request.graph.keys
+        keys, cpu = request.graph.keys, self.opened.devices[-1].name
         return Question(
             self._settings.policy,
             self._settings.objective.name,
@@ -224,7 +229,7 @@ class Preparing:
                 for index, device in enumerate(self.opened.devices)
             },
             {node: len(functions) for node, functions in request.observers.items()},
-            self.opened.with_cpu,
+            self.opened.with_cpu and (not only or cpu in only),
             request.turns,
         )
 
@@ -237,23 +242,30 @@ class Preparing:
         drift: Drift | None = None,
         again: Again | None = None,
         cause: str = "compile",
+        stream: SimulatedStream | None = None,
     ) -> Carrier:
         """Plans a request on the devices as they are now, and makes the plan ready.
 
         left_out: devices not to be used, with the reasons. small: whether to make do with one copy.
         drift: is told of the plan, and what it took. again: why it is not the first one. cause: why
-        there has to be a plan, for events.
+        there has to be a plan, for events. stream: the graph's runs by simulated time.
         """
-        start_s, number = self.trace.clock.now(), next(PLANS)
-        plan = self.plan(request, self.machine(left_out), small)
+        start_s = self.trace.clock.now()
+        only = drift.alone.only if drift is not None else ()
+        plan = self.plan(request, self.machine(left_out), small, only)
         if again is not None:
             plan = replace(plan, notes=(*plan.notes, str(again)))
-        if self.trace.active:
-            self._tell_plan(request.version(plan.graph), plan, small, (start_s, number, cause))
+        every = plan, *plan.replicas
+        numbers = [next(PLANS) for _ in every]
+        for own, number in zip(every, numbers, strict=True) if self.trace.active else ():
+            about = start_s, number, cause
+            self._tell_plan(request.version(plan.graph), own, small, about, only)
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
-            executor = self._carrier(plan, progress, number)
+            executor = Making(
+                self.opened, self.trace, self._settings.timeout_s, self._numbers, stream
+            ).carrier(plan, numbers, progress)
         except BaseException:
             self.states.release(plan)
             raise
@@ -261,31 +273,20 @@ class Preparing:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
 
-    def _carrier(self, plan: Plan, progress: Progress | None, number: int) -> Carrier:
-        """Returns what carries a plan out: a plan over several computers goes to all of them."""
-        devices, hosts = self.opened.devices, self.opened.hosts
-        about = self.trace, self._settings.timeout_s, progress, self._numbers, number
-        if isinstance(plan, DynamicPlan):
-            return DynamicExecutor(plan, devices, *about)
-        if hosts is None or all(
-            host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
-        ):
-            executor = SingleExecutor if is_single(plan) else Executor
-            return executor(plan, devices, *about)
-        from ..runtime.remote.cluster import ClusterExecutor  # as for schedulers without a cluster
-
-        return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
-
     def _tell_plan(
-        self, request: Request, plan: Plan, small: bool, about: tuple[float, int, str]
+        self,
+        request: Request,
+        plan: Plan,
+        small: bool,
+        about: tuple[float, int, str],
+        only: Sequence[str],
     ) -> None:
         """Tells the sinks of a plan and of what falls back to numpy in it. about: when planning
         began, the plan's number, and why it was made.
         """
         start_s, number, cause = about
-        planned = Planned(
-            plan, self._question(request, small), cause, isinstance(plan, DynamicPlan)
-        )
+        question = self._question(request, small, only)
+        planned = Planned(plan, question, cause, isinstance(plan, DynamicPlan))
         working = dict.fromkeys(plan.machine.devices[s.device].name for s in plan.splits)
         fields = {
             "cause": cause,
@@ -310,7 +311,9 @@ class Preparing:
             with self.lock:
                 again = drift.look(
                     self.machine(faults.left_out),
-                    lambda machine: self.plan(request, machine, bool(faults.short)),
+                    lambda machine: self.plan(
+                        request, machine, bool(faults.short), drift.alone.only
+                    ),
                 )
         except VkschedError:  # there is a plan: nothing depends on a better one
             return None
@@ -375,3 +378,18 @@ class Preparing:
         sync = self._settings.sync.get(device.name, "split")
         least = spec.offload_flops_per_byte if self._settings.offload else math.inf
         return replace(spec, sync=sync, offload_flops_per_byte=least)
+
+
+def _only(machine: Machine, names: Sequence[str]) -> Machine:
+    """Returns a machine on which only some devices, and the CPU, may have work; all by default."""
+    if not names or any(machine.devices[machine.index(name)].out_of_use for name in names):
+        return machine
+    kept = {*names, machine.devices[machine.cpu].name}
+    why = f"{', '.join(names)} proved to be faster alone"
+    return replace(
+        machine,
+        devices=tuple(
+            spec if spec.name in kept or spec.out_of_use else replace(spec, out_of_use=why)
+            for spec in machine.devices
+        ),
+    )

@@ -198,15 +198,13 @@ def _plan_for_working(
 ) -> Plan:
     """Returns the plan of a version, or that of the version for those devices that work in it."""
     plan, at_work = planned(version), set(range(len(machine.devices)))
-    while (working := {split.device for split in plan.splits}) < at_work:
+    while (working := set(plan.working)) < at_work:
         at_work = working
         lighter = request.for_devices(machine, working)
         if lighter.graph.key == version.graph.key:
             break
         other = planned(lighter)
-        if not {split.device for split in other.splits} <= working or _is_clearly_better(
-            plan, other
-        ):
+        if not set(other.working) <= working or _is_clearly_better(plan, other):
             break
         names = ", ".join(machine.devices[device].name for device in sorted(working))
         note = f"passes: for what {names} allows, as no other device has work"

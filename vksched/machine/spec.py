@@ -87,6 +87,11 @@ class DeviceSpec:
     idle_watts: float | None = None
     launch_s: float = 0.0
 
+    @property
+    def on_cores(self) -> bool:
+        """Whether it computes on the cores of its host, as numpy and software drivers do."""
+        return self.kind == "cpu" or self.limits.software
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -163,6 +168,17 @@ class Machine:
     def pools(self) -> tuple[tuple[int, ...], ...]:
         """For each memory but the caller's own the devices that share it."""
         return tuple(dict.fromkeys(self.pool(d) for d in range(self.cpu)))
+
+    @property
+    def queues(self) -> tuple[int, ...]:
+        """For each device the first one with whose work its own takes turns: itself, or, as each of
+        them takes all cores, the first of those that compute on the cores of its host.
+        """
+        first: dict[str, int] = {}
+        return tuple(
+            first.setdefault(self._hosts[device], device) if spec.on_cores else device
+            for device, spec in enumerate(self.devices)
+        )
 
     @property
     def cpu(self) -> int:

@@ -123,7 +123,7 @@ def _competing(plan: PlanValue) -> frozenset[int]:
     names = [spec.name for spec in plan.machine.devices]
     if plan.decision is not None:
         return frozenset(names.index(name) for name in plan.decision.devices)
-    used = {split.device for split in plan.splits}
+    used = set(plan.working)
     if len(plan.machine.hosts) > 1:  # of which most may have no part in it
         return frozenset(used)
     gpus = {d for d, spec in enumerate(plan.machine.devices) if spec.kind != "cpu"}
@@ -134,7 +134,7 @@ def _devices(plan: PlanValue) -> list[int]:
     """Returns the devices that the bound looks at."""
     if len(plan.machine.hosts) == 1:
         return list(range(len(plan.machine.devices)))
-    return sorted(_competing(plan) | {split.device for split in plan.splits})
+    return sorted(_competing(plan) | set(plan.working))
 
 
 def _topology(machine: Machine, devices: Sequence[int]) -> Topology:

@@ -18,8 +18,7 @@ class Queues:
     """
 
     def __init__(self, program: Program) -> None:
-        self.of = program.queues or tuple(range(len(program.devices)))
-        """For each device the number of the queue that computes."""
+        self.of = program.queues or range(len(program.devices))
         self.work_s = [0.0] * len(program.devices)
         self.copies_s = [0.0] * len(program.devices)
 

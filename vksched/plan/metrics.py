@@ -15,6 +15,7 @@ Complexity: splits * runs. Examples: tests/plan/test_metrics.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..machine.power import watts_of
 from ..machine.spec import Machine
@@ -36,10 +37,23 @@ def plan_metrics(plan: PlanValue) -> Metrics:
 
 def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
     """Returns what a plan takes, and the run of it that was simulated."""
-    peak_bytes = max(memory.peak_bytes for memory in plan.memory)
-    program = program_of(plan)
-    one = run_program(program)
-    return weigh(program, plan.machine, plan.copies, peak_bytes, one), one
+    one, each = run_program(program_of(plan)), list[Metrics]()
+    for own in (plan, *plan.replicas):
+        peak_bytes = max(memory.peak_bytes for memory in own.memory)
+        known = one if own is plan else None
+        each.append(weigh(program_of(own), own.machine, own.copies, peak_bytes, known))
+    return join_replicas(each), one
+
+
+def join_replicas(each: Sequence[Metrics]) -> Metrics:
+    """Returns what plans take together of which each run goes to one: their rates in a stream add
+    up, and a run with no other one beside it goes to the first.
+    """
+    if len(each) == 1:
+        return each[0]
+    rate = sum(1 / metrics.period_s for metrics in each)
+    peaks = [metrics.peak_bytes for metrics in each if metrics.peak_bytes is not None]
+    return replace(each[0], period_s=1 / rate, peak_bytes=max(peaks, default=None))
 
 
 def weigh(

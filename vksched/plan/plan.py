@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Plan(PlanValue):
     """A plan, and what people ask of it."""
 
+    replicas: tuple[Plan, ...]
+
     def verify(self) -> Plan:
         """Returns the plan after checking it: see `plan.check.verify`."""
         return verify_plan(self)

@@ -13,6 +13,7 @@ tests/plan/test_plan.py.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from ..errors import PlanError
 from ..graph import Graph
@@ -97,7 +98,12 @@ def plan_graph(
         draft, spills = chosen.fitted or fitted(support, overrides, None)
         count, why = most_copies(draft, copies, chosen.copies)
         notes = (*chosen.notes, *draft.notes, *spills, *why, *_slow(machine))
-        return verify_plan(finish(draft, policy, count, notes, chosen.decision))
+        plan = finish(draft, policy, count, notes, chosen.decision)
+        replicas: list[Plan] = []
+        for (other, spilled), wanted in chosen.replicas:
+            count, why = most_copies(other, copies, wanted)
+            replicas.append(finish(other, policy, count, (*other.notes, *spilled, *why)))
+        return verify_plan(replace(plan, replicas=tuple(replicas)))
 
 
 def check_objective(

@@ -9,7 +9,7 @@ Complexity: O(nodes) each. Examples: tests/plan/test_explain.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from .value import HOST, CopyIn, PlanValue
 
@@ -59,7 +59,15 @@ def fences(plan: PlanValue) -> int:
 
 
 def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
-    """Returns the sizes of the buffers on each device, by its name."""
+    """Returns the sizes of the buffers on each device, by its name; those of replicas, too."""
+    out = _own_buffers(plan)
+    for name, sizes in (pair for own in plan.replicas for pair in _own_buffers(own).items()):
+        both = {f.name: getattr(out[name], f.name) + getattr(sizes, f.name) for f in fields(sizes)}
+        out[name] = replace(BufferSizes(**both), capacity_bytes=sizes.capacity_bytes)
+    return out
+
+
+def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
     out: dict[str, BufferSizes] = {}
     for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True)):
         slots = 4 * plan.copies
@@ -87,7 +95,7 @@ def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
     """
     if any(" is full: " in note for plan in plans for note in plan.notes):
         return [], []
-    busy = {plan.machine.devices[s.device].name for plan in plans for s in plan.splits}
+    busy = {plan.machine.devices[device].name for plan in plans for device in plan.working}
     gpus = [d for d in plans[0].machine.devices if d.kind != "cpu"] if plans else []
     names = [d.name for d in gpus if not d.out_of_use]
     working = [name for name in names if name in busy]

@@ -18,6 +18,9 @@ link between two hosts for its bytes, one after the other, and arrives a latency
 other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
 takes the port of either host, which all its messages to or from others share.
 
+Devices that compute on the cores of one host, software drivers and its CPU, each take all cores. So
+they share a queue: two that work side by side end when one that does all of it would.
+
 Null devices on a simulated clock take the same times; tests compare both.
 Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 """
@@ -151,20 +154,7 @@ def make_program(
     if walks is not None:
         run_s = walks.run_s[walks.caller]
     about = written, fetched_s, final_waits, run_s, walks
-    return Program(names, tuple(steps), *about, _queues(machine))
-
-
-def _queues(machine: Machine) -> tuple[int, ...]:
-    """Returns for each device the first one that computes on the same cores."""
-    first: dict[str, int] = {}
-    return tuple(
-        first.setdefault(machine.host_of(device), device) if _takes_cores(spec) else device
-        for device, spec in enumerate(machine.devices)
-    )
-
-
-def _takes_cores(spec: DeviceSpec) -> bool:
-    return spec.kind == "cpu" or (spec.kind == "vulkan" and spec.limits.software)
+    return Program(names, tuple(steps), *about, machine.queues)
 
 
 def _shown(graph: Graph) -> tuple[int, ...]:

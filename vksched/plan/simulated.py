@@ -66,8 +66,8 @@ class Program:
     devices: names. steps: by split. commits: how many of them, at the end, write states. fetched_s:
     the host copies out the results, before these. final_waits: splits to wait for at the end.
     run_s: host time of a run, whatever it submits. walks: what several hosts tell each other; None
-    where one does all. queues: for each device the number of the queue that its work goes through,
-    as devices that share cores have one; without any, each device has its own.
+    where one does all. queues: for each device the first one whose work its own takes turns with,
+    see `Machine.queues`; empty where each has a queue of its own.
     """
 
     devices: tuple[str, ...]

@@ -186,6 +186,8 @@ class PlanValue:
     decision: what the plan was chosen from, by cost; None where nothing was weighed.
     any_order: the splits are what one device has recorded; a run submits some of them, in any
         order.
+    replicas: other plans of the same graph, each on a device of its own: of a stream each run goes
+        whole to this plan or to one of them.
     """
 
     graph: Graph
@@ -200,6 +202,13 @@ class PlanValue:
     notes: tuple[str, ...] = ()
     decision: Decision | None = None
     any_order: bool = False
+    replicas: tuple[PlanValue, ...] = ()
+
+    @cached_property
+    def working(self) -> tuple[int, ...]:
+        """The devices that have work, also of replicas."""
+        every = (self, *self.replicas)
+        return tuple(sorted({split.device for plan in every for split in plan.splits}))
 
     @property
     def barriers(self) -> int:

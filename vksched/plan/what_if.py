@@ -415,7 +415,7 @@ def outcome(
         return Outcome(kind, devices, text, machine, None, None, {}, (), {}, False, why)
     metrics, done = measure_plan(plan)
     whole_s = done.seconds or 1.0
-    at_work = {plan.machine.devices[split.device].name for split in plan.splits}
+    at_work = {plan.machine.devices[device].name for device in plan.working}
     return Outcome(
         kind,
         devices,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ..errors import DeviceError, DeviceTimeout, PlanError
@@ -21,8 +22,10 @@ from ..types import NDArray, Progress
 from . import check
 from .device import Closing, Device, Session
 from .record import AtWork, Observers, Reporter, RunRecord
+from .simulated_clock import SimulatedStream
 from .stats import RunStats
 
+IN_REAL_TIME = nullcontext()
 INTERRUPTED_S = 2.0
 """How long Ctrl-C waits for what is under way, so that the graph stays usable."""
 
@@ -101,6 +104,8 @@ class Carrier:
         self._failed: set[int] = set()
         self._faults: list[DeviceError] = []
         self._sessions: dict[int, Session] = {}
+        self.stream: SimulatedStream | None = None
+        """Of the runs by simulated time, where devices are simulated."""
         self._states_there: dict[int, int] = {}
         """By device the bytes of states that other plans had brought."""
 
@@ -151,6 +156,16 @@ class Carrier:
         return self._reporter.number
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the plans that runs may follow, for events."""
+        return (self.number,)
+
+    @property
+    def threads(self) -> int:
+        """How many runs may have begun at once, or wait for the end of another one."""
+        return self.plan.copies
+
+    @property
     def retired(self) -> bool:
         return self._retired
 
@@ -180,7 +195,8 @@ class Carrier:
                     self._log.acquire(free)
                 held = free
                 self._threads[held] = me
-            return self._run(held, feeds, observers or {})
+            with IN_REAL_TIME if self.stream is None else self.stream.run(self.number, held):
+                return self._run(held, feeds, observers or {})
         finally:
             if held >= 0:
                 try:
@@ -192,6 +208,13 @@ class Carrier:
                 if self._waiting or self._retired:  # both are said before anybody looks at slots
                     with self._state:
                         self._state.notify_all()
+
+    def open(self) -> None:
+        """Has runs by simulated time wait for those that begin soon. Runs with states do not: one
+        may wait for a run of another graph.
+        """
+        if self.stream is not None and not self.plan.graph.states:
+            self.stream.open({self.number: self.plan.copies}, self.threads)
 
     def _free_slot(self, slots: Iterable[int]) -> int | None:
         """Returns the first of some slots that no run has."""
@@ -233,6 +256,8 @@ class Carrier:
         where a run's own observer or sink asks, which cannot wait for the end of that run.
         """
         me = threading.get_ident()
+        if self.stream is not None:
+            self.stream.close()
         with self._state:
             self._retired = True
             self._state.notify_all()
@@ -258,7 +283,7 @@ class Carrier:
     def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
         raise NotImplementedError
 
-    def _put_out(self) -> None:
+    def put_out(self) -> None:
         """Takes no new runs."""
         with self._state:
             self._retired = True

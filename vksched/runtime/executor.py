@@ -161,6 +161,8 @@ class Executor(Carrier):
                 self._fetched(run, copy.source, copy.node, array, start, split.id)
                 run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
                 self._stage(run, split, copy, array)
+        if self.stream is not None:
+            self.stream.clock.wait_for_turn()
         start = run.submitted_s[split.id] = self._trace.clock.now()
         self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
         run.handed_over.add(split.id)

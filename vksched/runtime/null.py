@@ -10,7 +10,6 @@ hardware: a value that is read before the host waited for it is an error.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
@@ -19,9 +18,11 @@ from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
 from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..types import NDArray, Progress
-from .device import Aside, Times
+from .device import Aside, Device, Times
 from .host.evaluate import Values, last_uses, run_split
+from .simulated_clock import Cores, SimulatedClock, SimulatedStream
 from .states import HostStates
+from .wrapped import innermost
 
 Interval = tuple[float, float]
 """Start and end, in seconds."""
@@ -30,28 +31,13 @@ HERE = Link(math.inf)
 """The way from the host to itself."""
 
 
-class SimulatedClock:
-    """Seconds that pass only when somebody says so."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._lock = threading.Lock()
-
-    def now(self) -> float:
-        return self._now
-
-    def advance_to(self, time_s: float) -> None:
-        """Moves the clock forward; never back."""
-        with self._lock:
-            self._now = max(self._now, time_s)
-
-
 class NullDevice:
     """A simulated device. Devices that share a clock run beside each other on it.
 
     link: the way to the host, which the machine of a plan has; its default where none is given.
     slowdown: above 0, how many times longer than its spec says its work takes; may be set at any
-    time.
+    time. cores: that it takes all of while it works, as do others that are given the same ones; by
+    default those of the clock for a device whose spec says that it computes on the host's cores.
 
     Raises:
         DeviceError: the slowdown is not above 0 or not finite.
@@ -63,13 +49,14 @@ class NullDevice:
         clock: SimulatedClock,
         link: Link | None = None,
         slowdown: float = 1.0,
+        cores: Cores | None = None,
     ) -> None:
         self._spec = spec
         self.clock = clock
         self.link = link
         self.slowdown = slowdown
         self.states = HostStates()
-        self.busy_until_s = 0.0
+        self.cores = cores or (clock.cores if spec.on_cores else Cores())
         self.copying_until_s = 0.0
         self.submissions = 0
 
@@ -99,6 +86,15 @@ class NullDevice:
 
     def close(self) -> None:
         return None
+
+
+def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
+    """Returns an account of a graph's runs by the clock of the null devices among some; None where
+    there are none, or several clocks.
+    """
+    inside = map(innermost, devices)
+    clocks = {id(d.clock): d.clock for d in inside if isinstance(d, NullDevice)}
+    return next(iter(clocks.values())).stream() if len(clocks) == 1 else None
 
 
 class _Later:
@@ -249,8 +245,8 @@ class NullSession:
         duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
         duration = device.slowdown * duration + self._beside_s[split]
         ready = self._ready_s(slot, made, WORK)
-        start = max(device.clock.now(), device.busy_until_s, ready)
-        device.busy_until_s = start + duration
+        start = max(device.clock.now(), device.cores.busy_until_s, ready)
+        device.cores.busy_until_s = start + duration
         self._intervals[slot][split] = (start, start + duration)
         if self._has_operands(slot, split):
             # else one was dropped, and there is nothing to compute with: the check will tell
@@ -300,6 +296,7 @@ class NullSession:
         now = [s for s in made if LEAVING in s.aside and s.id not in waited]
         for each in now:
             if (each.id, LEAVING) not in aside:
+                self._device.clock.wait_for_turn()
                 self._copy_aside(slot, each, LEAVING)
         if now:
             self._device.clock.advance_to(max(aside[each.id, LEAVING][1] for each in now))

@@ -19,6 +19,11 @@ device changes, though not how long launches are:
     m            3.1  3.0  3.1  3.0 | 12.0  12.1 ms
     p            3.1  3.0  3.0  3.0 |  3.0   3.0 ms      log(m / p) is 1.4: slower by 4
 
+Software devices and the CPU share the cores of a computer. Where their costs were measured, one
+that is slower than these is slowed by other programs, and so is one that no run uses meanwhile.
+
+A device of another computer is as slow as that computer at least, see host_pace.py.
+
 A plan's first run pays for what is put off until then. So a plan is looked at from its second run
 on: at the third the lesser time of both counts, from the fourth on the median. What was never
 measured is a guess: there the lesser of the first and the second run counts already. After some
@@ -39,11 +44,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..machine.costs import ANY
+from ..machine.hosts import host_of
 from ..machine.spec import DeviceSpec
 from ..plan.cost import submission_seconds
 from ..plan.predict import SplitPrediction, predict_split, streams
 from ..plan.value import PlanValue
 from ..trace import Clock
+from .host_pace import HostPaces
 from .stats import RunStats, SplitStats
 
 EVERY_S = 0.01
@@ -64,6 +71,8 @@ STEP = math.log(1.1)
 """Paces are told in steps of a tenth, so that plans do not follow noise."""
 HALF_S = 120.0
 """After so long without a run, half of what a device is slower than at its best is forgotten."""
+STALE_S = 1.0
+"""A device shows the pace of its cores where those beside it were not seen for so long."""
 LEAST_SHARE = 0.1
 """Of a split's time, that its nodes take."""
 ROUGH = 10.0
@@ -86,6 +95,14 @@ class _Device:
     seen_s: float = 0.0
     ops: dict[str, float] = field(default_factory=dict)
     late: deque[float] = field(default_factory=lambda: deque(maxlen=LATE))
+
+    def at(self, now_s: float) -> float:
+        """Returns the pace at a time: it goes back to the best one without runs."""
+        idle_s, slower = max(0.0, now_s - self.seen_s), max(0.0, self.pace - self.best)
+        return self.pace - slower * (1 - float(0.5 ** (idle_s / HALF_S)))
+
+
+_NEVER_SEEN = _Device(best=0.0)
 
 
 @dataclass(slots=True)
@@ -140,6 +157,9 @@ class Paces:
         self._devices: dict[str, _Device] = {}
         self._plans: weakref.WeakKeyDictionary[PlanValue, _Plan] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+        self._hosts = HostPaces()
+        self._on_cores: dict[str, str] = {}
+        """The hosts of devices that compute on the cores there and whose costs were measured."""
         self._newest = 0, -math.inf
         """The id of the plan that was looked at last, and until when it is not: most runs end here,
         without the lock. Another plan that gets this id later is not looked at until then either.
@@ -149,6 +169,9 @@ class Paces:
         """Returns a device with the paces that its runs showed; as it is where they are as
         expected.
         """
+        if spec.on_cores and spec.costs.calls:
+            with self._lock:
+                self._on_cores[spec.name] = host_of(spec.name)
         paces = self.of(spec.name)
         return replace(spec, costs=spec.costs.at_pace(paces)) if paces else spec
 
@@ -156,18 +179,29 @@ class Paces:
         """Returns the paces of a device by op, in steps of a tenth, under ANY for all other ops;
         none where all are 1.
         """
+        now_s = self._clock.now()
+        host = self._hosts.of(name, now_s)
         with self._lock:
-            known = self._devices.get(name)
-            if known is None:
-                return {}
-            idle_s = max(0.0, self._clock.now() - known.seen_s)
-            slower = max(0.0, known.pace - known.best)
-            pace = known.pace - slower * (1 - 0.5 ** (idle_s / HALF_S))
+            known = self._devices.get(name, _NEVER_SEEN)
+            pace, least = known.at(now_s), max(host, self._of_cores(name, known, now_s))
             each = {ANY: pace} | {op: pace + beside for op, beside in known.ops.items()}
+        if least:  # the device's own pace may have a part of that already
+            each = {op: max(pace, least) for op, pace in each.items()}
         steps = {op: round(pace / STEP) for op, pace in each.items()}
         if not any(steps.values()):
             return {}
         return {op: math.exp(STEP * number) for op, number in steps.items()}
+
+    def _of_cores(self, name: str, known: _Device, now_s: float) -> float:
+        """Returns by how much other programs slow the cores on which a device computes, as a
+        logarithm, where another device that computes there was seen since.
+        """
+        host = self._on_cores.get(name)
+        beside = [n for n, at in self._on_cores.items() if at == host and n in self._devices]
+        newest = max((self._devices[n] for n in beside), key=lambda d: d.seen_s, default=known)
+        if host is None or newest.seen_s <= known.seen_s + STALE_S:
+            return 0.0
+        return max(0.0, newest.at(now_s))
 
     def usual(self, name: str) -> tuple[float, Mapping[str, float]] | None:
         """Returns how many times longer a device usually took in its late runs, as a logarithm, and
@@ -181,6 +215,7 @@ class Paces:
         """Takes in what a run measured; returns whether it is the first one that tells of its
         plan.
         """
+        self._hosts.see(plan, stats)
         # by their start, as a run that is held up is more likely to be under way when it is time
         newest, next_s = self._newest
         if newest == id(plan) and stats.start_s < next_s:

@@ -25,7 +25,7 @@ from vksched.machine.spec import DeviceSpec
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
 from vksched.runtime.carrier import CommitFailed, Results
-from vksched.runtime.null import NullDevice, SimulatedClock
+from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.cache import WeightCache
 from vksched.runtime.remote.client import Node, Nodes
 from vksched.runtime.remote.folders import ModelFolders
@@ -35,6 +35,7 @@ from vksched.runtime.remote.secure import Security, place_text
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Here
 from vksched.runtime.remote.told import Told
+from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.events import Event, SystemClock
 from vksched.types import NDArray

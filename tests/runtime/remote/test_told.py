@@ -11,7 +11,7 @@ import vksched as vs
 from vksched.errors import DeviceError
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
-from vksched.runtime.null import HERE, NullDevice, SimulatedClock
+from vksched.runtime.null import HERE, NullDevice
 from vksched.runtime.remote.arrays import (
     memory,
     pack,
@@ -33,6 +33,7 @@ from vksched.runtime.remote.told import (
     renumbered,
     seen_from,
 )
+from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.schema import Wrong
 from vksched.types import DTYPES, NDArray, TensorType

@@ -19,7 +19,7 @@ from ...errors import PlanError
 from ...plan.plan import Plan
 from ...runtime.blank import BlankDevice, blank
 from ...runtime.executor import Executor
-from ...runtime.null import SimulatedClock
+from ...runtime.simulated_clock import SimulatedClock
 from ...trace import Event, Tape, Trace
 from ...trace.plain import fields_of
 from .plans import Difference

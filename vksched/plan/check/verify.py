@@ -61,7 +61,20 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
             _check_capacity(plan, device)
         elif own:
             check_aside(plan, own, {}, {})
+    _check_replicas(plan)
     return plan
+
+
+def _check_replicas(plan: PlanValue) -> None:
+    """Each replica is a sound plan of the same graph on memory of its own."""
+    used = {split.device for split in plan.splits}
+    for other in plan.replicas:
+        own = {split.device for split in other.splits}
+        pools = {d for device in own for d in plan.machine.pool(device)}
+        if other.graph is not plan.graph or other.replicas or plan.graph.states or pools & used:
+            raise _fail(f"a replica on devices {sorted(own)}, where {sorted(used)} have work")
+        used |= own
+        verify_plan(other)
 
 
 def _fail(message: str) -> PlanError:

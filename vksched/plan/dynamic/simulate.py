@@ -31,6 +31,7 @@ class _Clock:
         self._slow = slowdowns
         self._device_of: dict[int, int] = {}
         self._ends_s: dict[int, float] = {}
+        self._queues = options.machine.queues
         self._free_s = [0.0] * len(options.machine.devices)
         self.busy_s = dict.fromkeys(range(len(options.machine.devices)), 0.0)
         self.now_s = max((d.costs.run_s for d in options.machine.devices), default=0.0)
@@ -59,9 +60,10 @@ class _Clock:
     def _work(self, device: int, seconds: float) -> float:
         self.now_s += self._options.machine.devices[device].costs.submit_s
         taken_s = self._slowed(device, seconds)
-        self._free_s[device] = max(self.now_s, self._free_s[device]) + taken_s
+        queue = self._queues[device]
+        self._free_s[queue] = max(self.now_s, self._free_s[queue]) + taken_s
         self.busy_s[device] += taken_s
-        return self._free_s[device]
+        return self._free_s[queue]
 
     def _slowed(self, device: int, seconds: float) -> float:
         return self._slow.get(device, 1.0) * seconds

@@ -38,6 +38,7 @@ from ..support import Support
 from .candidates import Candidates
 from .moves import improve
 from .overrides import Overrides
+from .replicas import Replicated, replicate
 from .weigh import Fitted, Scale, Weighed
 
 DIGITS = 9
@@ -54,13 +55,15 @@ SMALL = 0.5
 class Chosen:
     """What won. fitted: its draft; None: the order of the devices decides. copies: runs under way
     at once, where the caller leaves that open; None: as without a choice. decision: None where
-    there was nothing to weigh. notes: for the user.
+    there was nothing to weigh. notes: for the user. replicas: drafts of the whole graph on other
+    devices that take runs, too, with the copies of each.
     """
 
     fitted: Fitted | None = None
     copies: int | None = None
     decision: Decision | None = None
     notes: tuple[str, ...] = ()
+    replicas: tuple[tuple[Fitted, int], ...] = ()
 
 
 NO_CHOICE = Chosen()
@@ -90,7 +93,7 @@ def choose(
     ways = Candidates(support, overrides, devices)
     if quick and ways.bound:
         return NO_CHOICE
-    found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(objective))]
+    found = _weigh_all(ways, scale, objective)
     if quick and ways.few:
         found += improve(found, ways, scale)
     while True:
@@ -105,7 +108,19 @@ def choose(
             if not any(each.way.device is not None for each in found):
                 raise
     notes = _note(decision), *_too_small(decision, support)
+    if isinstance(won, Replicated):
+        others = [(each.fitted, each.candidate.copies) for each in won.replicas]
+        own = won.candidate.copies - sum(count for _, count in others)
+        replicas = tuple((fitted, count) for fitted, count in others if fitted is not None)
+        return Chosen(won.fitted, own, decision, notes, replicas)
     return Chosen(won.fitted, None if quick else won.candidate.copies, decision, notes)
+
+
+def _weigh_all(ways: Candidates, scale: Scale, objective: Objective) -> list[Weighed]:
+    """Returns what all candidates take, single devices first."""
+    singles = scale.weigh_singles(ways)
+    replicas = replicate(singles, scale) if objective.asks("throughput") else []
+    return [*singles, *scale.weigh(ways.spread(objective)), *replicas]
 
 
 def compare(
@@ -118,7 +133,7 @@ def compare(
     ways = Candidates(support, overrides, devices)
     scale = Scale(support, overrides, copies, True)
     every = Objective.of(dict.fromkeys(WORDS, 1.0))
-    found = [*scale.weigh_singles(ways), *scale.weigh(ways.spread(every))]
+    found = _weigh_all(ways, scale, every)
     once: dict[object, Weighed] = {}
     for each in found:
         candidate = each.candidate
@@ -150,7 +165,7 @@ def judge(
     # estimates that are near each other say nothing: then the first device stays
     won = best if sure or value(best) <= (1 - margin) * value(by_order) else by_order
     several = [each for each in found if each.way.device is None]
-    spread = min(several, key=value, default=None)
+    spread = min(several, key=lambda each: value(each) * _handicap(each), default=None)
     if spread is not None and value(spread) <= (1 - margin) * value(won):
         won = spread
     told: dict[tuple[str, int], Weighed] = {}  # of what has one name the better one
@@ -169,6 +184,13 @@ def judge(
         devices=tuple(machine.devices[d].name for d in devices),
         costs=_costs(machine, devices),
     )
+
+
+def _handicap(each: Weighed) -> float:
+    """Returns what a value counts times of a candidate over several devices: replicas have all
+    weights on each of them.
+    """
+    return 1 / (1 - MARGIN_MEASURED) if isinstance(each, Replicated) else 1.0
 
 
 def is_better(other: Decision, decision: Decision, clearly: bool = False) -> bool:

@@ -107,9 +107,13 @@ def _others(decision: Decision, needed: str) -> list[tuple[str, str]]:
 def _takes(plan: PlanValue, metrics: Metrics) -> list[tuple[str, str]]:
     peak = max(plan.memory, key=lambda memory: memory.peak_bytes)
     name = plan.machine.devices[plan.memory.index(peak)].name
-    stream = f", {format_seconds(metrics.period_s)} each in a stream of {plan.copies} copies"
+    flow = f"a stream of {plan.copies} copies"
+    if plan.replicas:
+        flow = f"a stream over {1 + len(plan.replicas)} devices"
+    stream = f", {format_seconds(metrics.period_s)} each in {flow}"
+    flows = plan.copies > 1 or plan.replicas
     assumed = f", {ASSUMED}" if _assumed(plan) else ""
-    one = f"one run {format_seconds(metrics.latency_s)}{stream if plan.copies > 1 else ''}"
+    one = f"one run {format_seconds(metrics.latency_s)}{stream if flows else ''}"
     return [
         ("takes", f"{one}, by simulation"),
         ("memory", f"{format_bytes(peak.peak_bytes)} on {name}, the fullest device"),

@@ -63,11 +63,24 @@ def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
         remarks += idle_lines([plan], asking)  # else a note says what other devices would change
     if remarks:
         lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
-    lines += ["", *_splits_lines(plan)]
+    lines += ["", *_replica_lines(plan), *_splits_lines(plan)]
     lines.append(f"end: wait for {_splits(plan.final_waits)}")
     lines += ["", "placement:"]
     lines += [f"  {line}" for line in _placement_lines(plan, asking)]
     return "\n".join(lines)
+
+
+def _replica_lines(plan: PlanValue) -> list[str]:
+    """Returns what takes whole runs as well, before the splits of the first device."""
+    lines: list[str] = []
+    for own in plan.replicas:
+        device = plan.machine.devices[own.working[0]].name
+        nodes = sum(len(split.nodes) for split in own.splits)
+        lines.append(
+            f"  {device}: {count_of(nodes, 'node')} in {count_of(len(own.splits), 'split')}, "
+            f"copies {own.copies}"
+        )
+    return ["each run goes whole to the splits below, or to those of:", *lines, ""] if lines else []
 
 
 def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
@@ -115,7 +128,7 @@ def _device_rows(plan: PlanValue) -> list[str]:
     groups = _groups(plan)
     rows = [["device" if len(plan.machine.devices) <= ROWS else "computer", "nodes", *_HELD]]
     sizes, nodes = buffers(plan), Counter[int]()
-    for split in plan.splits:
+    for split in (split for own in (plan, *plan.replicas) for split in own.splits):
         nodes[split.device] += len(split.nodes)
     for name, devices in groups:
         here = [sizes[plan.machine.devices[device].name] for device in devices]
@@ -315,6 +328,9 @@ def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
     return {
         "policy": plan.policy,
         "copies": plan.copies,
+        "replicas": [
+            {"device": devices[own.working[0]].name, "copies": own.copies} for own in plan.replicas
+        ],
         "nodes": sum(len(s.nodes) for s in plan.splits),
         "crossings": len(crossing),
         "crossing_bytes": copied_bytes(plan, crossing),

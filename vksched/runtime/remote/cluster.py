@@ -238,7 +238,7 @@ class ClusterExecutor(Carrier):
                 except Exception as error:
                     self._said(run, name, error)
         except BaseException:  # interrupted again: nobody knows what goes on in this slot
-            self._put_out()
+            self.put_out()
             raise
 
     # -- failures ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ class ClusterExecutor(Carrier):
         """Notes why a host is not done. One that does not say so may still work on the slot."""
         if isinstance(error, DeviceTimeout) and not error.device and error.host in (CALLER, name):
             error.host = name
-            self._put_out()
+            self.put_out()
         run.blame.add(name, error)
 
     def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:

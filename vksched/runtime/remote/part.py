@@ -191,7 +191,7 @@ class PartExecutor(Executor):
             self._sending.settle(self._asked[run.slot].key)
         except BaseException:  # interrupted again: a thread may still read this slot
             self._busy.update(self._working)
-            self._put_out()
+            self.put_out()
             raise
 
     def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:

@@ -1,0 +1,144 @@
+"""Replicas: whole runs on each device, where no cut keeps unequal devices busy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graphs import A, B, C
+
+import vksched as vs
+from vksched.errors import PlanError
+from vksched.graph import build_graph
+from vksched.machine.links import Link, Links
+from vksched.machine.spec import DeviceSpec, Machine
+from vksched.plan.bound import find_bound
+from vksched.plan.metrics import join_replicas
+from vksched.plan.plan import Plan
+from vksched.plan.simulate import simulate
+from vksched.schedule import Metrics
+
+SIZE = 64
+FLOPS = 2 * SIZE**3
+LINK = Link(1e9, 1e-5)
+
+
+def machine(*speeds: float, **more: object) -> Machine:
+    """Devices of these speeds, with a CPU that does not compete."""
+    names = (A, B, C)[: len(speeds)]
+    cards = [
+        DeviceSpec(n, "null", flops_per_s=s, bytes_per_s=1e12, submit_s=1e-6, **more)  # type: ignore[arg-type]
+        for n, s in zip(names, speeds, strict=True)
+    ]
+    pairs = tuple((name, "cpu", LINK) for name in names)
+    return Machine((*cards, DeviceSpec("cpu", "cpu", flops_per_s=1e6)), Links(pairs))
+
+
+def one_product() -> vs.Tensor:
+    """What no cut can divide."""
+    x = vs.input("x", (SIZE, SIZE))
+    return vs.matmul(x, vs.weight(np.full((SIZE, SIZE), 1 / SIZE, np.float32), name="w"), name="p")
+
+
+def two_products() -> vs.Tensor:
+    w = vs.weight(np.full((SIZE, SIZE), 1 / SIZE, np.float32), name="v")
+    return vs.matmul(one_product(), w, name="q")
+
+
+def plan(output: vs.Tensor, where: Machine, **more: object) -> Plan:
+    graph, _ = build_graph(output)
+    asked = {"policy": "auto", "objective": "throughput", **more}
+    return vs.plan_graph(graph, where, **asked)  # type: ignore[arg-type]
+
+
+def devices(made: Plan) -> list[str]:
+    return [made.machine.devices[own.splits[0].device].name for own in (made, *made.replicas)]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "order"),
+    [
+        ((1e9, 1e9), [A, B]),
+        ((1e9, 5e8), [A, B]),
+        ((5e8, 1e9), [B, A]),
+        ((2.5e8, 1e9), [B, A]),
+        ((1e9, 1e9, 1e9), [A, B, C]),
+        ((1e9, 1e7), [A]),  # it would add 1 %
+    ],
+)
+def test_rates_of_devices_add_up(speeds: tuple[float, ...], order: list[str]) -> None:
+    made = plan(one_product(), machine(*speeds))
+    assert devices(made) == order
+    rate = sum(each for each in speeds if each > 0.05 * max(speeds)) / FLOPS
+    assert 1 / made.metrics.period_s == pytest.approx(rate, rel=0.03)
+    assert made.metrics.latency_s == simulate(made).seconds  # one run alone is on the fastest
+    assert made.decision is not None and made.decision.won.name in (
+        "replicas",
+        f"single:{order[0]}",
+    )
+    assert find_bound(made).period_s <= made.metrics.period_s
+
+
+def test_stages_win_where_they_are_as_good() -> None:
+    """Each weight lies on one device then."""
+    made = plan(two_products(), machine(1e9, 1e9))
+    assert not made.replicas and len({s.device for s in made.splits}) == 2
+    assert plan(two_products(), machine(1e9, 7e8)).replicas  # 1.4 of 1.7 by stages
+
+
+@pytest.mark.parametrize(
+    ("more", "spec"),
+    [
+        ({"copies": 2}, {}),
+        ({"overrides": [("p", A)]}, {}),
+        ({"objective": "latency"}, {}),
+        ({"objective": "memory"}, {}),
+        ({}, {"pool": "card"}),
+        ({}, {"memory_bytes": SIZE * SIZE * 4}),  # room for the weight alone
+    ],
+)
+def test_who_has_no_replicas(more: dict[str, object], spec: dict[str, object]) -> None:
+    assert not plan(one_product(), machine(1e9, 1e9, **spec), **more).replicas
+
+
+def test_a_graph_with_states_has_none() -> None:
+    state = vs.state(np.zeros((SIZE, SIZE), np.float32), name="s")
+    output = one_product() + state
+    graph, _ = build_graph(output, {state: output})
+    made = vs.plan_graph(graph, machine(1e9, 1e9), policy="auto", objective="throughput")
+    assert not made.replicas
+
+
+def test_a_plan_tells_of_its_replicas() -> None:
+    made = plan(one_product(), machine(1e9, 5e8))
+    text = made.explain()
+    assert f"won     replicas on {A}, {B}" in text and "each in a stream over 2 devices" in text
+    assert "each run goes whole to the splits below, or to those of:" in text
+    assert f"  {B}: 1 node in 1 split" in text
+    assert [own["device"] for own in made.as_dict()["replicas"]] == [B]
+    sizes = made.buffers()
+    assert sizes[A].weight_bytes == sizes[B].weight_bytes == SIZE * SIZE * 4
+    assert made.working == (0, 1)
+
+
+def test_replicas_on_one_memory_or_of_another_graph_are_refused() -> None:
+    made = plan(one_product(), machine(1e9, 5e8))
+    (other,) = made.replicas
+    with pytest.raises(PlanError, match="a replica on devices"):
+        replace(made, replicas=(other, other)).verify()
+    with pytest.raises(PlanError, match="a replica on devices"):
+        replace(made, replicas=(plan(one_product(), machine(1e9)),)).verify()
+    pool = machine(1e9, 5e8, pool="card")
+    with pytest.raises(PlanError, match="a replica on devices"):
+        replace(made, machine=pool, replicas=(replace(other, machine=pool),)).verify()
+    broken = replace(other, splits=())
+    with pytest.raises(PlanError):
+        replace(made, replicas=(broken,)).verify()
+
+
+def test_what_replicas_take_together() -> None:
+    one, other = Metrics(3.0, 2.0, 10.0, 5.0), Metrics(9.0, 6.0, 30.0, 1.0)
+    both = join_replicas([one, other])
+    assert both == Metrics(3.0, pytest.approx(1.5), 30.0, 5.0)  # type: ignore[arg-type]
+    assert join_replicas([one]) is one

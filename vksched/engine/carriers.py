@@ -1,0 +1,76 @@
+"""Carriers: which executor carries a plan out.
+
+    decides while it runs --> DynamicExecutor        one split of the CPU --> SingleExecutor
+    over several computers -> ClusterExecutor        with replicas ---------> Replicas
+                                                     all others ------------> Executor
+
+Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_streams.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..machine.hosts import CALLER, host_of
+from ..plan.dynamic.options import DynamicPlan
+from ..plan.plan import Plan
+from ..runtime.carrier import Carrier, close_all
+from ..runtime.dynamic import DynamicExecutor
+from ..runtime.executor import Executor
+from ..runtime.replicas import Replicas
+from ..runtime.simulated_clock import SimulatedStream
+from ..runtime.single import SingleExecutor, is_single
+from ..trace import Trace
+from ..types import Progress
+from .devices import DeviceSet
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What executors are made with. numbers: of runs. stream: of the graph's runs by simulated
+    time, where devices are simulated.
+    """
+
+    opened: DeviceSet
+    trace: Trace
+    timeout_s: float
+    numbers: Iterator[int]
+    stream: SimulatedStream | None = None
+
+    def carrier(
+        self, plan: Plan, numbers: Sequence[int], progress: Progress | None = None
+    ) -> Carrier:
+        """Returns a plan made ready to run, with its replicas. numbers: of these plans, for
+        events.
+        """
+        each: list[Carrier] = []
+        try:
+            for own, number in zip((plan, *plan.replicas), numbers, strict=True):
+                each.append(self._one(own, number, progress))
+        except BaseException:
+            close_all(each)
+            raise
+        if len(each) == 1:
+            return each[0]
+        executor = Replicas(plan, each, self.trace, self.timeout_s)
+        executor.stream = self.stream
+        return executor
+
+    def _one(self, plan: Plan, number: int, progress: Progress | None) -> Carrier:
+        devices, hosts = self.opened.devices, self.opened.hosts
+        about = self.trace, self.timeout_s, progress, self.numbers, number
+        executor: Carrier
+        if isinstance(plan, DynamicPlan):
+            executor = DynamicExecutor(plan, devices, *about)
+        elif hosts is None or all(
+            host_of(plan.machine.devices[split.device].name) == CALLER for split in plan.splits
+        ):
+            executor = (SingleExecutor if is_single(plan) else Executor)(plan, devices, *about)
+        else:
+            # as for schedulers without a cluster: not imported there
+            from ..runtime.remote.cluster import ClusterExecutor
+
+            return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
+        executor.stream = self.stream
+        return executor
