@@ -2,11 +2,16 @@
 read and write: one writer at a time, and a reader sees the old file or the new one, whole. On
 Windows a file that somebody has open cannot be replaced: there a call is tried again for a while.
 
+Plans and costs are taken from there, and steps of language models tell what a user runs. So folders
+are made for this user alone (0700, files 0600), and a folder in which others may write is not used.
+On Windows the user's profile has these rights.
+
 Examples: tests/tuner/test_tuner_store.py.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sys
@@ -33,13 +38,54 @@ Result = TypeVar("Result")
 
 def default_folder() -> Path | None:
     """Returns the user's folder for results: VKSCHED_CACHE, or where the system has such files;
-    None where the user has no folders.
+    None where the user has no folders, or where others may write there, which is logged.
     """
     named = os.environ.get("VKSCHED_CACHE", "")
     try:
-        return Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
+        found = Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
     except RuntimeError:  # neither HOME nor an entry of the user
         return None
+    why = _shared(found)
+    if not why:
+        return found
+    _warn_once(
+        f"[cache] expected {found} to be yours alone, got {why}; nothing is read or kept there; "
+        "try `chmod 700`, or VKSCHED_CACHE=<folder>"
+    )
+    return None
+
+
+def _shared(folder: Path) -> str:
+    """Returns how others may write in a folder; "" if they may not, or if there is none."""
+    try:
+        about = folder.stat()
+    except OSError:
+        return ""
+    if not hasattr(os, "geteuid"):
+        return ""
+    if about.st_uid != os.geteuid():
+        return f"a folder of user {about.st_uid}"
+    if about.st_mode & 0o022:
+        return f"mode {about.st_mode & 0o777:o}"
+    return ""
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logging.getLogger("vksched").warning(text)  # on stderr, unless the program says otherwise
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder of a cache, and those around it that are missing, for this user alone.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    if not path.is_dir():
+        raise NotADirectoryError(f"expected a folder, got a file: {path}")
 
 
 @contextmanager
@@ -54,7 +100,7 @@ def locked(path: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # later starts write nothing
 
     try:
-        with FileLock(path, timeout=LOCK_S, poll_interval=0.01):
+        with FileLock(path, LOCK_S, 0o600, poll_interval=0.01):
             yield
     except Timeout:
         raise OSError(f"another process holds {path}") from None
@@ -68,17 +114,22 @@ def read_whole(path: Path) -> bytes:
 
 
 def replace_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file so that readers see the old one or the new one, whole. A text is UTF-8."""
+    """Writes a file so that readers see the old one or the new one, whole; this user alone reads
+    it. A text is UTF-8.
+    """
     name = path.with_suffix(f".{secrets.token_hex(6)}.tmp")
     try:
-        # with the mode that the user's files have
-        with open(name, "xb") as file:
+        with open(name, "xb", opener=_private) as file:
             file.write(content.encode() if isinstance(content, str) else content)
         _while_busy(lambda: os.replace(name, path))
     except BaseException:
         with suppress(OSError):
             name.unlink()
         raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def remove_old(folder: Path, most: int, names: str = "*.json") -> None:

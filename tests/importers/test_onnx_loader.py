@@ -210,6 +210,65 @@ def test_external_data_inside_subgraphs_and_attributes_is_embedded(tmp_path: Pat
     np.testing.assert_array_equal(numpy_helper.to_array(constant), [4, 5])
 
 
+SECRET = np.float32([4, 5])
+
+
+def _pointing(name: str = "t") -> TensorProto:
+    """A tensor whose data lies in a file."""
+    tensor = TensorProto(name=name, data_type=1, dims=[2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="k.bin")
+    return tensor
+
+
+def _with_default() -> onnx.ModelProto:
+    """A function whose attribute has a default with external data, and a call without it."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18, "f" : 1]> g (float[2] x) => (float[2] y)'
+        ' { y = f.add(x) } <domain: "f", opset_import: ["" : 18]> add <value: tensor = float[2]'
+        " {0, 0}> (x) => (y) { k = Constant <value: tensor = @value> () y = Add(x, k) }"
+    )
+    model.functions[0].attribute_proto[0].t.CopyFrom(_pointing())
+    return model
+
+
+def test_external_data_of_a_default_is_below_the_models_folder_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("k.bin").write_bytes(SECRET.tobytes())
+    onnx.save(_with_default(), tmp_path / "there" / "m.onnx")
+    refused(tmp_path / "there" / "m.onnx", "k.bin")
+    refused(_with_default(), "within the model")
+    (tmp_path / "there" / "k.bin").write_bytes((2 * SECRET).tobytes())
+    loaded = read_onnx(tmp_path / "there" / "m.onnx")
+    (node,) = (n for n in loaded.model.graph.node if n.op_type == "Constant")
+    np.testing.assert_array_equal(numpy_helper.to_array(node.attribute[0].t), 2 * SECRET)
+
+
+@pytest.mark.parametrize("field", ["training_info", "function", "sparse", "attribute"])
+def test_no_tensor_of_a_message_stays_external(field: str, tmp_path: Path) -> None:
+    model = text_model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    if field == "training_info":
+        model.training_info.add().initialization.initializer.append(_pointing())
+    elif field == "function":
+        node = model.functions.add(name="unused", domain="f").node.add(op_type="Constant")
+        node.output.append("y")
+        node.attribute.add(name="value", type=4).t.CopyFrom(_pointing())
+        model.functions[0].opset_import.add(domain="", version=18)
+    elif field == "sparse":
+        sparse = model.training_info.add().algorithm.sparse_initializer.add(dims=[2])
+        sparse.values.CopyFrom(_pointing())
+    else:
+        model.graph.node[0].attribute.add(name="t", type=4).t.CopyFrom(_pointing())
+        model.graph.node[0].op_type = "Constant"
+        del model.graph.node[0].input[:]
+        model.graph.node[0].attribute[0].name = "value"
+    onnx.save(model, tmp_path / "m.onnx")
+    refused(tmp_path / "m.onnx", "k.bin")
+
+
 def test_a_model_of_more_than_2_gib_is_mapped(tmp_path: Path) -> None:
     rows = (1 << 31) // 128 + 1000
     model = text_model("g (float[1, 32] x) => (float[M, 32] y) { y = Add(x, w) }")

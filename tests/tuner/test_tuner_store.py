@@ -141,13 +141,13 @@ def test_user_without_a_home_has_no_results(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @needs_posix
-def test_files_have_the_modes_that_the_user_asks_for(tmp_path: Path) -> None:
-    before = os.umask(0o027)
+def test_this_user_alone_reads_files(tmp_path: Path) -> None:
+    before = os.umask(0o022)
     try:
         Store(tmp_path).add(DEVICE, [ONE])
     finally:
         os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("tuned/*")] == [0o640] * 2
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("tuned/*")] == [0o600] * 2
 
 
 @needs_posix

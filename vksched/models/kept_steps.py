@@ -40,6 +40,7 @@ from ..caches import (
     is_code,
     loaded_code,
     locked,
+    make_folder,
     read_whole,
     remove_old,
     replace_whole,
@@ -113,7 +114,7 @@ class KeptStep:
         made_by = sorted({*map(tuple, document.told.get("code", ())), *code})
         whole = replace(document, told={**document.told, "plan": plan, "code": made_by})
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
                 replace_whole(self._path, _bytes_of(whole))
                 remove_old(self._path.parent, MOST_FILES, "*.*")  # of older formats, too

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ..caches import make_folder
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
@@ -39,7 +41,7 @@ class Attempt:
             return
         path = results.with_suffix(f".{secrets.token_hex(6)}{SUFFIX}")
         with suppress(OSError):
-            results.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(results.parent)
             lock = _lock_of(path)
             lock.acquire()
             self._path, self._lock = path, lock

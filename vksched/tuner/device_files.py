@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ..caches import default_folder, locked, read_whole, replace_whole
+from ..caches import default_folder, locked, make_folder, read_whole, replace_whole
 from ..trace import warn
 from . import attempts
 from .attempts import Attempt
@@ -149,7 +149,7 @@ class DeviceFiles(ABC, Generic[Kept]):
         path = self.path(device)
         if path is None:
             raise FileNotFoundError("the user has no home")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with locked(path.parent / "lock"):
             merged = self._merged(self._read(path, device, held=True)[0], newer)
             data = {"format": self.format, **asdict(device), **self._entries(merged)}

@@ -19,7 +19,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...caches import code_files, default_folder, locked, read_whole, remove_old, replace_whole
+from ...caches import (
+    code_files,
+    default_folder,
+    locked,
+    make_folder,
+    read_whole,
+    remove_old,
+    replace_whole,
+)
 from ...machine.spec import Machine
 from ...ops.core import loops
 from ...tuner.device_files import DAMAGE
@@ -106,7 +114,7 @@ def _write(path: Path, measured: Measured) -> None:
         "tokens": measured.tokens,
         "hidden_bytes": measured.hidden_bytes,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with locked(path.parent / "lock"):
         replace_whole(
             path, json.dumps({"format": FORMAT, "digest": _digest(told), "measured": told})

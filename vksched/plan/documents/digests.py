@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...caches import default_folder, remove_old
+from ...caches import default_folder, make_folder, remove_old
 from ...ops.core.late import Extent, Held, Late, Origin, origin_of
 from ...ops.core.notes import Notes
 from ...types import NDArray
@@ -119,7 +119,7 @@ def _keep(origin: Origin, digest: str) -> None:
     if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
         return
     with suppress(OSError):  # nothing needs it
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(path.parent)
         if not path.exists():
             remove_old(path.parent, MOST_FILES - 1, "*.txt")
         elif path.stat().st_size >= MOST_TEXT:

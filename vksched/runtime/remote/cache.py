@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...caches import make_folder
 from ...trace import warn
 from ...types import NDArray
 from ...units import format_bytes
@@ -80,7 +81,7 @@ class WeightCache:
         new = path.with_name(f"{name}.{secrets.token_hex(6)}.new")
         try:
             with self._lock:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(path.parent)
                 self._make_room(data.nbytes)
                 with open(new, "xb") as file:
                     file.write(flat(data))

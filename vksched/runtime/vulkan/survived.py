@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...caches import default_folder, read_whole, remove_old, replace_whole
+from ...caches import default_folder, make_folder, read_whole, remove_old, replace_whole
 from ...version import __version__
 from . import binding
 
@@ -78,7 +78,7 @@ class Entry:
             return
         folder = self._path.parent
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             replace_whole(self._path, json.dumps({"notes": list(notes)}))
             remove_old(folder, MOST_FILES)
 

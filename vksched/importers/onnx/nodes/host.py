@@ -29,6 +29,7 @@ from ....types import UINT32, NDArray, TensorType, numpy_dtype
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator
 from .functions import canonical_domain
+from .messages import is_external, tensors_in
 from .values import HostType, HostValue
 
 PART = "onnx.part"
@@ -75,6 +76,8 @@ class HostNode:
         functions: Sequence[FunctionProto] = (),
     ) -> None:
         self.node = node
+        if any(is_external(tensor) for each in (node, *functions) for tensor in tensors_in(each)):
+            raise Refused(node, "expected tensors within the node, got one with external data")
         node, self._defaults = _with_defaults(_as_was_meant(node, opsets))
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]

@@ -13,11 +13,13 @@ from functools import lru_cache
 from typing import Any
 
 import onnx
+from google.protobuf.message import Message
 from onnx import AttributeProto, defs
 
 from ....errors import ModelFormatError
 from ..nodes.functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from ..nodes.limits import MAX_DEPTH
+from ..nodes.messages import is_external, messages_in, tensors_in
 from ..nodes.order import label, order, subgraphs
 from ..rules import find_rule
 from .tensors import TensorReader, check_element_type, checked_shape, text
@@ -104,7 +106,26 @@ def check_model(model: onnx.ModelProto, reader: TensorReader) -> int:
         where = f"function {function.name!r}"
         inner = _opsets(function.opset_import, where) or opsets
         _Checker(reader, functions, inner, f"{where}, ", function).function(function)
+    _embed_hidden(model, reader)
     return expanded_nodes(model.graph, functions)
+
+
+def _embed_hidden(model: onnx.ModelProto, reader: TensorReader) -> None:
+    """Brings external data inside that the checks do not come to, in whatever field: defaults of
+    functions, graphs of training. Nothing that reads the model later opens a file that it names.
+
+    The initializers of the main graph are left to `TensorReader.array`.
+    """
+    parts: list[Message] = []
+    for message, left in (
+        (model, ("graph",)),
+        (model.graph, ("initializer", "sparse_initializer")),
+    ):
+        parts += messages_in(message, without=left)
+    for part in parts:
+        for tensor in tensors_in(part):
+            if is_external(tensor):
+                reader.embed(tensor, f"tensor {tensor.name!r}")
 
 
 @dataclass

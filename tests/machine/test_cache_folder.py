@@ -1,0 +1,73 @@
+"""The cache folder: this user's alone, or not used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from conftest import needs_posix
+
+from vksched import caches
+from vksched.caches import default_folder, make_folder, replace_whole
+
+pytestmark = needs_posix
+
+
+@pytest.fixture
+def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that the user named, which is not there yet."""
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
+    caches._warn_once.cache_clear()
+    return tmp_path / "cache"
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_folders_and_files_are_made_for_this_user_alone(named: Path) -> None:
+    before = os.umask(0)
+    try:
+        make_folder(named / "plans" / "new")
+        replace_whole(named / "plans" / "new" / "a.json", "{}")
+    finally:
+        os.umask(before)
+    assert [mode_of(p) for p in (named, named / "plans", named / "plans" / "new")] == [0o700] * 3
+    assert mode_of(named / "plans" / "new" / "a.json") == 0o600
+    assert default_folder() == named
+    make_folder(named / "plans")  # again
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
+def test_a_folder_where_others_write_is_not_used(
+    named: Path, mode: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    named.mkdir()
+    named.chmod(mode)
+    assert default_folder() is None is default_folder()
+    (said,) = caplog.messages  # once
+    assert f"yours alone, got mode {mode:o}" in said and "chmod 700" in said
+    named.chmod(0o755)
+    assert default_folder() == named
+
+
+def test_a_folder_of_another_user_is_not_used(
+    named: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    named.mkdir(0o700)
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    assert default_folder() is None
+    assert f"a folder of user {uid}" in caplog.text
+
+
+def test_a_file_in_place_of_a_folder_is_told(named: Path) -> None:
+    named.write_text("")
+    with pytest.raises(OSError, match="File exists|folder, got a file|Not a directory"):
+        make_folder(named)
+
+
+def test_a_folder_that_is_not_there_is_a_place(named: Path) -> None:
+    assert default_folder() == named
