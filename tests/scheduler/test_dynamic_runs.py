@@ -207,8 +207,9 @@ def test_raise_gives_the_error_to_the_caller() -> None:
 
 
 def test_a_real_device_that_fails_leaves_the_others_working(two_devices: list[str]) -> None:
-    faulty = vs.FaultyDevice(two_devices[0], at=5)
-    with vs.Scheduler([faulty, two_devices[1]], policy="dynamic", optimize=False) as sched:
+    slower, faster = two_devices  # which gets pieces, however few the slower one gets
+    faulty = vs.FaultyDevice(faster, at=5)
+    with vs.Scheduler([faulty, slower], policy="dynamic", optimize=False) as sched:
         run = sched.compile(branches())
         with pytest.warns(vs.VkschedWarning, match="failed in piece"):
             for _ in range(8):
