@@ -23,7 +23,7 @@ from ..runtime.remote.keys import Credentials
 from ..runtime.remote.secure import SECURITY
 from ..switches import names_in
 from .cluster import Cluster
-from .ray_address import AUTO, CLIENT, require_ray
+from .ray_address import AUTO, CLIENT, find_ray
 from .ray_room import release, reserved
 
 MODELS = "VKSCHED_MODELS"
@@ -146,7 +146,7 @@ def _ray(address: str) -> Iterator[Any]:
         ) from error
     own = not ray.is_initialized()
     if own:
-        require_ray(address)
+        address = find_ray(address)
     try:
         if own:
             ray.init(address=address, namespace=NAMESPACE, log_to_driver=False)

@@ -2,7 +2,11 @@
 
 Problem: of an address where no Ray is, Ray asks again for a minute and then ends the whole process.
 Method: connect, and begin as a client of HTTP/2 does; a server of gRPC answers with its settings.
-Examples: tests/cluster/test_on_ray.py.
+
+Ray notes the address of this computer's cluster in a file below the temporary folder, where every
+user may write. Whoever writes it decides whose code is run. So the file counts only if this user or
+root owns it and nobody else may write it, and Ray is given the address that was read, not the word.
+Examples: tests/cluster/test_ray_address.py, tests/cluster/test_on_ray.py.
 """
 
 from __future__ import annotations
@@ -21,18 +25,20 @@ PROBE_S = 3.0
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How a client of HTTP/2 begins, with settings that say nothing."""
 SETTINGS, HEAD_BYTES = 4, 9
+MOST_BYTES = 1 << 10
+"""Of the file in which Ray notes an address."""
 
 
-def require_ray(address: str) -> None:
-    """Returns when something at an address may be Ray; an "auto" that Ray has to look for is not
-    judged.
+def find_ray(address: str) -> str:
+    """Returns the address that Ray is to be given, once something there may be Ray; an "auto" that
+    Ray has to look for is not judged.
 
     Raises:
-        DeviceError: what is there is not, or nothing is.
+        DeviceError: what is there is not, or nothing is; or somebody else may have said so.
     """
     place = _place(address)
     if place is None:
-        return
+        return address
     host, _, port = place.removeprefix(CLIENT).rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), PROBE_S) as probe:
@@ -43,6 +49,7 @@ def require_ray(address: str) -> None:
         raise _none(address, place, str(error)) from None
     if len(head) < HEAD_BYTES or head[3] != SETTINGS:
         raise _none(address, place, "something else answers there")
+    return place
 
 
 def _none(address: str, place: str, why: str) -> DeviceError:
@@ -59,8 +66,21 @@ def _place(address: str) -> str | None:
     told = os.environ.get("RAY_ADDRESS", AUTO)
     if told != AUTO:
         return told
+    noted = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
     try:
-        folder = Path(os.environ.get("RAY_TMPDIR", "/tmp"))
-        return (folder / "ray" / "ray_current_cluster").read_text("utf-8").strip() or None
+        with open(noted, "rb", opener=_no_link) as file:
+            about = os.fstat(file.fileno())
+            text = file.read(MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
+    if hasattr(os, "geteuid") and (about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022):
+        raise DeviceError(
+            f"[cluster] expected {noted} to be a file that only you or root may write, got one of "
+            f"user {about.st_uid} with mode {about.st_mode & 0o777:o}; try the address of the Ray "
+            "cluster instead of auto"
+        )
+    return text.strip() or None
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
