@@ -65,9 +65,22 @@ def _shared(folder: Path) -> str:
         return ""
     if about.st_uid != os.geteuid():
         return f"a folder of user {about.st_uid}"
-    if about.st_mode & 0o022:
+    by_group = about.st_mode & 0o020 and not _is_own_group(about.st_gid)
+    if by_group or about.st_mode & 0o002:
         return f"mode {about.st_mode & 0o777:o}"
     return ""
+
+
+def _is_own_group(group: int) -> bool:
+    """Whether a group is this user's alone, as systems have it where folders are made with 775."""
+    import grp
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user.pw_name and not set(found.gr_mem) - {user.pw_name}
 
 
 @cache

@@ -42,8 +42,9 @@ def test_folders_and_files_are_made_for_this_user_alone(named: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
 def test_a_folder_where_others_write_is_not_used(
-    named: Path, mode: int, caplog: pytest.LogCaptureFixture
+    named: Path, mode: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(caches, "_is_own_group", lambda _: False)
     named.mkdir()
     named.chmod(mode)
     assert default_folder() is None is default_folder()
@@ -51,6 +52,17 @@ def test_a_folder_where_others_write_is_not_used(
     assert f"yours alone, got mode {mode:o}" in said and "chmod 700" in said
     named.chmod(0o755)
     assert default_folder() == named
+
+
+def test_a_group_of_this_user_alone_may_write(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grp, pwd = pytest.importorskip("grp"), pytest.importorskip("pwd")
+    named.mkdir()
+    named.chmod(0o775)
+    user, group = pwd.getpwuid(os.geteuid()).pw_name, named.stat().st_gid
+    for name, members, is_own in ((user, [], True), (user, ["eve"], False), ("all", [], False)):
+        found = grp.struct_group((name, "x", group, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
+        assert (default_folder() == named) == is_own
 
 
 def test_a_folder_of_another_user_is_not_used(
