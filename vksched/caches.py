@@ -45,32 +45,42 @@ def default_folder() -> Path | None:
         found = Path(named) if named else platformdirs.user_cache_path("vksched", appauthor=False)
     except RuntimeError:  # neither HOME nor an entry of the user
         return None
-    why = _shared(found)
+    if not named:
+        _take_back(found)
+    try:
+        why = others_who_write(found.stat())
+    except OSError:  # there is none yet
+        return found
     if not why:
         return found
     _warn_once(
         f"[cache] expected {found} to be yours alone, got {why}; nothing is read or kept there; "
-        "try `chmod 700`, or VKSCHED_CACHE=<folder>"
+        f"try `chmod 700`, or VKSCHED_CACHE={found / 'new'}"
     )
     return None
 
 
-def _shared(folder: Path) -> str:
-    """Returns how others may write in a folder; "" if they may not, or if there is none."""
-    try:
+def _take_back(folder: Path) -> None:
+    """Takes rights from others in the user's own folder, as older versions made it with them."""
+    with suppress(OSError, AttributeError):
         about = folder.stat()
-    except OSError:
-        return ""
+        if about.st_uid == os.geteuid() and about.st_mode & 0o022:
+            folder.chmod(0o700)
+
+
+def others_who_write(about: os.stat_result) -> str:
+    """Returns who else may write a file or in a folder than this user and root; "" if nobody."""
     if not hasattr(os, "geteuid"):
         return ""
-    if about.st_uid != os.geteuid():
-        return f"a folder of user {about.st_uid}"
+    if about.st_uid not in (0, os.geteuid()):
+        return f"one of user {about.st_uid}"
     by_group = about.st_mode & 0o020 and not _is_own_group(about.st_gid)
     if by_group or about.st_mode & 0o002:
         return f"mode {about.st_mode & 0o777:o}"
     return ""
 
 
+@cache
 def _is_own_group(group: int) -> bool:
     """Whether a group is this user's alone, as systems have it where folders are made with 775."""
     import grp

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import needs_posix
 
+from vksched import caches
 from vksched.cluster.ray_address import HEAD_BYTES, SETTINGS, find_ray
 from vksched.errors import DeviceError
 
@@ -52,7 +53,10 @@ def test_ray_is_given_the_address_that_was_read(noted: Path, server: str) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o646])
-def test_a_file_that_others_may_write_is_refused(noted: Path, server: str, mode: int) -> None:
+def test_a_file_that_others_may_write_is_refused(
+    noted: Path, server: str, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caches, "_is_own_group", lambda _: False)
     noted.write_text(server)
     noted.chmod(mode)
     with pytest.raises(DeviceError, match=f"only you or root may write.*mode {mode:o}.*auto"):

@@ -62,7 +62,9 @@ def test_a_group_of_this_user_alone_may_write(named: Path, monkeypatch: pytest.M
     for name, members, is_own in ((user, [], True), (user, ["eve"], False), ("all", [], False)):
         found = grp.struct_group((name, "x", group, members))
         monkeypatch.setattr(grp, "getgrgid", lambda _, found=found: found)
+        caches._is_own_group.cache_clear()
         assert (default_folder() == named) == is_own
+    caches._is_own_group.cache_clear()
 
 
 def test_a_folder_of_another_user_is_not_used(
@@ -70,9 +72,12 @@ def test_a_folder_of_another_user_is_not_used(
 ) -> None:
     named.mkdir(0o700)
     uid = os.geteuid()
+    about = named.stat()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    stranger = os.stat_result([*about[:4], uid + 2, *about[5:10]])
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: stranger)
     assert default_folder() is None
-    assert f"a folder of user {uid}" in caplog.text
+    assert f"one of user {uid + 2}" in caplog.text
 
 
 def test_a_file_in_place_of_a_folder_is_told(named: Path) -> None:
@@ -83,3 +88,14 @@ def test_a_file_in_place_of_a_folder_is_told(named: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_a_place(named: Path) -> None:
     assert default_folder() == named
+
+
+def test_the_users_own_folder_of_an_older_version_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VKSCHED_CACHE", raising=False)
+    monkeypatch.setattr(caches.platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "own")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own").chmod(0o777)
+    assert default_folder() == tmp_path / "own"
+    assert mode_of(tmp_path / "own") == 0o700

@@ -140,5 +140,5 @@ def test_replicas_on_one_memory_or_of_another_graph_are_refused() -> None:
 def test_what_replicas_take_together() -> None:
     one, other = Metrics(3.0, 2.0, 10.0, 5.0), Metrics(9.0, 6.0, 30.0, 1.0)
     both = join_replicas([one, other])
-    assert both == Metrics(3.0, pytest.approx(1.5), 30.0, 5.0)  # type: ignore[arg-type]
+    assert both == Metrics(3.0, pytest.approx(1.5), 30.0, 4.0)  # type: ignore[arg-type]
     assert join_replicas([one]) is one

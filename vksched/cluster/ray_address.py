@@ -15,6 +15,7 @@ import os
 import socket
 from pathlib import Path
 
+from ..caches import others_who_write
 from ..errors import DeviceError
 
 AUTO = "auto"
@@ -73,11 +74,11 @@ def _place(address: str) -> str | None:
             text = file.read(MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    if hasattr(os, "geteuid") and (about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022):
+    why = others_who_write(about)
+    if why:
         raise DeviceError(
-            f"[cluster] expected {noted} to be a file that only you or root may write, got one of "
-            f"user {about.st_uid} with mode {about.st_mode & 0o777:o}; try the address of the Ray "
-            "cluster instead of auto"
+            f"[cluster] expected {noted} to be a file that only you or root may write, got {why}; "
+            "try the address of the Ray cluster instead of auto"
         )
     return text.strip() or None
 

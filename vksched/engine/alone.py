@@ -152,4 +152,6 @@ def _judged(plan: PlanValue) -> Decision | None:
     decision = plan.decision
     if decision is None or not decision.measured or plan.graph.states:
         return None
+    if any(split.observed for split in plan.splits):  # a run waits for the user's functions then
+        return None
     return decision if decision.objective.word in ("latency", "throughput") else None

@@ -251,6 +251,8 @@ class Preparing:
         there has to be a plan, for events. stream: the graph's runs by simulated time.
         """
         start_s = self.trace.clock.now()
+        if drift is not None and not left_out.keys().isdisjoint(drift.alone.only):
+            drift.alone.forget()  # the device that was faster alone is gone
         only = drift.alone.only if drift is not None else ()
         plan = self.plan(request, self.machine(left_out), small, only)
         if again is not None:

@@ -53,7 +53,10 @@ def join_replicas(each: Sequence[Metrics]) -> Metrics:
         return each[0]
     rate = sum(1 / metrics.period_s for metrics in each)
     peaks = [metrics.peak_bytes for metrics in each if metrics.peak_bytes is not None]
-    return replace(each[0], period_s=1 / rate, peak_bytes=max(peaks, default=None))
+    energies = [m.energy_j / m.period_s for m in each if m.energy_j is not None]
+    energy_j = sum(energies) / rate if len(energies) == len(each) else None
+    peak_bytes = max(peaks, default=None)
+    return replace(each[0], period_s=1 / rate, peak_bytes=peak_bytes, energy_j=energy_j)
 
 
 def weigh(

@@ -18,9 +18,6 @@ link between two hosts for its bytes, one after the other, and arrives a latency
 other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
 takes the port of either host, which all its messages to or from others share.
 
-Devices that compute on the cores of one host, software drivers and its CPU, each take all cores. So
-they share a queue: two that work side by side end when one that does all of it would.
-
 Null devices on a simulated clock take the same times; tests compare both.
 Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
 """

@@ -143,6 +143,18 @@ class Calibration:
             seen=max(self.seen, newer.seen),
         )
 
+    def at_own_pace(self) -> Calibration:
+        """Returns the same with the pace in the samples, to be measured anew."""
+        if self.pace == 1:
+            return self
+        overheads = self.overheads
+        if overheads is not None:
+            overheads = replace(overheads, launch_s=self.pace * overheads.launch_s)
+        samples = tuple(
+            s if s.op in COPIES else replace(s, factor=s.factor * self.pace) for s in self.samples
+        )
+        return replace(self, overheads=overheads, samples=samples, pace=1.0, seen="")
+
     def recovered(self, today: datetime.date) -> Calibration:
         """Returns the same of a device of which half of its slowness in runs is forgotten for each
         day since: it may have been hot, or busy with other programs, and is to be tried again.

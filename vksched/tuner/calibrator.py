@@ -48,6 +48,10 @@ def kept_as(spec: DeviceSpec) -> Identity | None:
     return Identity(spec.pool, spec.driver, label if spec.limits.software else spec.label)
 
 
+_UNKEPT: dict[tuple[Path | None, Identity], Calibration] = {}
+"""What schedulers of this process measured where nothing can be kept, for its next ones."""
+
+
 class Calibrator:
     """Calibrations by device, from disk and measured. May be used from any number of threads.
 
@@ -72,6 +76,8 @@ class Calibrator:
                 read = None
                 if identity is not None and self._store is not None and self._mode.reads:
                     read = self._store.load(identity)
+                    if not read:
+                        read = _UNKEPT.get((self._store.path(identity), identity))
                 if read:
                     read = read.recovered(datetime.date.today())
                 self._known[key] = read or Calibration(speeds_of(spec))
@@ -148,6 +154,8 @@ class Calibrator:
             DeviceError: the device failed; its `device` and `during` are set.
         """
         known, budget = self.known(device.spec), Clocked(budget_s)
+        if not quick:
+            known = known.at_own_pace()
         lost = self._lost(device.spec)
         if not lost.isdisjoint(FIRST_STEPS):
             return known  # not even these go well here
@@ -171,10 +179,12 @@ class Calibrator:
             attempt.close(failed)
         if quick:
             found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
+        else:  # the user's time: none of what schedulers may spend by themselves
+            found = replace(found, spent_s=0.0, starts=0)
         merged = known.plus(found)
         with self._lock:
             self._known[kept_as(device.spec) or device.name] = merged
-        self._keep(device.spec, found)
+        self._keep(device.spec, found, merged)
         return merged
 
     def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
@@ -195,10 +205,12 @@ class Calibrator:
             return Attempt(None)
         return self._store.attempt(identity)
 
-    def _keep(self, spec: DeviceSpec, found: Calibration) -> None:
+    def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
         identity = kept_as(spec)
-        if identity is not None and self._store is not None and found:
-            self._store.add(identity, found)
+        if identity is None or self._store is None or not found:
+            return
+        if not self._store.add(identity, found):
+            _UNKEPT[self._store.path(identity), identity] = merged
 
 
 def _shorter(known: Calibration, found: Calibration) -> Calibration:

@@ -54,6 +54,10 @@ class FirstUse:
         self._begun: dict[str, Calibration] = {}
         """By device, what was known of it before this scheduler measured anything."""
         self._measured: set[str] = set()
+        self._spent: dict[str, float] = {}
+        """By device, seconds of this scheduler's measurements, also of those that failed."""
+        self._unused: set[tuple[str, str, str, int]] = set()
+        """Calls that a plan by known costs gave to other devices."""
 
     def measure(
         self,
@@ -95,13 +99,21 @@ class FirstUse:
         for number, device in enumerate(wants):
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
             made |= self._measure(device, share_s, self._translates(device), *about)
-        slow = [d for d in wants if self._translates(d) and self._missing(graphs(d), spec_of(d))]
-        if slow and len(graphs(slow[0])[0].ops) <= MOST_OPS:
+        slow: dict[Device, set[tuple[str, str, str, int]]] = {}
+        for device in filter(self._translates, wants):
+            places = {
+                (device.name, *c.place) for c in self._missing(graphs(device), spec_of(device))
+            }
+            if self._left_s(device.spec) > 0 and places - self._unused:
+                slow[device] = places
+        if slow and len(graphs(next(iter(slow)))[0].ops) <= MOST_OPS:
             made_by = plan()
-            used = {made_by.machine.devices[split.device].name for split in made_by.splits}
-            for device in slow:
+            used = {made_by.machine.devices[number].name for number in made_by.working}
+            for device, places in slow.items():
                 if device.name in used:
                     made |= self._measure(device, self._left_s(device.spec), False, *about)
+                else:
+                    self._unused |= places
         return made
 
     @property
@@ -112,8 +124,8 @@ class FirstUse:
         if self._asked:
             return self._asked_s
         known = self.calibrator.known(spec)
-        begun = self._begun.setdefault(spec.name, known)
-        left_s = min(FIRST_USE_S - known.spent_s, START_S - (known.spent_s - begun.spent_s))
+        begun, own_s = self._begun.setdefault(spec.name, known), self._spent.get(spec.name, 0.0)
+        left_s = min(FIRST_USE_S - begun.spent_s, START_S) - own_s
         return min(self._mode.budget_s, left_s)
 
     def _wants(self, device: Device, devices: Sequence[Device], with_cpu: bool) -> bool:
@@ -154,8 +166,15 @@ class FirstUse:
         self._measured.add(device.name)
         again = bool(starts) and self._confirms(device.spec)
         about = _silent, trace.clock, again
-        found = calibrator.measure(device, host, calls, share_s, *about, quick=quick, starts=starts)
-        spent_s = time.monotonic() - before
+        found = known
+        try:
+            found = calibrator.measure(
+                device, host, calls, share_s, *about, quick=quick, starts=starts
+            )
+        finally:
+            spent_s = time.monotonic() - before
+            own_s = found.spent_s - known.spent_s or spent_s  # a failure takes all of its time
+            self._spent[device.name] = self._spent.get(device.name, 0.0) + own_s
         if self._asked:
             self._asked_s -= spent_s
         if spent_s < share_s:  # all were tried: some cannot be measured

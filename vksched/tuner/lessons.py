@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from ..fork import Owner
 from ..machine.hosts import CALLER, host_of
 from ..machine.spec import DeviceSpec
-from ..plan.cost import call_of, call_work, estimate, first_cost, way_of
+from ..plan.cost import call_cost, call_of, call_work, estimate, first_cost, way_of
 from ..plan.value import PlanValue
 from ..runtime.device import Device
 from ..runtime.pace import Paces
@@ -87,11 +87,11 @@ class Lessons:
         """Keep costs that differ from the known ones; in a forked child nothing."""
         if self._owner.forked:
             return
-        for name, calls in self._calls.items():
+        for name, calls in list(self._calls.items()):
             usual = self._paces.usual(name)
             if usual is not None:
                 known = self._calibrator.known(self._specs[name])
-                lesson = lesson_of(self._specs[name], known, calls, *usual)
+                lesson = lesson_of(self._specs[name], known, dict(calls), *usual)
                 if lesson is not None:
                     self._calibrator.teach(self._specs[name], lesson)
 
@@ -154,10 +154,11 @@ def _calls_of(plan: PlanValue, device: int) -> dict[Place, Seen]:
     out: dict[Place, Seen] = {}
     for node in nodes.values():
         op, call = node.declaration, call_of(spec, graph, node)
+        first_s = first_cost(spec, graph, node).seconds
         if spec.kind == "cpu":  # an epilogue is a pass of its own there
             call = call.bare
+            first_s = call_cost(spec, op, call, node.id in graph.written_over).seconds
         estimate_s, bound = estimate(spec, call_work(spec, op, call))
-        first_s = first_cost(spec, graph, node).seconds
         seen = Seen(node.op, way_of(op, call), bound, estimate_s, first_s)
         out[seen.sample(first_s, 0.0, "").place] = seen
     return out

@@ -35,8 +35,21 @@ bits. Where a library has several of these, the first is taken.
 
 
 def is_chosen() -> bool:
-    """Whether the user has said how many threads numpy's products take."""
-    return any(os.environ.get(name) for name in CHOSEN_BY)
+    """Whether threads of numpy's products are left as they are: the user has said how many there
+    are, or the library has no count that holds for all callers.
+    """
+    return any(os.environ.get(name) for name in CHOSEN_BY) or _is_bound_to_callers()
+
+
+@cache
+def _is_bound_to_callers() -> bool:
+    """Whether OpenBLAS has OpenMP's threads, of which each caller has a count of its own, or none
+    and no locks for several callers.
+    """
+    return any(
+        pool.internal_api == "openblas" and pool.threading_layer in ("openmp", "disabled")
+        for pool in libraries()
+    )
 
 
 @cache

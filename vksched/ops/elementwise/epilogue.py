@@ -232,7 +232,8 @@ def _host(host: HostKernel) -> HostKernel:
             yield from host.cut(inputs, attrs, out)
             return
         own, own_attrs, rest = _parted(inputs, attrs, program)
-        lines = (host.cut(own, own_attrs, whole) for whole in (out, *rest))  # cut alike
+        whole = (out, *map(np.ascontiguousarray, rest)) if out.flags.c_contiguous else (out, *rest)
+        lines = (host.cut(own, own_attrs, each) for each in whole)  # cut alike
         for (operands, part), *others in zip(*lines, strict=True):
             yield (*operands, *(residual for _, residual in others)), part
 
