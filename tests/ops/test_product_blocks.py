@@ -17,6 +17,7 @@ import vksched as vs
 from vksched.ops.core import blas, loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.op import all_ops
+from vksched.ops.elementwise.epilogue import then
 from vksched.ops.products import division
 from vksched.ops.products.division import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide
 from vksched.ops.products.matmul_recipe import matmul_recipe
@@ -257,3 +258,25 @@ def test_attention_in_pieces_is_that_of_all_heads(monkeypatch: pytest.MonkeyPatc
     for inputs, part in pieces:
         declared.host.compute(inputs, attrs, part)
     np.testing.assert_allclose(out, declared.reference((q, k, v, mask), attrs), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("change", ["swapped", "flipped", "broadcast"])
+def test_residuals_that_lie_otherwise_are_cut_as_the_result_is(change: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((4, 200, 300), dtype=np.float32), rng.standard_normal((300, 640))
+    base = rng.standard_normal((4, 640, 200), dtype=np.float32).swapaxes(-1, -2)
+    residual = {
+        "swapped": base,
+        "flipped": np.ascontiguousarray(base)[..., ::-1],
+        "broadcast": np.broadcast_to(base[:1, :1], base.shape),
+    }[change]
+    kernel, out = all_ops()["matmul"].host, np.full(base.shape, np.nan, np.float32)
+    assert kernel is not None
+    ends = then(2, (("add", (0, 1), ()),), ())
+    attrs = Attrs({"transpose_a": False, "transpose_b": False, **ends})
+    given_ = a, b.astype(np.float32), residual
+    pieces = list(kernel.cut(given_, attrs, out))
+    assert len(pieces) > 1
+    for operands_, part in pieces:
+        kernel.compute(operands_, attrs, part)
+    np.testing.assert_allclose(out, a @ given_[1] + residual, rtol=1e-4, atol=1e-3)

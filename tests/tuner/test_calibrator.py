@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +229,58 @@ def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
     with vs.Scheduler([Hardware("vulkan:0", software=True)], tune=5.0) as sched:
         relu(sched)
         assert "vulkan:0 relu" in rigs.asked
+
+
+def test_measurements_that_somebody_asked_for_leave_the_first_use_its_time(rigs: Rigs) -> None:
+    device = Hardware("vulkan:0", software=True)
+    identity = kept_as(device.spec)
+    assert identity is not None
+    with vs.Scheduler([device]) as sched:
+        relu(sched)
+    known = CostStore().load(identity)
+    assert known is not None
+    assert CostStore().add(identity, replace(known, spent_s=0.0, starts=0, pace=2.0))
+    for _ in range(3):
+        with vs.Scheduler([Hardware("vulkan:0", software=True)], tune=5.0) as sched:
+            sched.compile(vs.exp(vs.input("x", X.shape)))
+    now = CostStore().load(identity)
+    assert now is not None and (now.spent_s, now.starts) == (known.spent_s, known.starts)
+    assert now.pace == 1 and len(now.samples) == len(known.samples) + 1
+    once = {sample.place: sample.factor for sample in known.samples}
+    for sample in now.samples:  # what was not measured anew is as slow as it was
+        assert sample.factor == pytest.approx(2 * once.get(sample.place, sample.factor / 2))
+
+
+def test_a_measurement_that_fails_is_paid_from_the_same_time(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.monotonic()
+
+    def fail(self: Rig) -> Overheads:
+        self._asked.append("overheads")
+        time.sleep(0.12)
+        raise DeviceTimeout("slow")
+
+    monkeypatch.setattr(Rig, "overheads", fail)
+    with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
+        for op in (vs.relu, vs.exp, vs.tanh, vs.neg, vs.sqrt, vs.abs, vs.sin, vs.cos):
+            sched.compile(op(vs.input("x", X.shape)))
+    assert 1 <= len(rigs.asked) <= 3 and time.monotonic() - began < 60
+
+
+def test_where_nothing_is_kept_the_process_knows_what_it_measured(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "file" / "no folder"))
+    for count in (True, True, False):  # as in two starts
+        rigs.asked.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", vs.VkschedWarning)
+            with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
+                relu(sched)
+                assert sched.machine.devices[0].costs
+        assert bool(rigs.asked) == count
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), UnsupportedOp("no")])
