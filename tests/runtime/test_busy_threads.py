@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -402,3 +403,26 @@ def test_busy_programs_do_not_multiply_the_time(tmp_path: Path) -> None:
     assert [row["network"] for row in rows] == ["six layers", "MLP"]
     for row in rows:
         assert row["ratio"]["one thread"] < 4, row
+
+
+def test_a_helper_on_a_slower_core_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its piece counts by the time of its core: longer than the caller's, but not lost."""
+    core_s = count(0.0, 2.0)
+    monkeypatch.setattr(time, "thread_time", lambda: next(core_s))
+    paused, caller, helped = Pauses(), threading.get_ident(), threading.Event()
+
+    def piece(number: int) -> None:
+        if threading.get_ident() == caller:
+            assert helped.wait(60)  # so that the helper has a piece
+        else:
+            helped.set()
+            time.sleep(0.5)
+
+    workers = Workers("test", 2, paused)
+    workers.each(piece, [(0,), (1,)])
+    assert paused.helpers(1) == 1
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)  # now it has no core for so long
+    helped.clear()
+    workers.each(piece, [(0,), (1,)])
+    assert paused.helpers(1) == 0
+    workers.close()

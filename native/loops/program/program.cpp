@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -145,7 +146,7 @@ public:
             const uint64_t ticket = ticket_.load();
             if (ticket == ENDED)
                 return;
-            if (!take(ticket, 1))
+            if (!take(ticket, BACK))
                 helpers_.wait(SPIN_S, [&] { return ticket_.load() != ticket; });
         }
     }
@@ -153,9 +154,11 @@ public:
 private:
     // A ticket: the number of a step, and of its pieces that were taken from the front and the back.
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
+    static constexpr uint64_t BACK = 1;
     static constexpr double SPIN_S = 50e-6; // to sleep and to wake up takes as long
     // A wait that is longer than a piece by this is a delay; the last helper rests ALONE times as
-    // long (vksched/runtime/host/pauses.py).
+    // long (vksched/runtime/host/pauses.py). Helpers' pieces count by the time of their cores: one
+    // that is slower than the caller's delays nobody, one that is lost does.
     static constexpr double DELAY_S = 3e-4, ALONE = 8, MOST_ALONE_S = 0.5;
 
     struct Ended {
@@ -189,6 +192,7 @@ private:
             return;
         }
         done_.store(0);
+        longest_ns_.store(0);
         ticket_.store(static_cast<uint64_t>(number) << 2 * BITS);
         helpers_.wake();
         Seconds longest{0};
@@ -199,6 +203,7 @@ private:
         }
         runner_.wait(SPIN_S, [&] { return done_.load() == step.pieces; });
         const Seconds waited = Clock::now() - now;
+        longest = std::max<Seconds>(longest, std::chrono::nanoseconds(longest_ns_.load()));
         if (waited > longest + Seconds(DELAY_S)) {
             delayed_s_ += waited.count();
             const uint32_t helpers = std::min(inside_.load(), allowed_.load());
@@ -210,6 +215,25 @@ private:
         }
         if (no_memory_.exchange(false))
             throw std::bad_alloc();
+    }
+
+    // What this thread had of a core so far; always 0 where the system does not say it for pieces.
+    static int64_t core_ns()
+    {
+#ifdef _WIN32
+        return 0;
+#else
+        timespec now{};
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+#endif
+    }
+
+    void count(int64_t took_ns)
+    {
+        int64_t longest = longest_ns_.load();
+        while (longest < took_ns && !longest_ns_.compare_exchange_weak(longest, took_ns))
+            ;
     }
 
     // Takes the next piece from an end, 1 the back or FRONT, and makes it; returns false where there
@@ -225,11 +249,14 @@ private:
         if (!ticket_.compare_exchange_weak(ticket, ticket + from))
             return true; // another one was first: look again
         const size_t piece = from == FRONT ? front : step.pieces - 1 - back;
+        const int64_t before = from == FRONT ? 0 : core_ns();
         try {
             step.run(at_.data(), piece);
         } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
             no_memory_.store(true, std::memory_order_relaxed);
         }
+        if (from != FRONT)
+            count(core_ns() - before);
         const uint32_t pieces = step.pieces;
         if (done_.fetch_add(1) + 1 == pieces)
             runner_.wake();
@@ -244,6 +271,7 @@ private:
     std::atomic<uint32_t> done_{0};
     std::atomic<bool> no_memory_{false};
     Waiting helpers_, runner_;
+    std::atomic<int64_t> longest_ns_{0};           // of a helper's piece in this step
     std::atomic<uint32_t> inside_{0}, allowed_{0}; // helpers of this run
     double delayed_s_ = 0;                         // of this run
     Clock::time_point alone_until_{};

@@ -29,29 +29,33 @@ class _Shared:
 
     def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
         self.error: BaseException | None = None
+        self.longest_s = 0.0
+        """What a piece takes at most: seconds of the caller's clock, or of a core on any thread. A
+        helper may have a slower core than the caller, but not lose it.
+        """
         self._call, self._left = call, iter(items)
         self._at_work = 0
         self._changed = threading.Condition()
 
-    def work(self) -> float:
-        """Makes pieces until there are none; returns the seconds of the longest one."""
-        longest_s = 0.0
+    def work(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Makes pieces until there are none."""
         try:
             with np.errstate(all="ignore"):
                 while (item := self._take()) is not None:
-                    start_s = time.perf_counter()
+                    start_s = clock()
                     self._call(*item)
-                    longest_s = max(longest_s, time.perf_counter() - start_s)
+                    took_s = clock() - start_s
+                    with self._changed:
+                        self.longest_s = max(self.longest_s, took_s)
         except BaseException as error:
             self._stop(error)
-        return longest_s
 
     def help(self) -> None:
         """The same on another thread, for which `end` waits."""
         with self._changed:
             self._at_work += 1
         try:
-            self.work()
+            self.work(time.thread_time)
         finally:
             with self._changed:
                 self._at_work -= 1
@@ -106,17 +110,18 @@ class Workers:
                 for item in items:
                     call(*item)
             return
-        shared, longest_s = _Shared(call, items), math.inf
+        shared, is_whole = _Shared(call, items), False
         try:
             with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
                 for _ in range(helpers):
                     self._started().submit(shared.help)
-            longest_s = shared.work()
+            shared.work()
+            is_whole = True
         finally:
             start_s = time.perf_counter()
             shared.end()
             waited_s = time.perf_counter() - start_s
-            if waited_s > longest_s + pauses.DELAY_S:
+            if is_whole and waited_s > shared.longest_s + pauses.DELAY_S:
                 self.paused.tell(waited_s)
         if shared.error is not None:
             raise shared.error
