@@ -27,6 +27,7 @@ from vksched.tuner.calibrate import QUICK_PASSES
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
 from vksched.tuner.calibrator import Calibrator, kept_as
 from vksched.tuner.cost_store import CostStore
+from vksched.tuner.device_files import Identity
 from vksched.tuner.first_use import FIRST_USE_S
 from vksched.tuner.rig import Transfer
 from vksched.tuner.tuner import Mode
@@ -208,16 +209,23 @@ def test_software_translates_long_kernels_only_where_it_is_fastest(rigs: Rigs) -
     assert "vulkan:0 matmul" in rigs.asked
 
 
-def test_time_of_first_use_is_spent_once_in_the_life_of_a_device(
-    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def first_use() -> tuple[Hardware, Identity, Calibration]:
+    """Returns a software device after its first use, what it is kept under, and what is kept."""
     device = Hardware("vulkan:0", software=True)
     identity = kept_as(device.spec)
     assert identity is not None
     with vs.Scheduler([device]) as sched:
         relu(sched)
     known = CostStore().load(identity)
-    assert known is not None and 0 < known.spent_s < FIRST_USE_S
+    assert known is not None
+    return device, identity, known
+
+
+def test_time_of_first_use_is_spent_once_in_the_life_of_a_device(
+    rigs: Rigs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, identity, known = first_use()
+    assert 0 < known.spent_s < FIRST_USE_S
     assert CostStore().add(identity, Calibration(speeds_of(device.spec), spent_s=FIRST_USE_S))
     rigs.asked.clear()
     with vs.Scheduler([Hardware("vulkan:0", software=True)]) as sched:
@@ -232,13 +240,7 @@ def test_software_is_measured_where_somebody_asked(rigs: Rigs) -> None:
 
 
 def test_measurements_that_somebody_asked_for_leave_the_first_use_its_time(rigs: Rigs) -> None:
-    device = Hardware("vulkan:0", software=True)
-    identity = kept_as(device.spec)
-    assert identity is not None
-    with vs.Scheduler([device]) as sched:
-        relu(sched)
-    known = CostStore().load(identity)
-    assert known is not None
+    _, identity, known = first_use()
     assert CostStore().add(identity, replace(known, spent_s=0.0, starts=0, pace=2.0))
     for _ in range(3):
         with vs.Scheduler([Hardware("vulkan:0", software=True)], tune=5.0) as sched:

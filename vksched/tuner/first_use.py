@@ -100,11 +100,12 @@ class FirstUse:
             share_s = self._left_s(device.spec) / (len(wants) - number if self._asked else 1)
             made |= self._measure(device, share_s, self._translates(device), *about)
         slow: dict[Device, set[tuple[str, str, str, int]]] = {}
-        for device in filter(self._translates, wants):
-            places = {
-                (device.name, *c.place) for c in self._missing(graphs(device), spec_of(device))
-            }
-            if self._left_s(device.spec) > 0 and places - self._unused:
+        for device in wants:
+            if not self._translates(device) or self._left_s(device.spec) <= 0:
+                continue
+            calls = self._missing(graphs(device), spec_of(device))
+            places = {(device.name, *call.place) for call in calls}
+            if places - self._unused:
                 slow[device] = places
         if slow and len(graphs(next(iter(slow)))[0].ops) <= MOST_OPS:
             made_by = plan()
