@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from graphs import A, B, C
 
 import vksched as vs
+from vksched.engine.replay.make import replay_tape
 from vksched.machine.spec import DeviceSpec
 
 X = np.linspace(-1, 1, 32 * 64, dtype=np.float32).reshape(32, 64)
@@ -145,6 +148,35 @@ def test_a_stream_goes_on_where_one_of_its_devices_is_lost() -> None:
             futures = [run.submit(x=X) for _ in range(40)]
             assert all((future.result() == expected).all() for future in futures)
         assert not run.plan.replicas and list(sched.quarantined) == [B]
+
+
+def test_a_stream_keeps_its_devices_where_memory_was_short_once() -> None:
+    clock = vs.SimulatedClock()
+    first, second = devices(clock, (1.0, 0.5))
+    faulty = vs.FaultyDevice(second, 0, "memory", "prepare", times=1)
+    with vs.Scheduler([first, faulty], objective="throughput") as sched:
+        with pytest.warns(vs.VkschedWarning, match="what is free now and one copy"):
+            run = sched.compile(one_product())
+        assert [own.copies for own in (run.plan, *run.plan.replicas)] == [1, 1]
+        assert not sched.quarantined
+
+
+def test_a_stream_with_replicas_replays(tmp_path: Path) -> None:
+    clock, tape = vs.SimulatedClock(), vs.Tape()
+    with vs.Scheduler(
+        devices(clock, (1.0, 0.5)), objective="throughput", trace=vs.Trace(clock, [tape])
+    ) as sched:
+        run = sched.compile(one_product())
+        with clock.hold():
+            futures = [run.submit(x=X) for _ in range(12)]
+        for future in futures:
+            future.result()
+    tape.save(tmp_path / "t.json")
+    saved = vs.load_tape(tmp_path / "t.json")
+    found = replay_tape(saved)
+    assert found.difference is None and (found.plans, found.runs) == (2, 12)
+    other = replace(saved, plans=(saved.plans[0], {**saved.plans[1], "replica": 2}))
+    assert "none of its 1 replica" in str(replay_tape(other).difference)
 
 
 def test_a_device_that_slows_down_gets_fewer_runs_and_then_another_plan() -> None:

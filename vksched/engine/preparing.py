@@ -25,6 +25,7 @@ from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.make.collector import resting_collector
+from ..plan.make.fit import LEAST
 from ..plan.plan import Plan
 from ..plan.planner import STATIC
 from ..plan.tell.fallback import find_fallbacks, join_reasons
@@ -47,7 +48,7 @@ from .faults import ON_FAULT, Faults, Quarantine
 from .request import Request, plan_request
 from .states import StateTable
 
-SHORT = "copies: 1 made, as a device ran out of memory"
+SHORT = "copies: 1 made on each device, as a device ran out of memory"
 """Is noted of a plan that had to be smaller than what was asked for."""
 PLANS = itertools.count()
 """Numbers of plans in this process, for events."""
@@ -216,6 +217,12 @@ class Preparing:
             return None
         return kept_document(plan, self._question(Request(plan.graph, (), {}), small=False))
 
+    def _copies(self, small: bool) -> int | str:
+        asked = self._settings.copies
+        if not small:
+            return asked
+        return 1 if isinstance(asked, int) else LEAST
+
     def _question(self, request: Request, small: bool, only: Sequence[str] = ()) -> Question:
         """Returns what the planner is asked about a request."""
         keys, cpu = request.graph.keys, self.opened.devices[-1].name
@@ -223,7 +230,7 @@ class Preparing:
             self._settings.policy,
             self._settings.objective.name,
             request.overrides,
-            1 if small else self._settings.copies,
+            self._copies(small),
             {
                 index: frozenset(n for n, key in keys.items() if device.holds(key))
                 for index, device in enumerate(self.opened.devices)
@@ -259,9 +266,12 @@ class Preparing:
             plan = replace(plan, notes=(*plan.notes, str(again)))
         every = plan, *plan.replicas
         numbers = [next(PLANS) for _ in every]
-        for own, number in zip(every, numbers, strict=True) if self.trace.active else ():
-            about = start_s, number, cause
-            self._tell_plan(request.version(plan.graph), own, small, about, only)
+        if self.trace.active:
+            question = self._question(request.version(plan.graph), small, only)
+            for replica, (own, number) in enumerate(zip(every, numbers, strict=True)):
+                decides = isinstance(own, DynamicPlan)
+                planned = Planned(own, question, cause, decides, replica)
+                self._tell_plan(planned, start_s, number)
         devices = self.opened.devices
         self.states.place(plan, devices)
         try:
@@ -275,20 +285,11 @@ class Preparing:
             drift.begin(plan, self.trace.clock.now() - start_s)
         return executor
 
-    def _tell_plan(
-        self,
-        request: Request,
-        plan: Plan,
-        small: bool,
-        about: tuple[float, int, str],
-        only: Sequence[str],
-    ) -> None:
-        """Tells the sinks of a plan and of what falls back to numpy in it. about: when planning
-        began, the plan's number, and why it was made.
+    def _tell_plan(self, planned: Planned, start_s: float, number: int) -> None:
+        """Tells the sinks of a plan and of what falls back to numpy in it. start_s: when planning
+        began.
         """
-        start_s, number, cause = about
-        question = self._question(request, small, only)
-        planned = Planned(plan, question, cause, isinstance(plan, DynamicPlan))
+        plan, cause = planned.plan, planned.cause
         working = dict.fromkeys(plan.machine.devices[s.device].name for s in plan.splits)
         fields = {
             "cause": cause,

@@ -30,7 +30,7 @@ from .dynamic.tape import plan_of
 from .make.by_cost import Chosen, choose, compare
 from .make.collector import resting_collector
 from .make.draft import finish
-from .make.fit import most_copies
+from .make.fit import AUTO, LEAST, most_copies
 from .make.overrides import Overrides
 from .make.weigh import fitted
 from .plan import Plan
@@ -65,7 +65,8 @@ def plan_graph(
     earlier. copies: slots, sets of activations and windows, so that as many runs
     can be under way; fewer where the model leaves no room for them; "auto" means what the objective
     asks for: for latency two where the graph spans several devices, else one; one where it writes
-    states, as each run reads what the one before it wrote. None means "auto" where throughput
+    states, as each run reads what the one before it wrote. "least": one for each device that takes
+    whole runs, where memory was short. None means "auto" where throughput
     counts, else 1.
     resident: for a device the weights, constants and states, by node id, that are there already.
     observed: node ids of computed values that are handed out as soon as they are there; what comes
@@ -80,7 +81,7 @@ def plan_graph(
     """
     goal = check_objective(objective, policy, "plan")
     if copies is None:
-        copies = "auto" if goal.asks("throughput") else 1
+        copies = AUTO if goal.asks("throughput") else 1
     _check_copies(copies)
     machine.verify()
     if turns and policy not in STATIC:
@@ -149,7 +150,7 @@ def compare_objectives(
 
 def _check_copies(copies: int | str) -> None:
     count = isinstance(copies, int) and not isinstance(copies, bool) and copies >= 1
-    if copies != "auto" and not count:
+    if copies not in (AUTO, LEAST) and not count:
         raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
 
 

@@ -152,10 +152,12 @@ PLAN = {
     "decision": Either((None, DECISION)),
     "seconds": float,
     "spans": [Row((str, int, Either((None, int)), float, float))],
+    "replica?": int,
 }
 """graph: its position in "graphs". cause: why it was made. decides: whether its runs decide anew
 where their pieces go. decision: None where nothing was weighed. seconds: of a run by simulation;
-spans: what happens in it: kind, device, split, start and end.
+spans: what happens in it: kind, device, split, start and end. replica: its number among the
+replicas of the plan that answers what was asked, from 1 on.
 """
 FIELDS = {
     "submit": {"split": int},

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...plan.documents.graphs import NONSENSE
-from ...plan.documents.plans import Planned, asked_of
+from ...plan.documents.plans import Planned, asked_of, replica_of
 from ...plan.plan import Plan
+from ...units import count_of
 
 PLACED = ("policy", "copies", "decides")
 """Of a plan, what stands before its splits."""
@@ -74,12 +75,20 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
         PlanError: the documents make no graph, machine or question.
     """
     question, made, machine = asked_of(graph, document)
+    replica, none = replica_of(document), ""
     try:
         plan = question.answer(made, machine)
+        every = plan, *plan.replicas
+        if replica in range(len(every)):
+            plan = every[replica]
+        else:
+            none = f"none of its {count_of(len(plan.replicas), 'replica')}"
     except NONSENSE as error:
-        difference = Difference(where, "the plan", "one", f"none: {error or type(error).__name__}")
-        return Made(None, question.observed, difference)
-    planned = Planned(plan, question, document["cause"], document["decides"])
+        none = f"none: {error or type(error).__name__}"
+    if none:
+        of = f"replica {replica}" if replica else "the plan"
+        return Made(None, question.observed, Difference(where, of, "one", none))
+    planned = Planned(plan, question, document["cause"], document["decides"], replica)
     names = [node["name"] for node in graph["nodes"]]
     found = next(_differences(document, planned.as_document()[1], names, where), None)
     return Made(plan, question.observed, found)

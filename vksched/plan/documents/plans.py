@@ -32,13 +32,15 @@ from .question import Question
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A plan and what it was made of. cause: why it was made, in words. decides: whether each of
-    its runs decides anew where its pieces go.
+    its runs decides anew where its pieces go. replica: 0 for the plan itself; n for its n-th
+    replica.
     """
 
     plan: Plan
     question: Question
     cause: str
     decides: bool = False
+    replica: int = 0
 
     def as_document(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the graph and the plan as `trace.schema.GRAPH` and `PLAN` say."""
@@ -60,6 +62,7 @@ class Planned:
             "decision": decision_document(plan.decision),
             "seconds": expected.seconds,
             "spans": [[b.kind, b.device, b.split, b.start_s, b.finish_s] for b in expected.spans],
+            **({"replica": self.replica} if self.replica else {}),
         }
 
 
@@ -165,7 +168,8 @@ def planned_of(graph: Mapping[str, Any], document: Mapping[str, Any]) -> Planned
         plan = replace(
             carried_of(made, machine, document), decision=decision_of(document["decision"])
         )
-        return Planned(plan.verify(), question, document["cause"], document["decides"])
+        cause, decides, replica = document["cause"], document["decides"], replica_of(document)
+        return Planned(plan.verify(), question, cause, decides, replica)
     except NONSENSE as error:
         raise PlanError(f"[trace] the plan of a tape cannot be read: {error}") from error
 
@@ -187,6 +191,11 @@ def carried_of(graph: Graph, machine: Machine, document: Mapping[str, Any]) -> P
         ),
         notes=tuple(document["notes"]),
     )
+
+
+def replica_of(document: Mapping[str, Any]) -> int:
+    """Returns the number of a replica by its document; 0 for a plan that is none."""
+    return int(document.get("replica", 0))
 
 
 def machine_of(document: Mapping[str, Any]) -> Machine:

@@ -29,6 +29,10 @@ from .memory import MemoryUse, aligned
 from .placing import NONE, Caps
 from .room import WELL_FILLED
 
+AUTO = "auto"
+"""As many copies as the objective gains from."""
+LEAST = "least"
+"""One copy for each device that takes whole runs."""
 PEAK_SHARE = 0.6
 """Of a device's nodes: so many around one moment may go elsewhere alone, as the first layers of a
 network for pictures do; beyond that a cap keeps what stands before.
@@ -200,7 +204,9 @@ def wanted_copies(graph: Graph, asked: int | str, devices: int) -> int:
     """
     if _writes_states(graph):
         return 1
-    return asked if isinstance(asked, int) else 1 + (devices > 1)
+    if isinstance(asked, int):
+        return asked
+    return 1 if asked == LEAST else 1 + (devices > 1)
 
 
 def _writes_states(graph: Graph) -> bool:
@@ -216,7 +222,7 @@ def most_copies(
     graph = draft.support.graph
     devices = len({outline.device for outline in draft.outlines})
     wanted = wanted_copies(graph, asked, devices)
-    if not isinstance(asked, int) and otherwise is not None:
+    if asked == AUTO and otherwise is not None:
         wanted = otherwise
     if _writes_states(graph):
         in_order = "each run reads the states that the one before it wrote"
@@ -231,6 +237,6 @@ def most_copies(
         fit = 1 + free // slot if slot else wanted
         if fit < best:
             best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"
-    if best == wanted or asked == "auto":
+    if best == wanted or not isinstance(asked, int):
         return best, ()
     return best, (f"copies: {wanted} asked for, {best} made, as {why} beside the model",)

@@ -32,7 +32,7 @@ from ..support import Support
 from ..value import HOST, Placement, commits
 from .candidates import Candidates, Way
 from .draft import Draft, make_draft, memory_of
-from .fit import check_host, fit, most_copies, wanted_copies
+from .fit import AUTO, check_host, fit, most_copies, wanted_copies
 from .overrides import Overrides
 from .placement import place
 from .placing import NONE, Caps, Wishes
@@ -224,7 +224,7 @@ class Scale:
         program = self._program(draft.outlines, draft.final_waits)
         used = self._used(draft.outlines)
         counts = [most_copies(draft, self.copies)[0]]
-        if not isinstance(self.copies, int):
+        if self.copies == AUTO:
             most = most_copies(draft, self.copies, len(used) + 1)[0]
             counts += [_enough(program, most), 1]
         out: list[Weighed] = []
