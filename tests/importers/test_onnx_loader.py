@@ -683,7 +683,7 @@ def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
     assert maps_of(tmp_path) == 0
 
 
-OUTSIDE = ["/etc/hostname", "../w.bin", "sub/../../w.bin", "sub/..", "..", "", "a\0b"]
+OUTSIDE = ["/etc/hostname", "../w.bin", "sub/../../w.bin", "sub/../..", "..", "", "a\0b"]
 
 
 @pytest.mark.parametrize("location", OUTSIDE)
@@ -750,6 +750,51 @@ def test_links_and_odd_files_as_external_data_are_refused(
         ("x" * 5000, "too long"),
     ):
         refused(external(folder, location), "initializer 'w'", part)
+
+
+def hub_snapshot(root: Path, data: bytes) -> Path:
+    """A repository in the cache of huggingface_hub: all files of a snapshot are links to blobs."""
+    blobs, snapshot = root / "blobs", root / "snapshots" / "0a1b2c" / "onnx"
+    for folder in (blobs, snapshot):
+        folder.mkdir(parents=True)
+    (blobs / "hash").write_bytes(data)
+    (snapshot / "w.bin").symlink_to("../../../blobs/hash")
+    external(snapshot).rename(blobs / "model")
+    (snapshot / "model.onnx").symlink_to("../../../blobs/model")
+    return snapshot / "model.onnx"
+
+
+@needs_linux
+def test_a_model_in_the_cache_of_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.arange(1 << 13, dtype=np.float32).tobytes()
+    path = hub_snapshot(tmp_path / "models--someone--net", data)
+    assert read_onnx(path).initializers["w"].tobytes() == data
+    monkeypatch.chdir(path.parent)
+    assert read_onnx("model.onnx").initializers["w"].tobytes() == data
+
+
+@needs_linux
+@pytest.mark.parametrize("target", ["../../../../secret", "../../../blobs/more/../../../secret"])
+def test_a_link_out_of_the_cache_of_a_hub_is_refused(target: str, tmp_path: Path) -> None:
+    path = hub_snapshot(tmp_path / "models--someone--net", bytes(1 << 15))
+    (tmp_path / "secret").write_bytes(bytes(1 << 15))
+    (tmp_path / "models--someone--net" / "blobs" / "more").mkdir()
+    for place in (target, tmp_path / "secret"):
+        (path.parent / "w.bin").unlink()
+        (path.parent / "w.bin").symlink_to(place)
+        assert (path.parent / "w.bin").exists()
+        refused(path, "initializer 'w'", "leads out of")
+
+
+@needs_linux
+def test_links_that_stay_in_the_folder_are_followed(tmp_path: Path) -> None:
+    data = np.arange(1 << 13, dtype=np.float32).tobytes()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "real.bin").write_bytes(data)
+    (tmp_path / "deep" / "er" / "up").symlink_to("../real.bin")
+    (tmp_path / "link").symlink_to("deep/er")
+    for location in ("link/up", "deep/er/up", "sub/../deep/real.bin", "link/../deep/real.bin"):
+        assert read_onnx(external(tmp_path, location)).initializers["w"].tobytes() == data
 
 
 @pytest.mark.parametrize(
