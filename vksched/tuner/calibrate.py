@@ -121,7 +121,8 @@ def calibrate(
     """
     found = Calibration(speeds_of(rig.spec), when=datetime.date.today().isoformat())
     calls = list(wanted)
-    overheads = known.overheads if known.speeds == found.speeds else None
+    same = known.speeds == found.speeds and not known.guessed
+    overheads = known.overheads if same else None
     if overheads is None:
         tell(f"{rig.name} submissions", 0, len(calls))
         _begin(note, SUBMISSIONS)
