@@ -89,9 +89,7 @@ def test_devices_that_hold_each_other_up_leave_the_work_to_one(
         assert note.endswith(f"; {A} has all of the work")
         assert f"{A} proved to be faster alone" in runs.run.plan.explain()
         runs.flow(200)
-        assert runs.used == [A]
-        # in a stream, threads of a busy computer may have it look once more
-        assert runs.changes == 1 or (objective == "throughput" and runs.changes == 3)
+        assert runs.used == [A] and runs.changes == 1
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
