@@ -170,9 +170,12 @@ def _opened(
     meanwhile.
     """
     from ..importers import load_gguf
+    from ..importers.gguf.tokenizer.chat import start_renderer
     from ..models.chat import Chat
     from ..scheduler import Scheduler
 
+    if not isinstance(prompt, str):
+        start_renderer()
     model = load_gguf(model_file)
     own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
     with Scheduler(feeds.parse_devices(devices), precision=own or SINGLE) as sched:
