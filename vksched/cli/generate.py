@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
-from ..units import count_of, printable
+from ..units import count_of
 from . import feeds
 from .precision import AUTO, SINGLE, chat_precision_option
 
@@ -214,7 +214,7 @@ def _stream(answer: Answer) -> str:
     try:
         for piece in answer:
             pieces.append(piece)
-            click.echo(printable(piece), nl=False)
+            click.echo(piece.replace("\r", ""), nl=False)
     except KeyboardInterrupt:
         answer.close()
     click.echo()
