@@ -17,6 +17,7 @@ from ...errors import DeviceError, ShaderError
 from ...ops.core import loops
 from ...ops.core.op import all_ops
 from ...trace.schema import Wrong, check
+from ...units import printable
 from ...version import __version__
 from ..vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
@@ -79,7 +80,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
 def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
     """Raises DeviceError that tells what differs."""
     off = [
-        f"{word} {mine[key]} here and {theirs[key]} there"
+        f"{word} {mine[key]} here and {printable(str(theirs[key]))} there"
         for key, word in _COMPARED.items()
         if mine[key] != theirs[key]
     ]

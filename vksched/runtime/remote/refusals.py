@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ... import errors
 from ...errors import DeviceError, HostLost, VkschedError
+from ...units import printable
 from .messages import MOST_FIELD_BYTES, Fields
 
 MOST_TEXT = MOST_FIELD_BYTES // 16
@@ -45,7 +46,7 @@ def again(error: HostLost) -> HostLost:
 
 def error_of(fields: Fields) -> VkschedError:
     """Returns the error of a message."""
-    error = _KINDS.get(fields["error"], DeviceError)(fields["text"])
+    error = _KINDS.get(fields["error"], DeviceError)(printable(fields["text"]))
     if isinstance(error, DeviceError):
         error.device, error.host = fields["device"], fields["host"]
     return error
