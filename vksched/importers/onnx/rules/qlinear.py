@@ -11,6 +11,7 @@ from .... import ops
 from ....ops.core.tensor import Tensor
 from ....types import FLOAT32
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value
 from .integer import byte_product, integer_product, per_row, qlinear_conv, rows, zero_point
 from .narrow import NUMBERS, cast
@@ -25,7 +26,7 @@ from .quantize import (
     saturated,
     zero_of,
 )
-from .registry import MICROSOFT, rule
+from .registry import rule
 
 T = TensorProto
 quantised = partial(rule, types=NUMBERS, domain=MICROSOFT)
@@ -68,6 +69,12 @@ def qlinear_add(n: NodeContext) -> Value:
 quantised("QLinearMul")(_of_two(ops.mul))
 quantised("QLinearSigmoid")(_of_one(lambda n, x: ops.sigmoid(x)))
 quantised("QLinearLeakyRelu")(_of_one(lambda n, x: ops.leaky_relu(x, n.attr("alpha", 0.01))))
+
+
+@quantised("QLinearWhere")
+def qlinear_where(n: NodeContext) -> Value:
+    chosen = ops.where(n.tensor(0), _real(n, 1), _real(n, 4))
+    return _result(n, chosen, 7, n.elem_type(1))
 
 
 # -- along axes --------------------------------------------------------------------------------
