@@ -15,6 +15,8 @@ from .functions import canonical_domain
 
 MICROSOFT = "com.microsoft"
 NCHWC = "com.microsoft.nchwc"
+BLOCK = "block_channels"
+"""An attribute that reading gives the nodes of NCHWC: the channels of a block."""
 CONTRIB_DOMAINS = (MICROSOFT, NCHWC)
 """Domains of which the onnx package has no schema."""
 EARLIER = {"LayerNormalization": 17, "ThresholdedRelu": 10}

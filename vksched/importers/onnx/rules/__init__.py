@@ -29,6 +29,7 @@ from . import (  # noqa: F401 - each declares its rules
     microsoft,
     microsoft_attention,
     microsoft_image,
+    nchwc,
     nn,
     norm,
     pool,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....ops import add, mul, slice, softplus, tanh
+from ....ops import add, mul, slice
 from ....ops.core.tensor import Tensor, constant
 from ....types import numpy_dtype
 from ..nodes.elements import ANY
@@ -22,16 +22,6 @@ def affine(n: NodeContext) -> Tensor:
 @rule("Scale")
 def scale(n: NodeContext) -> Tensor:
     return mul(n.tensor(0), n.attr("scale", 1.0))
-
-
-@rule("ScaledTanh")
-def scaled_tanh(n: NodeContext) -> Tensor:
-    return mul(tanh(mul(n.tensor(0), n.attr("beta"))), n.attr("alpha"))
-
-
-@rule("ParametricSoftplus")
-def parametric_softplus(n: NodeContext) -> Tensor:
-    return mul(softplus(mul(n.tensor(0), n.attr("beta"))), n.attr("alpha"))
 
 
 @rule("ImageScaler")

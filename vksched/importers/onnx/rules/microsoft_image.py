@@ -32,17 +32,7 @@ from ..nodes.values import Value
 from .heads import number_of
 from .pool import window_of
 from .registry import rule
-from .window import ints, spatial_axes
-
-
-def channels_first(x: Tensor) -> Tensor:
-    """(batch, ..., channels) -> (batch, channels, ...)"""
-    return transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """(batch, channels, ...) -> (batch, ..., channels)"""
-    return transpose(x, (0, *range(2, x.rank), 1))
+from .window import channels_first, channels_last, ints, spatial_axes
 
 
 @rule("NhwcMaxPool", types=(TensorProto.INT8, TensorProto.UINT8), domain=MICROSOFT)

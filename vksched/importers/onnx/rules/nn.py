@@ -14,12 +14,12 @@ from .registry import rule
 from .window import ints, padding, spatial_axes
 
 
-def convolution(n: NodeContext) -> Tensor:
-    """Returns the convolution of operands 0 and 1, and 2 as a bias."""
+def convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
+    """Returns the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
     axes = spatial_axes(n)
     return conv(
         n.tensor(0),
-        n.tensor(1),
+        n.tensor(1) if weights is None else weights,
         n.optional(2),
         stride=ints(n, "strides", axes),
         padding=padding(n, axes),

@@ -27,11 +27,12 @@ from .quantize import (
     zero_of,
 )
 from .registry import rule
+from .window import either_layout
 
 T = TensorProto
 quantised = partial(rule, types=NUMBERS, domain=MICROSOFT)
 
-quantised("QLinearConv")(qlinear_conv)
+quantised("QLinearConv")(either_layout(qlinear_conv))
 
 
 def _real(n: NodeContext, index: int) -> Tensor:
@@ -94,14 +95,14 @@ quantised("QLinearSoftmax")(_of_one(_softmax))
 
 
 @quantised("QLinearGlobalAveragePool")
+@either_layout
 def qlinear_global_average_pool(n: NodeContext) -> Value:
-    n.require(not n.attr("channels_last", 0), "channels last")
     return _shifted_result(n, ops.global_average_pool(_real(n, 0)), 3)
 
 
 @quantised("QLinearAveragePool")
+@either_layout
 def qlinear_average_pool(n: NodeContext) -> Value:
-    n.require(not n.attr("channels_last", 0), "channels last")
     return _shifted_result(n, averages(n, _real(n, 0)), 3)
 
 
