@@ -301,3 +301,37 @@ def repeat_block(s: Source) -> Drawn:
     batch, words = s.int(1, 2), s.int(2, 4)
     ids = s.rng.integers(0, words, (batch, s.int(1, 7)))
     return [ids, s.values((batch, words))], {"ngram_size": s.int(1, 3)}
+
+
+# -- on the host -----------------------------------------------------------------------------------
+
+
+@calls("MurmurHash3")
+def murmur(s: Source) -> Drawn:
+    kind = s.pick("int32", "uint32", "int64", "uint64", "float32", "float64")
+    return [s.values(s.shape(0, 3), kind, full=True)], {
+        "positive": s.pick(0, 1, None), "seed": s.pick(7, 123456789, None)
+    }  # fmt: skip
+
+
+@calls("Unique")
+def unique(s: Source) -> Drawn:
+    return [np.round(s.values((s.int(1, 8),)))], {}, 3
+
+
+@calls("DynamicTimeWarping")
+def time_warping(s: Source) -> Drawn:
+    shape = (s.int(1, 7), s.int(1, 7))
+    return [np.abs(s.values(shape if s.chance(0.5) else (1, *shape)))], {}
+
+
+@calls("BifurcationDetector")
+def bifurcation(s: Source) -> Drawn:
+    source, current = (s.rng.integers(0, 3, s.int(1, 6)) for _ in range(2))
+    at = s.int(0, len(source))
+    predicted = np.append(source[at:], 1)
+    predicted[s.rng.random(len(predicted)) < 0.2] = 2
+    sizes = s.int(1, 2)
+    return [source, current, np.array([at]), predicted if s.chance(0.7) else None], {
+        "min_ngram_size": sizes, "max_ngram_size": sizes + s.int(0, 2),
+    }, 2  # fmt: skip

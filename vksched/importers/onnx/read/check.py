@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from onnx import AttributeProto, defs
 
 from ....errors import ModelFormatError
+from ..nodes.contrib import has_host_op
 from ..nodes.functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from ..nodes.limits import MAX_DEPTH
 from ..nodes.messages import is_external, messages_in, tensors_in
@@ -253,7 +254,8 @@ class _Checker:
         version = self.opsets.get(domain)
         schema: Any = None if version is None else find_schema(node.op_type, version, domain)
         if is_contrib(node.op_type, domain, schema):
-            if find_rule(domain, node.op_type) is None:
+            known = find_rule(domain, node.op_type) or has_host_op(node.op_type, domain)
+            if not known:
                 raise ModelFormatError(
                     f"[onnx] {where}: expected an op of domain {domain!r} that vksched knows, got "
                     f"{node.op_type!r}"
