@@ -131,7 +131,7 @@ def _turned(call: Call) -> tuple[str, list[NDArray]] | None:
 @dataclass
 class Source:
     """Draws the parts of calls. op, opset: what is called. reference: whether the reference
-    evaluator is the judge.
+    evaluator is the judge. fixed: operands that must be initializers, where others must not.
     """
 
     op: str
@@ -139,6 +139,7 @@ class Source:
     rng: np.random.Generator
     domain: str = ""
     reference: bool = False
+    fixed: frozenset[int] | None = None
 
     @property
     def version(self) -> int:
@@ -295,7 +296,9 @@ def draw_call(entry: Entry, seed: int) -> Call | None:
         inputs.pop()
     attrs = {k: v for k, v in attrs.items() if v is not None}
     given = [i for i, a in enumerate(inputs) if a is not None]
-    if source.chance(0.3):
+    if source.fixed is not None:
+        fixed = source.fixed
+    elif source.chance(0.3):
         fixed = frozenset[int]()
     elif source.chance(0.1):
         fixed = frozenset(given)

@@ -10,7 +10,7 @@ import numpy as np
 from onnx_calls import Drawn, Source
 from onnx_calls import calls as register
 from onnx_calls_math import BYTES, scale_of, zero_of
-from onnx_calls_nn import room, window
+from onnx_calls_nn import conv, room, window
 
 calls = partial(register, domain="com.microsoft", since=17)
 
@@ -65,15 +65,24 @@ def fused_matmul(s: Source) -> Drawn:
 
 ACTIVATIONS: dict[str, tuple[float, ...]] = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": (0.3,), "Clip": (-1.0, 1.5),
-    "HardSigmoid": (0.3, 0.4),
+    "HardSigmoid": (0.3, 0.4), "HardSwish": (),
+}  # fmt: skip
+
+
+GEMM_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "LeakyRelu": ("alpha",),
+    "Celu": ("alpha",), "Elu": ("alpha",), "ThresholdedRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"), "ParametricSoftplus": ("alpha", "beta"),
+    "ScaledTanh": ("alpha", "beta"), "Selu": ("alpha", "gamma"),
 }  # fmt: skip
 
 
 @calls("FusedGemm")
 def fused_gemm(s: Source) -> Drawn:
     m, k, n = (s.size(False) for _ in range(3))
-    kind = s.pick("Relu", "Tanh", "Sigmoid", "LeakyRelu")
-    given = {"activation_alpha": 0.3} if kind == "LeakyRelu" else {}
+    kind = s.pick(*GEMM_ACTIVATIONS)
+    names = GEMM_ACTIVATIONS[kind]
+    given = {f"activation_{name}": 0.3 + 0.1 * i for i, name in enumerate(names)}
     bias = s.values(s.pick((m, n), (n,))) if s.chance(0.6) else None
     return [s.values((m, k)), s.values((k, n)), bias], {"activation": kind, **given}
 
@@ -145,6 +154,15 @@ def pools(s: Source) -> Drawn:
         sizes = room(s, attrs, kernel)
     x = s.values((s.int(1, 2), s.int(1, 2), *sizes), kind, full=True)
     return [x, scale_of(s), zero_of(s, kind), scale_of(s), zero_of(s, kind)], attrs
+
+
+@calls("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConv")
+def with_channels_last(s: Source) -> Drawn:
+    drawn = conv(s) if s.op == "QLinearConv" else pools(s)
+    operands, attrs = drawn[:2]
+    assert operands[0] is not None
+    operands[0] = np.ascontiguousarray(np.moveaxis(operands[0], 1, -1))
+    return operands, {**attrs, "channels_last": 1}
 
 
 @calls("QLinearConcat")

@@ -12,12 +12,20 @@ import vksched as vs
 from vksched.types import NDArray
 
 pytest.importorskip("onnxruntime")
+import onnx_calls_contrib
+import onnx_calls_earlier
 import onnx_calls_microsoft
 import onnx_calls_move
 import onnx_calls_nn
 from onnx_calls import ENTRIES, Call, Entry, draw_call, expected
 
-DRAWS = (onnx_calls_microsoft, onnx_calls_move, onnx_calls_nn)
+DRAWS = (
+    onnx_calls_contrib,
+    onnx_calls_earlier,
+    onnx_calls_microsoft,
+    onnx_calls_move,
+    onnx_calls_nn,
+)
 """What is imported for the entries that it registers."""
 SEEDS = 4
 """Calls of each op for each device.

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from onnx.defs import OpSchema
 from onnx.helper import (
     make_attribute,
@@ -29,6 +29,7 @@ from ..nodes.functions import canonical_domain
 from ..nodes.host import HostNode
 from ..nodes.names import JOINT
 from ..nodes.node import attribute_array, attribute_value
+from ..nodes.schemas import find_schema
 from ..nodes.values import SEQUENCE, Inferred, Value, known
 
 DATA_ELEMENTS = 1024
@@ -154,7 +155,7 @@ class ModelContext:
         """Returns the declaration of a node's op, at the model's opset or another; None where the
         onnx package has none.
         """
-        return _schema(node.op_type, version or self.version(node.domain), node.domain)
+        return find_schema(node.op_type, version or self.version(node.domain), node.domain)
 
     def _host_node(self, serialized: bytes) -> HostNode:
         return HostNode(NodeProto.FromString(serialized), self.opsets, self._functions)
@@ -209,14 +210,6 @@ def narrow_weight(array: NDArray) -> NDArray | None:
     if array.size * WORD_BYTES <= INLINE_BYTES or not is_on("VKSCHED_NARROW", True):
         return None
     return as_narrow(array)
-
-
-@lru_cache(maxsize=4096)
-def _schema(op_type: str, version: int, domain: str) -> OpSchema | None:
-    try:
-        return defs.get_schema(op_type, version, canonical_domain(domain))
-    except defs.SchemaError:
-        return None
 
 
 def type_proto(value: Value) -> TypeProto:

@@ -27,6 +27,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from ....types import NDArray
+from .contrib import HOST_OPS
 from .functions import canonical_domain
 
 DOUBTED = frozenset(
@@ -54,13 +55,14 @@ def make_evaluator(
     proto: ModelProto | FunctionProto,
     functions: list[ReferenceEvaluator | FunctionProto] | None = None,
 ) -> ReferenceEvaluator:
-    """Returns an evaluator of a model or function, with mended ops. functions: as the class takes
-    them.
+    """Returns an evaluator of a model or function, with mended ops and those of onnxruntime.
+    functions: as the class takes them.
     """
     opset = max(
         (o.version for o in proto.opset_import if not canonical_domain(o.domain)), default=1
     )
     new = [op for since, until, op in _MENDED if since <= opset <= until]
+    new += HOST_OPS
     return ReferenceEvaluator(proto, functions=functions or None, new_ops=new)
 
 

@@ -55,6 +55,12 @@ class NodeContext:
         """Returns whether somebody may read a result."""
         return index < len(self.node.output) and bool(self.node.output[index])
 
+    def with_input(self, index: int, value: Value) -> NodeContext:
+        """Returns the same node with another operand."""
+        inputs = (*self.inputs[:index], value, *self.inputs[index + 1 :])
+        context = self.lowering, self.node, inputs, self.schema, self.inferred, self.version
+        return NodeContext(*context)
+
     # -- operands ------------------------------------------------------------------------------
 
     def has(self, index: int) -> bool:

@@ -27,6 +27,7 @@ from .check import check_model
 from .files import Folder
 from .infer import check_inference
 from .local_functions import inline_functions
+from .nchwc import mark_blocks
 from .tensors import TensorReader, text
 from .wire import Large, begins_as_model, split
 
@@ -90,6 +91,7 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
     nodes = check_model(model, reader)
     functions = find_functions(model)
     model = inline_functions(model)
+    mark_blocks(model)
     arrays = _arrays(model.graph, large, reader, len(data), progress)
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)

@@ -17,6 +17,9 @@ from . import (  # noqa: F401 - each declares its rules
     blocks,
     cast,
     control,
+    earlier,
+    experts,
+    grouped_attention,
     image,
     index,
     integer,
@@ -25,6 +28,8 @@ from . import (  # noqa: F401 - each declares its rules
     matmul,
     microsoft,
     microsoft_attention,
+    microsoft_image,
+    nchwc,
     nn,
     norm,
     pool,
@@ -37,6 +42,7 @@ from . import (  # noqa: F401 - each declares its rules
     scan,
     sequence,
     signal,
+    twins,
 )
 from .registry import Rule, find_rule, rule, rules
 

@@ -14,8 +14,9 @@ from ....ops.core.tensor import Tensor
 from ....types import NDArray
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from ..nodes.values import known
-from .registry import MICROSOFT, rule
+from .registry import rule
 
 
 def unpack(array: NDArray, bits: int) -> NDArray:
@@ -25,7 +26,7 @@ def unpack(array: NDArray, bits: int) -> NDArray:
     return np.asarray(parts.reshape(*array.shape[:-1], -1))
 
 
-def _once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
+def once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
     """Returns a weight made of known operands. The same operands give the same weight."""
     given = [n.value(i) if n.has(i) else None for i in operands]
     arrays = [n.known(i) if n.has(i) else None for i in operands]
@@ -56,8 +57,40 @@ def matmul_nbits(n: NodeContext) -> Tensor:
         wide = (values - middle) * scales.reshape(columns, count, 1)
         return np.ascontiguousarray(wide.reshape(columns, -1)[:, :depth])
 
-    w = _once(n, (1, 2, 3), make)
+    w = once(n, (1, 2, 3), make)
     return matmul(n.tensor(0), w, n.optional(5), transpose_b=True)
+
+
+_CODES = (
+    np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32),
+    np.array(
+        [
+            *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+            *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+            *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+            *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+        ],
+        np.float32,
+    ),
+)
+"""What the codes of bitsandbytes stand for: the first half of FP4's, and NF4's."""
+
+
+@rule("MatMulBnb4", types=ANY, domain=MICROSOFT)
+def matmul_bnb4(n: NodeContext) -> Tensor:
+    """Operands: a, the codes of b in one line, the high ones first, and a scale for each block."""
+    block, depth, columns = n.attr("block_size"), n.attr("K"), n.attr("N")
+    kind = n.attr("quant_type")
+    n.require(kind in (0, 1), f"quant_type {kind}")
+    codes = _CODES[1] if kind else np.concatenate([_CODES[0], -_CODES[0]])
+
+    def make(packed: NDArray, scales: NDArray) -> NDArray:
+        numbers = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: columns * depth]
+        values = codes[numbers].astype(scales.dtype)
+        wide = values * np.repeat(scales, block)[: values.size]
+        return np.ascontiguousarray(wide.reshape(columns, depth))
+
+    return matmul(n.tensor(0), once(n, (1, 2), make), transpose_b=bool(n.attr("transB", 1)))
 
 
 @rule("GatherBlockQuantized", types=ANY, domain=MICROSOFT)
@@ -80,7 +113,7 @@ def gather_blocks(n: NodeContext) -> Tensor:
         wide = table.astype(scales.dtype) - middle
         return np.ascontiguousarray(wide * _spread(scales, block, along, table.shape))
 
-    return gather(_once(n, (0, 2, 3), make), n.tensor(1), axis)
+    return gather(once(n, (0, 2, 3), make), n.tensor(1), axis)
 
 
 def _spread(values: NDArray, block: int, axis: int, shape: tuple[int, ...]) -> NDArray:

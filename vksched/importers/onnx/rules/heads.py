@@ -23,6 +23,7 @@ from ....ops import (
 )
 from ....ops.core.tensor import Tensor, constant
 from ....types import BOOL, INT32, INT64, numpy_dtype
+from ..nodes.node import NodeContext
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -40,6 +41,11 @@ def join_heads(x: Tensor) -> Tensor:
 def narrow(x: Tensor) -> Tensor:
     """Returns counts and positions as int32."""
     return cast(x, INT32) if x.dtype == INT64 else x
+
+
+def scale_of(n: NodeContext, depth: int) -> float:
+    """Returns what scores are multiplied by, by default the inverse root of the heads' size."""
+    return float(n.attr("scale", 0.0)) or 1 / math.sqrt(depth)
 
 
 def number_of(value: float, like: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Their definitions are onnxruntime's own (ContribOperators.md); the onnx package 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,28 +13,36 @@ import numpy as np
 from ....errors import UnsupportedOp
 from ....ops import (
     clip,
+    equal,
     gather,
     gelu,
-    hard_sigmoid,
     layer_norm,
-    leaky_relu,
+    logical_and,
     matmul,
     mul,
     reduce_sum,
     relu,
     rms_norm,
+    scatter_elements,
     sigmoid,
+    silu,
+    take_along_axis,
     tanh,
     transpose,
+    where,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor
+from ....ops.core.tensor import Tensor, constant
+from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value, known
+from .activation import ACTIVATIONS
+from .heads import number_of
 from .matmul import gemm_of
 from .nn import convolution
 from .norm import layer_norm_results, normalized, rms_deviation
-from .registry import MICROSOFT, rule
+from .registry import rule
 
 # -- activations ---------------------------------------------------------------------------------
 
@@ -73,24 +82,30 @@ def bias_add(n: NodeContext) -> Tensor:
     return n.tensor(0) + n.tensor(1) + n.tensor(2)
 
 
-_ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
-    "Clip": clip,
-    "HardSigmoid": hard_sigmoid,
-    "LeakyRelu": leaky_relu,
-    "Relu": relu,
-    "Sigmoid": sigmoid,
-    "Tanh": tanh,
+_FUSED: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+    **ACTIVATIONS,
+    "Clip": (clip, ("min", "max")),
+    "Relu": (relu, ()),
+    "Silu": (silu, ()),
+    "Tanh": (tanh, ()),
 }
+"""Activations that products and convolutions are fused with."""
 
 
-def _activated(n: NodeContext, x: Tensor, numbers: list[float]) -> Tensor:
-    """Applies the activation that a product or a convolution was fused with."""
+def _activated(n: NodeContext, x: Tensor) -> Tensor:
+    """Applies the activation that a product or a convolution was fused with. A product has each of
+    its numbers as an attribute, a convolution all as one.
+    """
     kind = n.attr("activation", "")
     if not kind:
         return x
-    if kind not in _ACTIVATIONS:
+    if kind not in _FUSED:
         raise UnsupportedOp(f"{n.op_type} with the activation {kind}")
-    return _ACTIVATIONS[kind](x, *numbers)
+    build, names = _FUSED[kind]
+    numbers = n.attr("activation_params", None)
+    if numbers is None:
+        numbers = [n.attr(f"activation_{name}") for name in names]
+    return build(x, *numbers[: len(names)])
 
 
 # -- norms ---------------------------------------------------------------------------------------
@@ -158,13 +173,38 @@ def _batched(n: NodeContext, index: int, which: str) -> Tensor:
 
 @rule("FusedGemm", domain=MICROSOFT)
 def fused_gemm(n: NodeContext) -> Tensor:
-    given = [n.attr(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
-    return _activated(n, gemm_of(n), [v for v in given if v is not None])
+    return _activated(n, gemm_of(n))
 
 
 @rule("FusedConv", domain=MICROSOFT)
 def fused_conv(n: NodeContext) -> Tensor:
-    made = convolution(n)
+    return fused_convolution(n)
+
+
+def fused_convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
+    """Returns a convolution, what is added to it, and an activation. weights: as `convolution`."""
+    made = convolution(n, weights)
     if n.has(3):
         made = made + n.tensor(3)
-    return _activated(n, made, list(n.attr("activation_params", ())))
+    return _activated(n, made)
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+
+@rule("NGramRepeatBlock", types=ANY, domain=MICROSOFT)
+def repeat_block(n: NodeContext) -> Tensor:
+    """Operands: words (batch, length) and scores (batch, vocabulary). Words that would repeat a
+    sequence of some length get -inf as their score.
+    """
+    ids, scores, size = n.tensor(0), n.tensor(1), n.attr("ngram_size")
+    count = ids.shape[1] - size + 1
+    if count <= 0:
+        return scores
+    is_again = constant(np.ones((ids.shape[0], count), bool))
+    for at in range(size - 1):
+        last = slice_(ids, count + at, count + at + 1, 1)
+        is_again = logical_and(is_again, equal(slice_(ids, at, at + count, 1), last))
+    words = slice_(ids, size - 1, ids.shape[1], 1)
+    found = where(is_again, number_of(-math.inf, scores), take_along_axis(scores, words, 1))
+    return scatter_elements(scores, words, found, 1, "min")

@@ -14,12 +14,12 @@ from .registry import rule
 from .window import ints, padding, spatial_axes
 
 
-def convolution(n: NodeContext) -> Tensor:
-    """Returns the convolution of operands 0 and 1, and 2 as a bias."""
+def convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
+    """Returns the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
     axes = spatial_axes(n)
     return conv(
         n.tensor(0),
-        n.tensor(1),
+        n.tensor(1) if weights is None else weights,
         n.optional(2),
         stride=ints(n, "strides", axes),
         padding=padding(n, axes),
@@ -35,10 +35,17 @@ def conv_rule(n: NodeContext) -> Tensor:
 
 @rule("ConvTranspose", rounds=True)
 def conv_transpose_rule(n: NodeContext) -> Tensor:
+    return transposed_convolution(n, None, n.optional(2))
+
+
+def transposed_convolution(
+    n: NodeContext, pads: tuple[int, ...] | None, bias: Tensor | None
+) -> Tensor:
+    """Returns the transposed convolution of operands 0 and 1. pads: in place of the attribute."""
     axes = spatial_axes(n)
     x, w = n.tensor(0), n.tensor(1)
     strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
-    given: Padding = padding(n, axes)
+    given: Padding = padding(n, axes) if pads is None else pads
     extra = ints(n, "output_padding", axes, 0)
     same = n.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     target = tuple(n.attr("output_shape", ()))[-axes:]
@@ -60,7 +67,7 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
     made = conv_transpose(
         x,
         w,
-        n.optional(2) if not any(beyond) else None,
+        bias if not any(beyond) else None,
         stride=strides,
         padding=given,
         output_padding=extra,
@@ -69,8 +76,8 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
     )
     if any(beyond):  # places that no weight reaches
         made = pad(made, [(0, 0)] * 2 + [(0, more) for more in beyond])
-        if n.has(2):
-            made = made + reshape(n.tensor(2), (-1, *(1,) * axes))
+        if bias is not None:
+            made = made + reshape(bias, (-1, *(1,) * axes))
     return made
 
 

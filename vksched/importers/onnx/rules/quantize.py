@@ -18,9 +18,10 @@ from ....ops.core.tensor import Tensor, constant
 from ....types import FLOAT32, INT32, NDArray, Shape
 from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value
 from .narrow import NUMBERS, cast, convert, fit, limits
-from .registry import MICROSOFT, rule
+from .registry import rule
 
 T = TensorProto
 Held = TypeVar("Held", Tensor, NDArray)

@@ -1,0 +1,182 @@
+"""onnxruntime's own ops against numbers that are known without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.types import NDArray
+
+pytest.importorskip("onnx")
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+MICROSOFT = "com.microsoft"
+NCHWC = "com.microsoft.nchwc"
+
+
+def node_model(
+    op: str,
+    inputs: Sequence[NDArray | None],
+    *,
+    domain: str = MICROSOFT,
+    opset: int = 17,
+    results: int = 1,
+    fixed: Sequence[int] = (),
+    **attrs: Any,
+) -> ModelProto:
+    """One node. fixed: operands that are initializers."""
+    given = [(i, f"x{i}", a) for i, a in enumerate(inputs) if a is not None]
+    names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
+    outputs = [f"y{i}" for i in range(results)]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, outputs, domain=domain, **attrs)],
+        "one",
+        [
+            helper.make_tensor_value_info(
+                name,
+                TensorProto.STRING
+                if a.dtype == object
+                else helper.np_dtype_to_tensor_dtype(a.dtype),
+                a.shape,
+            )
+            for i, name, a in given
+            if i not in fixed
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(a, name) for i, name, a in given if i in fixed],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    opsets += [helper.make_opsetid(d, 1) for d in (MICROSOFT, NCHWC)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def run(op: str, *inputs: NDArray | None, fixed: Sequence[int] = (), **attrs: Any) -> list[NDArray]:
+    """Returns the results of one node on the CPU."""
+    model = node_model(op, inputs, fixed=fixed, **attrs)
+    feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None and i not in fixed}
+    with vs.Scheduler(["cpu"]) as sched:
+        found = sched.compile(vs.load(model))(**feeds)
+        return [np.asarray(found[o.name]) for o in model.graph.output]
+
+
+def floats(*values: Any) -> NDArray:
+    return np.array(values, np.float32)
+
+
+# -- the default domain ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [7, 14, 16])
+def test_layer_normalization_below_opset_17(opset: int) -> None:
+    x = floats([1, 2, 3, 6], [0, 0, 0, 4])
+    scale, shift = floats(1, 1, 2, 1), floats(0, 0, 1, 0)
+    (y,) = run("LayerNormalization", x, scale, shift, domain="", opset=opset)
+    centred = x - x.mean(1, keepdims=True)
+    want = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5) * scale + shift
+    np.testing.assert_allclose(y, want, rtol=1e-5)
+
+
+def test_unknown_ops_of_the_default_domain_stay_unknown() -> None:
+    with pytest.raises(vs.ModelFormatError, match="expected an op of domain 'ai.onnx' at opset 14"):
+        vs.load(node_model("GroupNormalization", [floats(1), floats(1)], domain="", opset=14))
+
+
+def test_ops_that_onnx_dropped() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    (y,) = run("Crop", x, domain="", opset=9, border=[1, 1, 1, 0])
+    np.testing.assert_array_equal(y[0, 0], [[5, 6], [9, 10]])
+    (y,) = run("Affine", x, domain="", opset=9, alpha=2.0, beta=1.0)
+    np.testing.assert_array_equal(y, x * 2 + 1)
+    (y,) = run("ImageScaler", x, domain="", opset=8, scale=0.5, bias=[3.0])
+    np.testing.assert_array_equal(y, x / 2 + 3)
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def texts(*values: Any) -> NDArray:
+    return np.array(values, object)
+
+
+def by_onnxruntime(op: str, *inputs: NDArray, **attrs: Any) -> list[NDArray]:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(
+        node_model(op, inputs, **attrs).SerializeToString(), options, ["CPUExecutionProvider"]
+    )
+    return list(session.run(None, {f"x{i}": a for i, a in enumerate(inputs)}))
+
+
+TOKENS: list[tuple[NDArray, dict[str, Any]]] = [
+    (texts("Hello World", "I love cs !"), {"separators": [" "]}),
+    (texts("Hello World", "I love cs !"), {"separators": [" "], "mark": 1}),
+    (texts(["ab c", "d"], ["", "efg hi"]), {"separators": [" "], "mincharnum": 2}),
+    (texts("h\u00e9llo", "ab"), {"separators": [""], "mark": 1}),
+    (texts("abc"), {"tokenexp": "."}),
+    (texts("aab ab b 12"), {"tokenexp": "a|aab|b"}),  # the longest, not the first
+    (texts("aab ab b 12"), {"tokenexp": "[a-z]+"}),
+    (texts("a,b;c"), {"separators": [",", ";"]}),
+    (texts("axxb xc"), {"separators": ["x", "xx"]}),
+    (texts("  "), {"separators": [" "], "mark": 1}),
+    (texts("aXbXXc"), {"separators": ["X*"]}),
+    (texts("foo bar"), {"separators": ["o+", " "]}),
+    (texts("a1b22c"), {"separators": [r"\d+"]}),
+    (texts("ab"), {"separators": ["a|ab"]}),
+    (texts("aaa bb c"), {"tokenexp": "[a-z]+", "mincharnum": 2}),
+    (texts("xaab"), {"tokenexp": "a*"}),
+    (texts(["a"]), {"separators": [" "], "mincharnum": 5}),
+    (texts("one  two"), {"separators": [" "]}),
+    (texts("\u65e5\u672c \u8a9e 1"), {"tokenexp": r"\pL+"}),
+    (texts("x1y\u0967"), {"tokenexp": r"[\p{Nd}x]+"}),
+    (texts("aA"), {"tokenexp": "(?i)a"}),
+]
+
+
+@pytest.mark.parametrize("case", TOKENS, ids=lambda c: str(list(c[1].values())))
+def test_tokens_equal_onnxruntime(case: tuple[NDArray, dict[str, Any]]) -> None:
+    given, attrs = case
+    attrs = {"mark": 0, "mincharnum": 1, "pad_value": "#", **attrs}
+    (got,), (want,) = run("Tokenizer", given, **attrs), by_onnxruntime("Tokenizer", given, **attrs)
+    assert got.shape == want.shape and got.tolist() == want.tolist()
+
+
+def test_tokens() -> None:
+    attrs = {"separators": [" "], "mincharnum": 1, "pad_value": "#"}
+    (y,) = run("Tokenizer", texts("Hello World", "I love cs"), mark=1, **attrs)
+    assert y.tolist() == [
+        ["\x02", "Hello", "World", "\x03", "#"],
+        ["\x02", "I", "love", "cs", "\x03"],
+    ]
+    with pytest.raises(vs.ModelFormatError, match="expected a regular expression, got"):
+        run("Tokenizer", texts("a"), mark=0, tokenexp="(", mincharnum=1, pad_value="")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("ExpandDims", [texts("a", "b"), np.array(-1, np.int32)], {}),
+        ("GatherND", [texts(["a", "b"], ["c", "d"]), np.array([[1, 0], [0, -1]])], {}),
+        ("MurmurHash3", [texts("", "a", "word", "\u00e9t\u00e9 17")], {"seed": 5, "positive": 0}),
+        ("SampleOp", [floats(1, 2)], {}),
+    ],
+    ids=lambda c: c[0],
+)
+def test_text_equals_onnxruntime(call: tuple[str, list[NDArray], dict[str, Any]]) -> None:
+    op, inputs, attrs = call
+    (got,), (want,) = run(op, *inputs, **attrs), by_onnxruntime(op, *inputs, **attrs)
+    assert got.dtype == want.dtype and got.shape == want.shape and got.tolist() == want.tolist()
+
+
+def test_a_hash_of_text_and_of_numbers() -> None:
+    """The published values of MurmurHash3_x86_32."""
+    (y,) = run("MurmurHash3", texts("", "hello", "hello, world"))
+    assert y.dtype == np.uint32 and y.tolist() == [0, 0x248BFA47, 0x149BBB7F]
+    (y,) = run("MurmurHash3", texts("", "test"), seed=0x9747B28C)
+    assert y.tolist() == [0xEBB6C228, 0x704B81DC]
+    (y,) = run("MurmurHash3", np.frombuffer(b"test", np.int32).copy(), seed=0x9747B28C, positive=0)
+    assert y.dtype == np.int32 and y.tolist() == [0x704B81DC]

@@ -1,0 +1,154 @@
+"""Rules for attention whose queries share keys, with a cache of these, of com.microsoft."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....ops import (
+    arange,
+    attention,
+    broadcast_to,
+    clip,
+    concat,
+    greater_equal,
+    less,
+    logical_and,
+    pad,
+    reshape,
+    rms_norm,
+    take_along_axis,
+    where,
+)
+from ....ops import slice as slice_
+from ....ops.core.tensor import Tensor, constant
+from ....types import BOOL, numpy_dtype
+from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
+from .heads import both, join_heads, narrow, number_of, rotate, scale_of, seen, split_heads
+from .registry import rule
+
+
+@rule("GroupQueryAttention", domain=MICROSOFT)
+def group_query(n: NodeContext) -> list[Tensor | None]:
+    """Operands: q, k, v, past k, past v, the last key's place in each batch, the most keys, caches
+    of cos and sin, positions, bias of scores, sinks, scales of caches (2), norms of q and k.
+
+    The past is a buffer of as many keys or more, of which those of each batch come first; new keys
+    are put behind them.
+    """
+    for name in ("k_quant_type", "v_quant_type"):
+        n.require(n.attr(name, "NONE") == "NONE", "a quantised cache")
+    n.require(not n.attr("sliding_window_cache", 0), "a cache that slides")
+    n.require(not n.wants(3), "the scores as a result")
+    q, k, v = _grouped_operands(n)
+    (batch, heads, queries, depth), total = q.shape, int(n.number(6))
+    first = queries == total  # a prompt: nothing before it, what is too long is padding
+    counts = narrow(n.tensor(5)) + 1
+    past = constant(np.zeros(batch, np.int32)) if first else reshape(counts, (batch,)) - queries
+    if n.attr("do_rotary", 0):
+        q, k = _turned(n, q, k, past, first)
+    one = first or batch == 1
+    at = 0 if first else total - queries if batch == 1 else past
+    before = [n.optional(3), n.optional(4)]
+    presents = [put_rows(old, new, at, total) for old, new in zip(before, (k, v), strict=True)]
+    keys, values = (slice_(t, 0, total, 2) for t in presents)
+    window = n.attr("local_window_size", -1)
+    left = window - 1 if window > 0 else None
+    right = 0 if n.attr("causal", 1) else None
+    mask = n.optional(10)
+    if mask is not None and mask.shape[-1] != total:
+        mask = slice_(mask, 0, total, 3)
+    sinks = n.optional(11)
+    if n.attr("smooth_softmax", 0) and sinks is None:
+        sinks = constant(np.zeros(heads, numpy_dtype(q.dtype)))
+    if right is None:
+        mask = both(mask, less(arange(total), reshape(counts, (batch, 1, 1, 1))), q)
+    if not one or sinks is not None:
+        mask = both(mask, seen(queries, total, at, left, right), q)
+        at, left, right = 0, None, None
+    if sinks is not None:
+        keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
+    assert isinstance(at, int)
+    y = attention(
+        *(q, keys, values, mask),
+        past=at,
+        window=(left, right),
+        scale=scale_of(n, depth),
+        softcap=n.attr("softcap", 0.0),
+    )
+    return [join_heads(y), *presents]
+
+
+def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
+    heads, shared = n.attr("num_heads"), n.attr("kv_num_heads")
+    q = n.tensor(0)
+    if n.has(1):
+        k, v = n.tensor(1), n.tensor(2)
+    else:  # all in one
+        size = q.shape[2] // (heads + 2 * shared)
+        ends = [0, heads * size, (heads + shared) * size, q.shape[2]]
+        q, k, v = (slice_(q, a, b, 2) for a, b in zip(ends, ends[1:], strict=False))
+    q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
+    if n.has(14):
+        eps = n.attr("qk_norm_epsilon", 1e-6)
+        q, k = rms_norm(q, n.tensor(14), eps=eps), rms_norm(k, n.tensor(15), eps=eps)
+    return q, k, v
+
+
+def _turned(
+    n: NodeContext, q: Tensor, k: Tensor, past: Tensor, first: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns q and k turned by their positions: those given, of a prompt only the first one."""
+    (batch, _, queries, _), cos, sin = q.shape, n.tensor(7), n.tensor(8)
+    steps = arange(queries)
+    if n.has(9) and not first:
+        at = narrow(n.tensor(9))
+    elif n.has(9):
+        at = reshape(narrow(n.tensor(9)), (-1,))[:1] + steps
+    else:
+        at = reshape(past, (batch, 1)) + steps
+    at = broadcast_to(at, (batch, queries))
+    apart = bool(n.attr("rotary_interleaved", 0))
+    turned = [rotate(t, cos, sin, at, apart, 2 * cos.shape[1]) for t in (q, k)]
+    return turned[0], turned[1]
+
+
+def put_rows(old: Tensor | None, new: Tensor, at: int | Tensor, total: int) -> Tensor:
+    """Returns a buffer of `total` keys or more with new ones from a place on, or from one for each
+    batch.
+    """
+    batch, shared, count, size = new.shape
+    room = 0 if old is None else old.shape[2]
+    length = max(room, total)
+    if isinstance(at, int):
+        parts = [] if old is None or at == 0 else [slice_(old, 0, at, 2)]
+        parts.append(new)
+        if old is not None and at + count < length:
+            parts.append(slice_(old, at + count, length, 2))
+        return concat(parts, 2) if len(parts) > 1 else new
+    place = arange(length) - reshape(at, (batch, 1))
+    inside = logical_and(greater_equal(place, 0), less(place, count))
+    index = reshape(clip(place, 0, max(count - 1, 0)), (batch, 1, length, 1))
+    taken = take_along_axis(new, broadcast_to(index, (batch, shared, length, size)), 2)
+    if old is None:
+        return taken
+    filled = pad(old, [(0, 0), (0, 0), (0, length - room), (0, 0)]) if length > room else old
+    return where(reshape(inside, (batch, 1, length, 1)), taken, filled)
+
+
+def _with_sinks(
+    keys: Tensor, values: Tensor, mask: Tensor | None, sinks: Tensor, q: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Adds a key of nothing that takes a part of each head's weights."""
+    batch, heads, queries, _ = q.shape
+    total = keys.shape[2]
+    more = [(0, 0), (0, 0), (0, 1), (0, 0)]
+    added = number_of(0.0, q) if mask is None else mask
+    if added.dtype == BOOL:
+        added = where(added, number_of(0.0, q), number_of(-math.inf, q))
+    shape = (batch, heads, queries)
+    sink = broadcast_to(reshape(sinks, (1, heads, 1, 1)), (*shape, 1))
+    whole = concat([broadcast_to(added, (*shape, total)), sink], 3)
+    return pad(keys, more), pad(values, more), whole
