@@ -62,6 +62,12 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     "May be given several times.",
 )
 @click.option(
+    "--onnx-ops",
+    is_flag=True,
+    help="Compute nodes of ONNX files, too, that no op of vksched expresses. Callers can then keep "
+    "this computer busy for ever, and take any memory.",
+)
+@click.option(
     "--silent",
     "silent_s",
     type=click.FloatRange(1, 3600),
@@ -79,6 +85,7 @@ def node(
     devices: str | None,
     cache_gb: int,
     folders: tuple[Path, ...],
+    onnx_ops: bool,
     silent_s: float,
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
@@ -102,6 +109,7 @@ def node(
         named,
         cache_bytes=cache_gb * GB,
         models=folders,
+        onnx_ops=onnx_ops,
     )
     try:
         click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")

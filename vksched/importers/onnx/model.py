@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import DTypeError, GraphError, ShapeError, call_text, cast_text, close_text
 from ...types import NDArray, Shape
 from ..base import ImportedModel
+from .lower.budget import Budget
 from .lower.context import ModelContext
 from .lower.lowering import Frame, FrameLowering, Lowered
 from .nodes.bodies import count_embedded
@@ -70,7 +71,9 @@ class Model(ImportedModel):
         model = file.model
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
-        self.context = ModelContext(self.opsets, tuple(model.functions), joined_names(graph))
+        functions, taken = tuple(model.functions), joined_names(graph)
+        budget = Budget(file.file_bytes, file.made_bytes)
+        self.context = ModelContext(self.opsets, functions, taken, budget)
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]

@@ -33,7 +33,7 @@ from ..nodes.elements import SAME, storage
 from ..nodes.host import add_host_node, describe
 from ..nodes.names import free_names, has_subgraphs, item_slot, names_read, slots_of
 from ..nodes.node import NodeContext
-from ..nodes.values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value
+from ..nodes.values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value, arrays_of
 from ..rules import find_rule
 from .context import ModelContext
 from .expansion import expand
@@ -238,7 +238,9 @@ class FrameLowering:
                 return None
             return self._on_host(node, inputs, inferred, str(error))
         if results is not None:
-            self._write(node, list(map(evaluated, results)) if is_fixed(context) else results)
+            if is_fixed(context):
+                results = [evaluated(context, each) for each in results]
+            self._write(node, results)
         return None
 
     def _read(self, node: NodeProto, name: str) -> Value | None:
@@ -299,6 +301,8 @@ class FrameLowering:
         return Value(elem_type, tensor=result)
 
     def _write(self, node: NodeProto, results: Sequence[Value | None]) -> None:
+        for array in arrays_of(results):
+            self.context.budget.hold(array)
         for name, value in zip(node.output, results, strict=False):
             if name and value is not None:
                 self.env[name] = value
@@ -364,23 +368,11 @@ class FrameLowering:
 
     def _cut(self, step: HostStep | None) -> Lowered:
         """Ends the stage: what is still read is handed on in slots."""
-        outputs: dict[str, Tensor] = {}
-        elem_types: dict[str, int] = {}
-        slots = {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
+        handing = _Handing(
+            self.inputs, {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
+        )
+        hand_on, outputs, elem_types = handing.hand_on, handing.outputs, handing.elem_types
         known = frozenset(name for name, value in self.env.items() if value.array is not None)
-
-        def hand_on(name: str, value: Value) -> Value:
-            if value.items is not None:
-                items = [hand_on(item_slot(name, i), v) for i, v in enumerate(value.items)]
-                return replace(value, items=tuple(items))
-            if value.tensor is None:
-                return value
-            # one Tensor may hold values of two element types, as after a cast that changes no bits
-            slot = slots.setdefault((value.tensor, value.elem_type), name)
-            if slot == name and slot not in self.inputs:
-                outputs[slot], elem_types[slot] = value.tensor, value.elem_type
-            return Value(value.elem_type, slot=slot)
-
         if not self.todo and step is None:
             results = []
             for name in self.frame.outputs:
@@ -402,6 +394,31 @@ class FrameLowering:
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
         return Lowered(outputs, elem_types, self.guards, step, then, known=known)
+
+
+@dataclass(frozen=True, eq=False)
+class _Handing:
+    """What a stage hands on, and in which slots. inputs: its own. slots: of Tensors by their
+    element types.
+    """
+
+    inputs: Mapping[str, Tensor]
+    slots: dict[tuple[Tensor, int], str]
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    elem_types: dict[str, int] = field(default_factory=dict)
+
+    def hand_on(self, name: str, value: Value) -> Value:
+        """Returns a value as what follows finds it."""
+        if value.items is not None:
+            items = [self.hand_on(item_slot(name, i), v) for i, v in enumerate(value.items)]
+            return replace(value, items=tuple(items))
+        if value.tensor is None:
+            return value
+        # one Tensor may hold values of two element types, as after a cast that changes no bits
+        slot = self.slots.setdefault((value.tensor, value.elem_type), name)
+        if slot == name and slot not in self.inputs:
+            self.outputs[slot], self.elem_types[slot] = value.tensor, value.elem_type
+        return Value(value.elem_type, slot=slot)
 
 
 # -- names ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -116,6 +117,15 @@ def known(array: NDArray) -> Value:
     array = np.asarray(array)
     array.flags.writeable = False
     return Value(element_of(array), array=array)
+
+
+def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
+    """Yields the arrays of known values, also those in sequences."""
+    for value in values:
+        if value is not None and value.items is not None:
+            yield from arrays_of(value.items)
+        elif value is not None and value.array is not None:
+            yield value.array
 
 
 def known_host(value: Value) -> HostValue:

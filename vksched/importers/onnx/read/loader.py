@@ -47,6 +47,8 @@ class OnnxFile:
     """Of the model and its external data."""
     functions: tuple[LocalFunction, ...] = ()
     """Those of the file, whose calls are replaced by their nodes."""
+    made_bytes: int = 0
+    """What was made for tensors that the file describes in less."""
 
 
 def read_onnx(source: Source, progress: Progress | None = None) -> OnnxFile:
@@ -96,9 +98,8 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    return OnnxFile(
-        model, MappingProxyType(arrays), path, len(data) + folder.total_bytes, functions
-    )
+    size, made = len(data) + folder.total_bytes, reader.made_bytes
+    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, made)
 
 
 def _content(source: Source) -> memoryview:

@@ -66,7 +66,7 @@ def group_query(n: NodeContext) -> list[Tensor | None]:
     if right is None:
         mask = both(mask, less(arange(total), reshape(counts, (batch, 1, 1, 1))), q)
     if not one or sinks is not None:
-        mask = both(mask, seen(queries, total, at, left, right), q)
+        mask = both(mask, seen(n, queries, total, at, left, right), q)
         at, left, right = 0, None, None
     if sinks is not None:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
