@@ -8,7 +8,6 @@ Examples: tests/cluster/test_node.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,9 @@ from ..machine.hosts import CPU
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache
 from ..runtime.remote.folders import ModelFolders
+from ..runtime.remote.hello import NAME
 from ..runtime.remote.keys import Credentials
+from ..runtime.remote.peer_list import PeerList
 from ..runtime.remote.ports import Caller, Post
 from ..runtime.remote.secure import Security, place_of, place_text
 from ..runtime.remote.served import PartHost
@@ -33,7 +34,6 @@ from ..tuner.cost_store import CostStore
 from ..tuner.store import Store
 from ..tuner.tuner import Tuner, mode_of
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 TIMEOUT_S = 300.0
 
 
@@ -43,7 +43,8 @@ class ClusterNode:
     name: as plans have it before the slash. listen: HOST:PORT; port 0 stands for a free one.
     devices: as a Scheduler takes them. timeout_s: how long a run may wait for one submission.
     cache_bytes: what weights of callers may take on disk. models: folders whose files callers may
-    have read as weights.
+    have read as weights. peers: the only addresses that it connects to for callers, as `PeerList`
+    takes them; None: all.
 
     Raises:
         VkschedError: a device, the name or the address cannot be had.
@@ -60,6 +61,7 @@ class ClusterNode:
         cache_bytes: int = MOST_BYTES,
         cache_folder: Path | None = None,
         models: Sequence[Path] = (),
+        peers: Sequence[str] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise VkschedError(
@@ -71,7 +73,7 @@ class ClusterNode:
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
         try:
-            self._opened.open(devices)
+            self._opened.open(devices, robust=True)  # several callers have memory there
             here = Here(
                 name,
                 tuple(self._opened.devices),
@@ -82,6 +84,7 @@ class ClusterNode:
                 ModelFolders(models),
                 trace.clock,
                 partial(self._serve, trace, timeout_s),
+                None if peers is None else PeerList(peers),
             )
             self._server = Server(here, address)
         except BaseException:
