@@ -8,7 +8,6 @@ Examples: tests/cluster/test_node.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +20,9 @@ from ..machine.hosts import CPU
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache
 from ..runtime.remote.folders import ModelFolders
+from ..runtime.remote.hello import NAME
 from ..runtime.remote.keys import Credentials
+from ..runtime.remote.peer_list import PeerList
 from ..runtime.remote.ports import Caller, Post
 from ..runtime.remote.secure import Security, place_of, place_text
 from ..runtime.remote.served import PartHost
@@ -34,7 +35,6 @@ from ..tuner.cost_store import CostStore
 from ..tuner.store import Store
 from ..tuner.tuner import Tuner, mode_of
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 TIMEOUT_S = 300.0
 
 
@@ -46,7 +46,8 @@ class ClusterNode:
     cache_bytes: what weights of callers may take on disk. models: folders whose files callers may
     have read as weights. onnx_ops: callers may have nodes of ONNX files computed here that no op of
     vksched expresses. The onnx package computes them, which cannot be ended, and may take any time
-    and memory.
+    and memory. peers: the only addresses that it connects to for callers, as `PeerList` takes them;
+    None: all.
 
     Raises:
         VkschedError: a device, the name or the address cannot be had.
@@ -64,6 +65,7 @@ class ClusterNode:
         cache_folder: Path | None = None,
         models: Sequence[Path] = (),
         onnx_ops: bool = False,
+        peers: Sequence[str] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise VkschedError(
@@ -75,7 +77,7 @@ class ClusterNode:
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
         try:
-            self._opened.open(devices)
+            self._opened.open(devices, robust=True)  # several callers have memory there
             here = Here(
                 name,
                 tuple(self._opened.devices),
@@ -86,6 +88,7 @@ class ClusterNode:
                 ModelFolders(models),
                 trace.clock,
                 partial(self._serve, trace, timeout_s),
+                None if peers is None else PeerList(peers),
             )
             self._server = Server(here, address)
         except BaseException:

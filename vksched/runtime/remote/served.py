@@ -41,6 +41,11 @@ class _Served:
         self.threads = ThreadPoolExecutor(slots, thread_name_prefix="vksched-part")
         self.runs: dict[RunKey, _Run] = {}
 
+    def close(self) -> None:
+        """Waits for its runs and frees it."""
+        self.threads.shutdown(wait=True)
+        self.executor.close()
+
 
 class PartHost:
     """The parts of one caller. devices: of this host, named as in the plans of parts."""
@@ -54,6 +59,7 @@ class PartHost:
         self._trace = GatheredTrace(trace.clock)
         self._timeout_s = timeout_s
         self._plans: dict[int, _Served] = {}
+        self._preparing: set[int] = set()
         self._closed = False
         self._lock = threading.Lock()
 
@@ -61,24 +67,32 @@ class PartHost:
         """Makes a part ready; see `Host.prepare`.
 
         Raises:
-            PlanError: it is for devices that are not these.
+            PlanError: it is for devices that are not these, or there is a plan of this number.
         """
-        devices = self._devices_of(part)
+        with self._lock:
+            if number in self._plans or number in self._preparing:
+                raise PlanError(f"[parts] expected a new plan, got {number}, which is prepared")
+            self._preparing.add(number)
         try:
-            made = _Served(
-                PartExecutor(
-                    part, devices, self._post, self._trace, self._timeout_s, progress, number=number
-                )
-            )
+            made = self._made(number, part, progress)
+            with self._lock:
+                if not self._closed:
+                    self._plans[number] = made
+                    return
+            made.close()
+        finally:
+            with self._lock:
+                self._preparing.discard(number)
+        raise RunAborted("[parts] the caller has gone")
+
+    def _made(self, number: int, part: Part, progress: Progress | None) -> _Served:
+        devices = self._devices_of(part)
+        about = self._post, self._trace, self._timeout_s, progress
+        try:
+            return _Served(PartExecutor(part, devices, *about, number=number))
         except DeviceError as error:
             _named(error, part.host)
             raise
-        with self._lock:
-            if not self._closed:
-                self._plans[number] = made
-                return
-        made.executor.close()
-        raise RunAborted("[parts] the caller has gone")
 
     def _devices_of(self, part: Part) -> list[Device]:
         """Returns the devices of a part: those that it uses must be what it takes them for. Of a
@@ -141,8 +155,7 @@ class PartHost:
         for run, found in runs.items():
             self._give_up(run, found)
         if served is not None:
-            served.threads.shutdown(wait=True)
-            served.executor.close()
+            served.close()
 
     def close(self) -> None:
         """Gives all runs up and frees all plans; none begins any more."""
