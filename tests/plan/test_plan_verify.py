@@ -380,6 +380,25 @@ def test_malformed_graphs_are_refused(name: str) -> None:
         change(graph).verify()
 
 
+MALFORMED_STATES: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "next value of an input": (lambda g: with_node(g, 4, inputs=(0, 3)), "assigns to x, no state"),
+    "next value from a state": (lambda g: with_node(g, 4, inputs=(1, 1)), "the memory of a state"),
+    "no first value": (lambda g: replace(g, initial={}), "s has nothing to start with"),
+    "no key": (lambda g: replace(g, keys={}), "s has nothing to start with"),
+}
+
+
+@pytest.mark.parametrize("name", list(MALFORMED_STATES))
+def test_malformed_states_are_refused(name: str) -> None:
+    change, message = MALFORMED_STATES[name]
+    held = vs.state(np.zeros(64, np.float32), name="s")
+    graph, _ = vs.build_graph([vs.input("x", 64)], {held: held + 1.0})
+    assert [node.op for node in graph.nodes] == ["input", "state", "constant", "add", "assign"]
+    graph.verify()
+    with pytest.raises(vs.GraphError, match=message):
+        change(graph).verify()
+
+
 SLIPS: dict[str, Callable[[Graph], Graph]] = {
     "element type of data": lambda g: replace(g, data={**g.data, 1: g.data[1].astype(np.int32)}),
     "shapes that do not fit": lambda g: replace(
