@@ -17,7 +17,9 @@ MAX_MAPS = 256
 
 
 class Folder:
-    """The folder of a model and those external data files of it that were asked for."""
+    """The folder of a model, None if it has none, and those external data files of it that were
+    asked for.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -48,7 +50,9 @@ class Folder:
         if self._path is None:
             raise ModelFormatError(
                 f"[onnx] {where}: expected data within the model, got external data in "
-                f"{location!r}; try the path of the model's file instead of its bytes"
+                f"{location!r}; try the path of the model's file instead of its bytes, or its "
+                "folder: load(..., folder=...), for a session the entry "
+                "session.model_external_initializers_file_folder_path of SessionOptions"
             )
         parts = parts_of(location)
         if parts is None:
