@@ -306,10 +306,26 @@ class Graph:
         output_names = [name for name, _ in self.outputs]
         if len(set(output_names)) != len(output_names):
             raise GraphError(f"[graph] two outputs share a name: {output_names}")
-        for name, node_id in self.outputs:
+        kept = [("what is kept", node_id) for node_id in self.kept]
+        for name, node_id in (*self.outputs, *self.merged.items(), *kept):
             if not 0 <= node_id < len(self.nodes):
-                raise GraphError(f"[graph] output {name!r} names no node")
+                raise GraphError(f"[graph] {name!r} names no node")
+        self._verify_held()
         return self
+
+    def _verify_held(self) -> None:
+        """Nodes that hold something are leaves and states, and nobody else is among them."""
+        leaves = {node.id for node in self.nodes if node.op in ("weight", "constant")}
+        states = {node.id for node in self.nodes if node.op == "state"}
+        if not self.data.keys() <= leaves or not self.initial.keys() <= states:
+            raise GraphError("[graph] expected data of weights, constants and states alone")
+        for node_id, array in self.initial.items():
+            type_ = self.nodes[node_id].type
+            if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
+                raise GraphError(
+                    f"[graph] {self.nodes[node_id].name} starts with {array.dtype} of shape "
+                    f"{array.shape}, not {type_}"
+                )
 
     def _verify_state(self, node: Node) -> None:
         if node.op == "state":

@@ -197,22 +197,63 @@ def check(data: object, schema: object, where: str) -> None:
     Raises:
         Wrong: they differ; the text says where.
     """
+    if not holds(data, schema):
+        _tell(data, schema, where)
+
+
+def holds(data: object, schema: object) -> bool:
+    """Whether data is what a schema says; quick, as starts wait for it."""
+    if schema is str:
+        return isinstance(data, str)
+    if schema is int and type(data) is int:
+        return -LARGEST <= data <= LARGEST
+    if isinstance(schema, type):
+        return _is(data, schema)
+    if isinstance(schema, Row):
+        if not isinstance(data, list) or len(data) != len(schema.of):
+            return False
+        for at, of in enumerate(schema.of):
+            if not holds(data[at], of):
+                return False
+        return True
+    if isinstance(schema, list):
+        kind = schema[0]
+        if not isinstance(data, list):
+            return False
+        for each in data:
+            if not holds(each, kind):
+                return False
+        return True
+    if isinstance(schema, Table):
+        return isinstance(data, dict) and all(holds(each, schema.of) for each in data.values())
+    if isinstance(schema, dict):
+        return isinstance(data, dict) and all(
+            holds(data[name], of) if (name := key.removesuffix("?")) in data else name != key
+            for key, of in schema.items()
+        )
+    if isinstance(schema, Either):
+        return any(holds(data, each) for each in schema.of)
+    return data is None
+
+
+def _tell(data: object, schema: object, where: str) -> None:
+    """Raises Wrong that tells the first place where data is not what a schema says."""
     if isinstance(schema, list):
         _expect(isinstance(data, list), "a list", data, where)
         assert isinstance(data, list)
         for at, each in enumerate(data):
-            check(each, schema[0], f"{where}[{at}]")
+            _tell(each, schema[0], f"{where}[{at}]")
     elif isinstance(schema, Row):
         size = len(schema.of)
         _expect(isinstance(data, list) and len(data) == size, f"a list of {size}", data, where)
         assert isinstance(data, list)
         for at, (each, of) in enumerate(zip(data, schema.of, strict=True)):
-            check(each, of, f"{where}[{at}]")
+            _tell(each, of, f"{where}[{at}]")
     elif isinstance(schema, Table):
         _expect(isinstance(data, dict), "an object", data, where)
         assert isinstance(data, dict)
         for key, each in data.items():
-            check(each, schema.of, f"{where}.{key}")
+            _tell(each, schema.of, f"{where}.{key}")
     elif isinstance(schema, dict):
         _expect(isinstance(data, dict), "an object", data, where)
         assert isinstance(data, dict)
@@ -230,7 +271,7 @@ def _check_keys(data: Mapping[str, object], schema: Mapping[str, object], where:
     for key, of in schema.items():
         name = key.removesuffix("?")
         if name in data:
-            check(data[name], of, f"{where}.{name}")
+            _tell(data[name], of, f"{where}.{name}")
         elif name == key:
             raise Wrong(f"expected {name!r} in {where}, got none")
 
@@ -239,7 +280,7 @@ def _check_either(data: object, schema: Either, where: str) -> None:
     said: list[str] = []
     for each in schema.of:
         try:
-            return check(data, each, where)
+            return _tell(data, each, where)
         except Wrong as error:
             said.append(str(error))
     raise Wrong(said[-1])
