@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ...errors import ShapeError
 from ...machine.limits import Limits
 from ...types import Shape
+from ..core.domains import Domains, spatial, wholes
 from ..core.parts import check_dispatches, check_serial
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
 
@@ -26,6 +27,11 @@ _LANE_ITEMS = 16
 """Items of one invocation on a CPU driver, which pays for every group."""
 _BEYOND = 1 << 30
 """Kernels add two places, strides or reaches below this in a signed word."""
+
+STEPS = wholes(1, _BEYOND - 1, spatial)
+PADDING = wholes(0, _BEYOND - 1, spatial)
+WINDOW: Domains = {"stride": STEPS, "dilation": STEPS, "begin": PADDING, "end": PADDING}
+"""The attributes of ops with a window; of kernels too, where the weights do not say them."""
 
 Push = tuple[tuple[str, "int | tuple[int, ...]"], ...]
 

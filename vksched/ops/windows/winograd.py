@@ -28,13 +28,14 @@ from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.epilogue import with_epilogue
 from ..products import matmul
 from .conv_kernels import SCRATCH_WORDS
-from .window import Launch, Push, launches
+from .window import PADDING, Launch, Push, launches
 
 TILES = (2, 4)
 _KINDS = ("input", "output", "wild", "repair")
@@ -134,6 +135,8 @@ register(
         _weights_infer,
         _weights_reference,
         Kernel(tuple(f"winograd_weights_{tile}" for tile in TILES), _lower_weights),
+        attrs={"tile": one_of(*TILES)},
+        operands=(1, 1),
         any_dtype=True,
     )
 )
@@ -421,6 +424,8 @@ register(
                 _lower,
                 _scratch,
             ),
+            attrs={"tile": one_of(*TILES), "begin": PADDING, "end": PADDING},
+            operands=(2, 3),
             work=_work,
             factors=(0,),
             any_dtype=True,
