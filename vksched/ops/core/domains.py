@@ -106,8 +106,11 @@ class Whole(Domain):
     high: int = WORD
 
     def expected(self, value: AttrValue, call: Asked) -> str:
-        fits = type(value) is int and self.low <= value <= self.high
-        return "" if fits else f"an integer in {self.low}..{self.high}"
+        if type(value) is int and self.low <= value <= self.high:
+            return ""
+        if type(value) is int and value < self.low and self.high >= WORD:
+            return f"an integer of {self.low} or more"
+        return f"an integer in {self.low}..{self.high}"
 
 
 @dataclass(frozen=True)
@@ -259,7 +262,7 @@ class Dims(Domain):
     def expected(self, value: AttrValue, call: Asked) -> str:
         wrong = Each(Whole(self.low, MAX_ELEMENTS), self.rank).expected(value, call)
         rank = f"at most {MAX_RANK}" if self.rank is None else str(self.rank)
-        return wrong and f"a shape of rank {rank}, of sizes from {self.low} on,"
+        return wrong and f"a shape of rank {rank} and sizes of {self.low} or more"
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,10 @@ def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     own, own_attrs, rest = _parted(inputs, attrs, program)
     check_call(op, own, own_attrs)
     result = op.infer(own, own_attrs)
+    if result.dtype != FLOAT32:
+        raise DTypeError(f"[{op.name}] expected steps on float32, got {result}")
     made = get_op("chain").infer((result, *rest), program[1])
-    if result.dtype != FLOAT32 or any(t != result for t in (made, *rest)):
+    if any(t != result for t in (made, *rest)):
         raise DTypeError(f"[{op.name}] expected steps on {result} alone, got {made}")
     if rest and not takes_residual(op.name, result):
         raise ShapeError(f"[{op.name}] expected a residual of rows of fours, got {result}")

@@ -129,7 +129,7 @@ register(
         _bitcast_infer,
         _bitcast_reference,
         None,
-        attrs={"to": dtype_of(*WORDS)},
+        attrs={"to": dtype_of()},
         operands=(1, 1),
         view=lambda inputs, attrs: 0,
         any_dtype=True,

@@ -100,7 +100,7 @@ register(
         _unpack_infer,
         _unpack_reference,
         Kernel(UNPACK_SHADERS, _unpack_lower),
-        attrs={"format": FORMAT, "columns": Whole(1)},
+        attrs={"format": FORMAT, "columns": Whole(0)},
         operands=(1, 1),
         any_dtype=True,
         widens=True,

@@ -18,7 +18,6 @@ from ...types import (
     BOOL,
     FLOAT32,
     INT32,
-    MAX_ELEMENTS,
     UINT32,
     NDArray,
     TensorType,
@@ -26,7 +25,7 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Axis, Flag, Nullable, Whole, one_of
+from ..core.domains import LONG, Axis, Flag, Nullable, Whole, one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -169,7 +168,7 @@ for _name, _rule, _compute in (
             attrs={
                 "axis": Axis(),
                 "descending": Flag(),
-                "count": Nullable(Whole(0, MAX_ELEMENTS)),
+                "count": Nullable(Whole(-LONG, LONG)),
                 "kind": one_of(_name),
             },
             operands=(1, 1),

@@ -75,13 +75,6 @@ _TO_WEIGHTS = {
 """By tile: the points of one axis from its weights, and back."""
 
 
-def _check_tile(op: str, attrs: Attrs) -> int:
-    tile = attrs.as_int("tile")
-    if tile not in TILES:
-        raise ShapeError(f"[{op}] expected tiles of 2 or 4, got {tile}")
-    return tile
-
-
 def _both_axes(matrix: object, of: NDArray) -> NDArray:
     """Returns matrix @ of @ matrix.T for the last two axes, in float64."""
     by = np.asarray(matrix, np.float64)
@@ -93,7 +86,7 @@ def _both_axes(matrix: object, of: NDArray) -> NDArray:
 
 def _weights_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     op, w = "winograd_weights", inputs[0]
-    side = _check_tile(op, attrs) + 2
+    side = attrs.as_int("tile") + 2
     if w.dtype != FLOAT32:
         raise DTypeError(f"[{op}] expected float32, got {w.dtype}; try vs.cast")
     if w.rank != 4 or w.shape[2:] != (3, 3):
@@ -182,7 +175,7 @@ def _shape(call: Call) -> _Shape:
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     op, (x, points) = "winograd_conv", inputs[:2]
-    side = _check_tile(op, attrs) + 2
+    side = attrs.as_int("tile") + 2
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[{op}] expected operands all float32, got {got}; try vs.cast")
