@@ -18,6 +18,7 @@ from ....ops import (
     clip,
     conv,
     equal,
+    full,
     gather,
     gelu,
     greater,
@@ -142,8 +143,8 @@ def skip_layer_norm(n: NodeContext) -> list[Tensor | None]:
 def skip_rms_norm(n: NodeContext) -> list[Tensor | None]:
     total, eps = _skipped(n, 3), n.attr("epsilon", 1e-12)
     made = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
-    n.require(not n.wants(1), "the mean as a result")
-    return [made, None, rms_deviation(n, 2, total, -1, eps), total]
+    mean = full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None  # which it does without
+    return [made, mean, rms_deviation(n, 2, total, -1, eps), total]
 
 
 @rule("EmbedLayerNormalization", domain=MICROSOFT)

@@ -204,9 +204,9 @@ def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
 
 @rule("RotaryEmbedding", domain=MICROSOFT)
 def rotary_rule(n: NodeContext) -> Tensor:
-    """Operands: x, positions (or that of the first), the caches of cos and sin."""
-    n.require(not n.attr("is_packed_batching", 0), "sequences packed into one")
-    n.require(n.attr("scale", 1.0) == 1, "a scale")
+    """Operands: x, positions (or that of the first), the caches of cos and sin. As in onnxruntime
+    the attribute scale has no effect.
+    """
     x, cos = n.tensor(0), n.tensor(2)
     joined = x.rank == 3
     if joined:
@@ -228,7 +228,6 @@ def rotary_of_streams(n: NodeContext) -> Tensor:
     """Positions are three streams (3, batch, length), each of which turns sections of a head: these
     follow one another, or take turns.
     """
-    n.require(not n.attr("is_packed_batching", 0), "sequences packed into one")
     x, cos = n.tensor(0), n.tensor(2)
     joined, half = x.rank == 3, cos.shape[1]
     if joined:

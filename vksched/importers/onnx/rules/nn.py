@@ -126,7 +126,10 @@ def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
     several axes.
     """
     n.require(n.attr("ndim", 1) == 1, f"{n.attr('ndim', 1)} spatial axes")
-    n.require(not n.attr("state_window", 0), "states of several steps")
+    several = n.attr("state_window", 0) or n.attr("state_update_capacity", 0)
+    n.require(not several, "states of several steps")
+    for name in ("input_channels", "input_channel_offset", "state_length"):
+        n.require(not n.attr(name, 0), name)
     x, before = n.tensor(0), n.optional(3)
     if not n.attr("channels_last", 0):
         return causal_convolution(n, x, before, n.optional(2))
