@@ -335,3 +335,186 @@ def bifurcation(s: Source) -> Drawn:
     return [source, current, np.array([at]), predicted if s.chance(0.7) else None], {
         "min_ngram_size": sizes, "max_ngram_size": sizes + s.int(0, 2),
     }, 2  # fmt: skip
+
+
+# -- gates of recent language models ---------------------------------------------------------------
+
+
+def _halves(s: Source) -> str:
+    return str(s.pick("float32", "float32", "float16"))
+
+
+@calls("ScaledSiLU")
+def scaled_silu(s: Source) -> Drawn:
+    kind = _halves(s)
+    scale = s.values((), s.pick("float32", "float16")) if s.chance(0.4) else None
+    return [s.values(s.shape(1, 3, empty=False), kind), scale], {"alpha": s.pick(0.5, None)}
+
+
+@calls("GatedAdd")
+def gated_add(s: Source) -> Drawn:
+    shape, kind = s.shape(2, 3, empty=False), _halves(s)
+    given = [s.values(part, kind) for part in (shape, shape, (*shape[:-1], 1))]
+    return given, {}
+
+
+@calls("LinearAttentionGate")
+def linear_gate(s: Source) -> Drawn:
+    shape, kind = (s.int(1, 2), s.int(1, 3), s.int(1, 4)), _halves(s)
+    both = s.chance(0.5)
+    rows = [s.values(shape[-1:]) for _ in range(2)]
+    return [s.values(shape, kind), *rows, s.values(shape, kind) if both else None], {}, 1 + both
+
+
+@calls("GatedRMSNorm")
+def gated_norm(s: Source) -> Drawn:
+    size, kind = s.int(1, 4), _halves(s)
+    shape = (s.int(1, 2), s.int(1, 3), size * s.int(1, 3))
+    return [s.values(shape, kind), s.values((size,), kind), s.values(shape, kind)], {
+        "activation": s.pick("silu", "swish", "sigmoid", None), "epsilon": s.pick(1e-3, None),
+    }  # fmt: skip
+
+
+def _streams(s: Source) -> tuple[tuple[int, ...], int, int, tuple[int, ...], dict[str, Any]]:
+    before, count, size = (s.int(1, 2), s.int(1, 3)), s.int(2, 3), s.int(2, 4)
+    if s.chance(0.5):
+        return before, count, size, (*before, count, size), {}
+    return before, count, size, (*before, count * size), {"num_branches": count}
+
+
+@calls("BranchwiseRMSNorm")
+def branchwise(s: Source) -> Drawn:
+    _, count, size, shape, attrs = _streams(s)
+    row = s.pick((count * size,), (count, size), (size,))
+    scale = s.values(row, s.pick("float32", "float16")) if s.chance(0.7) else None
+    return [s.values(shape, _halves(s)), scale], {**attrs, "epsilon": s.pick(1e-3, None)}
+
+
+@calls("EngramGate")
+def engram(s: Source) -> Drawn:
+    batch, length, count, size, kind = s.int(1, 2), s.int(1, 3), s.int(1, 3), s.int(2, 4), "float32"
+    shape, both = (batch, length, count, size), s.chance(0.5)
+    scales = [s.values((count, size), kind) for _ in range(2 + both)]
+    return [
+        s.values(shape, kind), s.values(shape, kind), s.values((batch, length, size), kind),
+        *scales,
+    ], {"epsilon": s.pick(1e-3, None)}, 1 + both  # fmt: skip
+
+
+@calls("HyperConnectionPreMix")
+def pre_mix(s: Source) -> Drawn:
+    before, count, size, shape, attrs = _streams(s)
+    forms = [(*before, count), (*before, count, 1), (*before, count, size)]
+    gates = s.values(s.pick(*forms), s.pick("float32", "float16"))
+    return [s.values(shape, _halves(s)), gates], {**attrs, "reduction_scale": s.pick(0.5, None)}
+
+
+@calls("HyperConnectionPostMix")
+def post_mix(s: Source) -> Drawn:
+    before, count, size, shape, attrs = _streams(s)
+    kind = _halves(s)
+    forms = [(*before, count), (*before, count, 1), (*before, count, size)]
+    mixing = s.values((*before, count, count)) if s.chance(0.5) else None
+    return [
+        s.values(shape, kind), s.values((*before, size), kind), s.values(s.pick(*forms)), mixing
+    ], attrs  # fmt: skip
+
+
+@calls("MRotaryEmbedding")
+def rotary_of_streams(s: Source) -> Drawn:
+    batch, heads, length, half = s.int(1, 2), s.int(1, 2), s.int(1, 3), s.pick(3, 6)
+    first = s.int(0, half)
+    second = s.int(0, half - first)
+    sections = [first, second, half - first - second]
+    layout = s.pick(0, 1, None)
+    if layout:
+        sections = [half // 3] * 3
+    shape = (batch, length, 2 * half * heads) if s.chance(0.5) else (batch, heads, length, 2 * half)
+    caches = [s.values((8, half)) for _ in range(2)]
+    places = s.rng.integers(0, 8, (3, batch, length)).astype(np.int64)
+    return [s.values(shape), places, *caches], {
+        "mrope_section": sections, "mrope_layout": layout, "interleaved": s.pick(0, 1, None),
+    }  # fmt: skip
+
+
+@calls("LinearAttention")
+def linear_attention(s: Source) -> Drawn:
+    batch, length, depth, width = s.int(1, 2), s.int(1, 3), s.pick(2, 4), s.pick(2, 3)
+    heads, shared = s.pick((2, 2), (4, 2), (2, 4), (1, 1))
+    kind = s.pick("linear", "gated", "delta", "gated_delta", None)
+    asked = kind or "gated_delta"
+    given = [
+        s.values((batch, length, count), scale=0.5)
+        for count in (heads * depth, shared * depth, shared * width)
+    ]
+    state = s.values((batch, shared, depth, width)) if s.chance(0.5) else None
+    decay = rate = None
+    if "gated" in asked:
+        decay = -np.abs(s.values((batch, length, shared * s.pick(1, depth))))
+    if "delta" in asked:
+        rate = np.abs(s.values((batch, length, s.pick(1, shared)), scale=0.5))
+    attrs = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": kind}
+    return [*given, state, decay, rate], {**attrs, "scale": s.pick(0.5, None)}, 2
+
+
+@calls("CausalConvWithState")
+def causal_conv(s: Source) -> Drawn:
+    batch, channels, length, taps = s.int(1, 2), s.pick(2, 4), s.int(1, 5), s.int(2, 3)
+    dilation, last = s.pick(1, 2, None), s.chance(0.4)
+    reach = (taps - 1) * (dilation or 1)
+    shape, state = (batch, channels, length), (batch, channels, reach)
+    if last:
+        axes = (channels,) if s.chance(0.5) else (2, channels // 2)
+        shape, state = (batch, length, *axes), (batch, reach, *axes)
+    return [
+        s.values(shape), s.values((channels, 1, taps)),
+        s.values((channels,)) if s.chance(0.5) else None,
+        s.values(state) if s.chance(0.5) else None,
+    ], {
+        "dilation": dilation, "channels_last": 1 if last else None,
+        "activation": s.pick("silu", "swish", "none", None),
+    }, 2  # fmt: skip
+
+
+@calls("VarlenCausalConvWithState")
+def causal_conv_of_sequences(s: Source) -> Drawn:
+    lengths, channels, taps = s.ints(s.int(1, 3), 1, 4), s.int(1, 3), s.int(2, 3)
+    dilation = s.pick(1, 2, None)
+    ends = np.cumsum([0, *lengths]).astype(np.int32)
+    reach = (taps - 1) * (dilation or 1)
+    return [
+        s.values((int(ends[-1]), channels)), s.values((channels, 1, taps)), ends,
+        s.values((channels,)) if s.chance(0.5) else None,
+        s.values((len(lengths), channels, reach)),
+    ], {"dilation": dilation, "activation": s.pick("silu", "none", None)}, 2  # fmt: skip
+
+
+# -- embeddings ------------------------------------------------------------------------------------
+
+
+@calls("QEmbedLayerNormalization")
+def quantized_embed(s: Source) -> Drawn:
+    batch, length, width, kind = s.int(1, 2), s.int(1, 4), s.int(4, 7), s.pick(np.uint8, np.int8)
+    ids = s.rng.integers(0, 5, (batch, length)).astype(np.int32)
+    has_segments = s.chance(0.5)
+    segments = s.rng.integers(0, 2, (batch, length)).astype(np.int32) if has_segments else None
+    mask = (s.rng.random((batch, length)) < 0.7).astype(np.int32) if s.chance(0.5) else None
+    shapes = [(5, width), (6, width), (2, width), (width,), (width,)]
+    tables: list[Any] = [s.values(shape, kind, full=True) for shape in shapes]
+    scales: list[Any] = [scale_of(s) for _ in shapes]
+    zeros: list[Any] = [zero_of(s, kind) for _ in shapes]
+    if not has_segments:
+        tables[2] = scales[2] = zeros[2] = None
+    return [ids, segments, *tables, mask, *scales, *zeros], {"epsilon": s.pick(1e-5, None)}, 2
+
+
+@calls("WordConvEmbedding")
+def word_embedding(s: Source) -> Drawn:
+    words, count, window, size = s.int(1, 4), s.int(3, 6), s.int(1, 3), s.int(2, 4)
+    ids = s.rng.integers(1, 5, (words, count)).astype(np.int32)
+    for row in ids:
+        row[s.int(1, count) :] = 0
+    filters = s.int(1, 3)
+    return [
+        ids, s.values((filters, 1, window, size)), s.values((filters,)), s.values((5, size))
+    ], {}  # fmt: skip

@@ -222,7 +222,13 @@ def nbits(s: Source) -> Drawn:
     elif zeros == 1:
         zeros = s.values((n, count), scale=4.0)
     x = s.values((*s.shape(1, 2, empty=False), k))
-    return [x, packed, scales, zeros], {"K": k, "N": n, "bits": bits, "block_size": block}
+    groups = None
+    # with groups onnxruntime takes zero points of 4 bits to be 8, whatever they are
+    if (zeros is None or zeros.dtype == np.float32) and k % block == 0 and s.chance(0.4):
+        groups = s.rng.permutation(np.repeat(np.arange(count), block)).astype(np.int32)
+        s.fixed = frozenset((1, 2, 4) if zeros is None else (1, 2, 3, 4))
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
+    return [x, packed, scales, zeros, groups], attrs
 
 
 # -- attention -------------------------------------------------------------------------------------
@@ -294,6 +300,7 @@ def grouped(s: Source) -> Drawn:
         np.full(batch, total - 1, np.int32),
         np.array(total, np.int32),
     ]
+    scores = s.pick(1, 2, None, None)
     if rotary:
         angles = s.rng.random((8, size // 2)).astype(np.float32) * math.pi
         operands += [np.cos(angles), np.sin(angles)]
@@ -302,7 +309,22 @@ def grouped(s: Source) -> Drawn:
         "do_rotary": 1 if rotary else None, "softcap": s.pick(2.0, None, None),
         "local_window_size": s.pick(2, -1, None),
         "rotary_interleaved": s.pick(0, 1) if rotary else None,
-    }, 3  # fmt: skip
+        "qk_output": scores, **quantised_cache(s, operands, past),
+    }, 4 if scores else 3  # fmt: skip
+
+
+def quantised_cache(s: Source, operands: list[Any], past: int) -> dict[str, Any]:
+    """Makes codes of the past, with their scales, of some calls; returns the attributes."""
+    if not past or s.chance(0.6):
+        return {}
+    kind = s.pick("PER_TENSOR", "PER_CHANNEL")
+    operands += [None] * (12 - len(operands))
+    for i in (3, 4):
+        _, shared, _, size = operands[i].shape
+        operands[i] = s.values(operands[i].shape, np.int8, full=True)
+        shape = (1,) if kind == "PER_TENSOR" else (1, shared, 1, size)
+        operands.append(scale_of(s, shape) * np.float32(0.05))
+    return {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": 8}
 
 
 @calls("RotaryEmbedding")

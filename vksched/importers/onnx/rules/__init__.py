@@ -19,6 +19,7 @@ from . import (  # noqa: F401 - each declares its rules
     control,
     earlier,
     experts,
+    gates,
     grouped_attention,
     image,
     index,

@@ -6,12 +6,26 @@ import math
 
 import numpy as np
 
-from ....ops import arange, attention, cast, concat, exp, less, matmul, mul, reshape, stack, zeros
+from ....ops import (
+    arange,
+    attention,
+    cast,
+    concat,
+    exp,
+    less,
+    matmul,
+    mul,
+    repeat,
+    reshape,
+    stack,
+    zeros,
+)
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
 from ....types import BOOL, FLOAT32, FLOAT64, numpy_dtype
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from .heads import both, join_heads, narrow, rotate, scores_of, seen, split_heads
 from .registry import rule
 
@@ -95,11 +109,17 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
 
 
 @rule("LinearAttention", rounds=True)
+@rule("LinearAttention", domain=MICROSOFT)
 def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """One step after the other: a state of (batch, shared heads, depth, width)."""
+    """One step after the other: a state of (batch, shared heads, depth, width). Where there are
+    fewer queries than keys each is for some of these.
+    """
+    n.require(not n.attr("state_window", 0), "states of several steps")
     kind = n.attr("update_rule", "gated_delta")
     heads, shared = n.attr("q_num_heads"), n.attr("kv_num_heads")
     q, k, v = (split_heads(n.tensor(i), h) for i, h in enumerate((heads, shared, shared)))
+    if heads < shared:
+        q, heads = repeat(q, shared // heads, 1), shared
     batch, _, steps, depth = q.shape
     width = v.shape[3]
     scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)

@@ -42,22 +42,23 @@ def matmul_nbits(n: NodeContext) -> Tensor:
     bits, block = n.attr("bits", 4), n.attr("block_size")
     depth, columns = n.attr("K"), n.attr("N")
     n.require(bits in (2, 4, 8), f"{bits} bits")
-    n.require(not n.has(4), "an order of groups")
     n.require(not n.attr("weight_prepacked", 0), "weights packed for another device")
 
-    def make(packed: NDArray, scales: NDArray, zeros: NDArray | None) -> NDArray:
+    def make(
+        packed: NDArray, scales: NDArray, zeros: NDArray | None, groups: NDArray | None
+    ) -> NDArray:
         count = -(-depth // block)
-        values = unpack(packed.reshape(columns, count, -1), bits).astype(scales.dtype)
-        middle: NDArray | int = 1 << (bits - 1)
+        values = unpack(packed.reshape(columns, -1), bits)[:, :depth].astype(scales.dtype)
+        group = np.arange(depth) // block if groups is None else groups[:depth]
+        middle: NDArray = np.full((columns, count), 1 << (bits - 1))
         if zeros is not None and zeros.dtype == np.uint8:
-            middle = unpack(zeros.reshape(columns, -1), bits)[:, :count, None]
+            middle = unpack(zeros.reshape(columns, -1), bits)[:, :count]
         elif zeros is not None:
-            middle = zeros.reshape(columns, count, 1)
-        middle = np.asarray(middle).astype(scales.dtype)
-        wide = (values - middle) * scales.reshape(columns, count, 1)
-        return np.ascontiguousarray(wide.reshape(columns, -1)[:, :depth])
+            middle = zeros.reshape(columns, count)
+        shift = middle.astype(scales.dtype)[:, group]
+        return np.ascontiguousarray((values - shift) * scales.reshape(columns, count)[:, group])
 
-    w = once(n, (1, 2, 3), make)
+    w = once(n, (1, 2, 3, 4), make)
     return matmul(n.tensor(0), w, n.optional(5), transpose_b=True)
 
 

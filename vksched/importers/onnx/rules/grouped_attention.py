@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from onnx import TensorProto
 
 from ....ops import (
     arange,
     attention,
     broadcast_to,
+    cast,
     clip,
     concat,
     greater_equal,
@@ -18,30 +20,42 @@ from ....ops import (
     pad,
     reshape,
     rms_norm,
+    round,
     take_along_axis,
     where,
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
-from ....types import BOOL, numpy_dtype
+from ....types import BOOL, INT32, numpy_dtype
+from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
-from .heads import both, join_heads, narrow, number_of, rotate, scale_of, seen, split_heads
+from ..nodes.values import Value
+from .heads import (
+    both,
+    join_heads,
+    narrow,
+    number_of,
+    rotate,
+    scale_of,
+    scores_of,
+    seen,
+    split_heads,
+)
+from .quantize import shaped
 from .registry import rule
 
 
-@rule("GroupQueryAttention", domain=MICROSOFT)
-def group_query(n: NodeContext) -> list[Tensor | None]:
+@rule("GroupQueryAttention", types=PLAIN | {TensorProto.INT8}, domain=MICROSOFT)
+def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     """Operands: q, k, v, past k, past v, the last key's place in each batch, the most keys, caches
     of cos and sin, positions, bias of scores, sinks, scales of caches (2), norms of q and k.
 
     The past is a buffer of as many keys or more, of which those of each batch come first; new keys
     are put behind them.
     """
-    for name in ("k_quant_type", "v_quant_type"):
-        n.require(n.attr(name, "NONE") == "NONE", "a quantised cache")
     n.require(not n.attr("sliding_window_cache", 0), "a cache that slides")
-    n.require(not n.wants(3), "the scores as a result")
+    n.require(not n.has(16), "queries of different lengths")
     q, k, v = _grouped_operands(n)
     (batch, heads, queries, depth), total = q.shape, int(n.number(6))
     first = queries == total  # a prompt: nothing before it, what is too long is padding
@@ -51,9 +65,11 @@ def group_query(n: NodeContext) -> list[Tensor | None]:
         q, k = _turned(n, q, k, past, first)
     one = first or batch == 1
     at = 0 if first else total - queries if batch == 1 else past
-    before = [n.optional(3), n.optional(4)]
-    presents = [put_rows(old, new, at, total) for old, new in zip(before, (k, v), strict=True)]
-    keys, values = (slice_(t, 0, total, 2) for t in presents)
+    caches = [_Cache(n, name, 3 + i, 12 + i) for i, name in enumerate("kv")]
+    presents = [cache.put(new, at, total) for cache, new in zip(caches, (k, v), strict=True)]
+    keys, values = (
+        cache.floats(slice_(t, 0, total, 2), q) for cache, t in zip(caches, presents, strict=True)
+    )
     window = n.attr("local_window_size", -1)
     left = window - 1 if window > 0 else None
     right = 0 if n.attr("causal", 1) else None
@@ -68,9 +84,10 @@ def group_query(n: NodeContext) -> list[Tensor | None]:
     if not one or sinks is not None:
         mask = both(mask, seen(n, queries, total, at, left, right), q)
         at, left, right = 0, None, None
+    assert isinstance(at, int)
+    scores = _scores(n, q, keys, mask, seen(queries, total, at, left, right), sinks)
     if sinks is not None:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
-    assert isinstance(at, int)
     y = attention(
         *(q, keys, values, mask),
         past=at,
@@ -78,7 +95,59 @@ def group_query(n: NodeContext) -> list[Tensor | None]:
         scale=scale_of(n, depth),
         softcap=n.attr("softcap", 0.0),
     )
-    return [join_heads(y), *presents]
+    return [
+        join_heads(y),
+        *(cache.value(t) for cache, t in zip(caches, presents, strict=True)),
+        *([] if scores is None else [scores]),
+    ]
+
+
+def _scores(
+    n: NodeContext,
+    q: Tensor,
+    keys: Tensor,
+    mask: Tensor | None,
+    inside: Tensor,
+    sinks: Tensor | None,
+) -> Tensor | None:
+    """Returns the scores before softmax, 0 where a key is hidden, or behind it, if asked for."""
+    kind = n.attr("qk_output", 0)
+    if not kind or not n.wants(3):
+        return None
+    n.require(sinks is None, "scores of keys and sinks as a result")
+    given = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
+    if kind == 2:
+        return scores_of(q, keys, *given, both(mask, inside, q), 3)
+    n.require(not n.has(10), "scores with a bias as a result")
+    visible = inside if mask is None else logical_and(mask, inside)
+    return where(visible, scores_of(q, keys, *given, None, 1), number_of(0.0, q))
+
+
+class _Cache:
+    """Keys or values, as floats or as codes of 8 bits.
+
+    name: "k" or "v". index, scale: the operands that hold the past and the scale of its codes.
+    """
+
+    def __init__(self, n: NodeContext, name: str, index: int, scale: int) -> None:
+        self.past = n.optional(index)
+        self.elem_type = n.elem_type(index) if self.past is not None else None
+        self.scale: Tensor | None = None
+        if n.attr(f"{name}_quant_type", "NONE") != "NONE":
+            n.require(self.elem_type == TensorProto.INT8, "a cache of codes other than int8")
+            self.scale = shaped(n.tensor(scale), n.shape(scale))
+
+    def put(self, new: Tensor, at: int | Tensor, total: int) -> Tensor:
+        """Returns the buffer with new rows from a place on."""
+        if self.scale is not None:
+            new = cast(clip(round(new / self.scale), -128, 127), INT32)
+        return put_rows(self.past, new, at, total)
+
+    def floats(self, rows: Tensor, like: Tensor) -> Tensor:
+        return rows if self.scale is None else cast(rows, like.dtype) * cast(self.scale, like.dtype)
+
+    def value(self, buffer: Tensor) -> Tensor | Value:
+        return buffer if self.scale is None else Value(TensorProto.INT8, tensor=buffer)
 
 
 def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
@@ -92,8 +161,9 @@ def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = (slice_(q, a, b, 2) for a, b in zip(ends, ends[1:], strict=False))
     q, k, v = split_heads(q, heads), split_heads(k, shared), split_heads(v, shared)
     if n.has(14):
-        eps = n.attr("qk_norm_epsilon", 1e-6)
-        q, k = rms_norm(q, n.tensor(14), eps=eps), rms_norm(k, n.tensor(15), eps=eps)
+        for_both = n.attr("qk_norm_epsilon", 1e-6)
+        q = rms_norm(q, n.tensor(14), eps=n.attr("q_norm_epsilon", for_both))
+        k = rms_norm(k, n.tensor(15), eps=n.attr("k_norm_epsilon", for_both))
     return q, k, v
 
 

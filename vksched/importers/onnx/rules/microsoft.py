@@ -9,30 +9,42 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from onnx import TensorProto
 
 from ....errors import UnsupportedOp
 from ....ops import (
+    arange,
+    cast,
     clip,
+    conv,
     equal,
+    full,
     gather,
     gelu,
+    greater,
     layer_norm,
+    less_equal,
     logical_and,
     matmul,
+    maximum,
     mul,
+    reduce_max,
     reduce_sum,
     relu,
     rms_norm,
     scatter_elements,
     sigmoid,
     silu,
+    squeeze,
     take_along_axis,
     tanh,
     transpose,
+    unsqueeze,
     where,
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
+from ....types import FLOAT32, INT32
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
@@ -40,9 +52,13 @@ from ..nodes.values import Value, known
 from .activation import ACTIVATIONS
 from .heads import number_of
 from .matmul import gemm_of
+from .narrow import NUMBERS
 from .nn import convolution
 from .norm import layer_norm_results, normalized, rms_deviation
+from .quantize import parameter, real
 from .registry import rule
+
+T = TensorProto
 
 # -- activations ---------------------------------------------------------------------------------
 
@@ -127,8 +143,8 @@ def skip_layer_norm(n: NodeContext) -> list[Tensor | None]:
 def skip_rms_norm(n: NodeContext) -> list[Tensor | None]:
     total, eps = _skipped(n, 3), n.attr("epsilon", 1e-12)
     made = normalized(rms_norm, total, n.tensor(2), None, -1, eps)
-    n.require(not n.wants(1), "the mean as a result")
-    return [made, None, rms_deviation(n, 2, total, -1, eps), total]
+    mean = full((*total.shape[:-1], 1), 0.0) if n.wants(1) else None  # which it does without
+    return [made, mean, rms_deviation(n, 2, total, -1, eps), total]
 
 
 @rule("EmbedLayerNormalization", domain=MICROSOFT)
@@ -136,15 +152,40 @@ def embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
     """Operands: ids, segments, the tables of words, positions, segments, scale, shift, mask, and
     positions.
     """
+    return _embedded(n, n.optional, n.optional(8))
+
+
+@rule("QEmbedLayerNormalization", types=NUMBERS, domain=MICROSOFT)
+def quantized_embed_layer_norm(n: NodeContext) -> list[Tensor | Value | None]:
+    """As above with tables, scale and shift of 8 bits; then come their scales and zero points."""
+
+    def table(index: int) -> Tensor | None:
+        if not n.has(index):
+            return None
+        at = index + 6  # of the scale, behind the mask
+        return real(n, index, at + 5, parameter(n, at, FLOAT32))
+
+    found = _embedded(n, table, None)
+    return [v if i else Value(T.FLOAT, tensor=v) if isinstance(v, Tensor) else v
+            for i, v in enumerate(found[:2])]  # fmt: skip
+
+
+def _embedded(
+    n: NodeContext, table: Callable[[int], Tensor | None], at: Tensor | None
+) -> list[Tensor | Value | None]:
+    """Returns the norm of the sums of rows of tables, the lengths by the mask, and the sums. table:
+    operands 2 to 6. at: positions, by default one after the other.
+    """
     ids = n.tensor(0)
     batch, length = ids.shape
-    positions = n.tensor(3)
-    places = gather(positions, n.tensor(8), 0) if n.has(8) else slice_(positions, 0, length, 0)
-    total = gather(n.tensor(2), ids, 0) + places
-    if n.has(1) and n.has(4):
-        total = total + gather(n.tensor(4), n.tensor(1), 0)
+    words, positions, segments, scale, shift = (table(i) for i in range(2, 7))
+    assert words is not None and positions is not None and scale is not None
+    places = slice_(positions, 0, length, 0) if at is None else gather(positions, at, 0)
+    total = gather(words, ids, 0) + places
+    if n.has(1) and segments is not None:
+        total = total + gather(segments, n.tensor(1), 0)
     eps = n.attr("epsilon", 1e-12)
-    made = normalized(layer_norm, total, n.tensor(5), n.optional(6), -1, eps)
+    made = normalized(layer_norm, total, scale, shift, -1, eps)
     valid: Tensor | Value = (
         reduce_sum(n.tensor(7), 1) if n.has(7) else known(np.zeros(batch, np.int32))
     )
@@ -208,3 +249,19 @@ def repeat_block(n: NodeContext) -> Tensor:
     words = slice_(ids, size - 1, ids.shape[1], 1)
     found = where(is_again, number_of(-math.inf, scores), take_along_axis(scores, words, 1))
     return scatter_elements(scores, words, found, 1, "min")
+
+
+@rule("WordConvEmbedding", domain=MICROSOFT)
+def word_embedding(n: NodeContext) -> Tensor:
+    """The largest of a convolution over the characters of each word, behind tanh. Operands: words
+    (words, characters) that end with zeros, weights (outs, 1, window, size), bias, characters.
+    """
+    words, w = n.tensor(0), n.tensor(1)
+    window, count = w.shape[2], words.shape[1]
+    n.require(window <= count, f"a window of {window} for words of {count}")
+    rows = unsqueeze(gather(n.tensor(3), words, 0), 1)
+    made = squeeze(tanh(conv(rows, w, n.tensor(2))), 3)
+    lengths = reduce_sum(cast(greater(words, 0), INT32), 1, keepdims=True)
+    places = maximum(lengths - window, 0)
+    inside = less_equal(arange(count - window + 1), places)
+    return reduce_max(where(unsqueeze(inside, 1), made, -1e12), 2)

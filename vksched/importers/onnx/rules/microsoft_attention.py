@@ -10,6 +10,7 @@ from ....ops import (
     broadcast_to,
     cast,
     concat,
+    gather,
     gather_nd,
     greater_equal,
     less,
@@ -203,9 +204,9 @@ def _biases(n: NodeContext, index: int, wide: int) -> list[Tensor | None]:
 
 @rule("RotaryEmbedding", domain=MICROSOFT)
 def rotary_rule(n: NodeContext) -> Tensor:
-    """Operands: x, positions (or that of the first), the caches of cos and sin."""
-    n.require(not n.attr("is_packed_batching", 0), "sequences packed into one")
-    n.require(n.attr("scale", 1.0) == 1, "a scale")
+    """Operands: x, positions (or that of the first), the caches of cos and sin. As in onnxruntime
+    the attribute scale has no effect.
+    """
     x, cos = n.tensor(0), n.tensor(2)
     joined = x.rank == 3
     if joined:
@@ -216,6 +217,34 @@ def rotary_rule(n: NodeContext) -> Tensor:
         at = broadcast_to(at + arange(x.shape[2]), (x.shape[0], x.shape[2]))
     turned = rotate(
         *(x, cos, n.tensor(3), at),
+        interleaved=bool(n.attr("interleaved", 0)),
+        rotary_dim=n.attr("rotary_embedding_dim", 0),
+    )
+    return join_heads(turned) if joined else turned
+
+
+@rule("MRotaryEmbedding", domain=MICROSOFT)
+def rotary_of_streams(n: NodeContext) -> Tensor:
+    """Positions are three streams (3, batch, length), each of which turns sections of a head: these
+    follow one another, or take turns.
+    """
+    x, cos = n.tensor(0), n.tensor(2)
+    joined, half = x.rank == 3, cos.shape[1]
+    if joined:
+        x = split_heads(x, n.attr("num_heads", 0) or x.shape[2] // (2 * half))
+    sections = n.attr("mrope_section")
+    stream = np.repeat(np.arange(3), sections)
+    if n.attr("mrope_layout", 0):
+        place = np.arange(half)
+        stream = np.where(place < 3 * np.array(sections)[place % 3], place % 3, 0)
+    at = narrow(n.tensor(1))
+
+    def cache(table: Tensor) -> Tensor:
+        first, second, third = (gather(table, at[i], 0) for i in range(3))
+        return where(constant(stream == 1), second, where(constant(stream == 2), third, first))
+
+    turned = rotate(
+        *(x, cache(cos), cache(n.tensor(3)), None),
         interleaved=bool(n.attr("interleaved", 0)),
         rotary_dim=n.attr("rotary_embedding_dim", 0),
     )
