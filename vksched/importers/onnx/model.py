@@ -156,11 +156,12 @@ class Model(ImportedModel):
 
         shapes: of inputs, by name, where the file leaves sizes open. trainable: names or patterns
             of initializers of floats ("fc.*"), which become states that `vs.grad` and the
-            optimizers take, or names of constant nodes; the others stay as they are.
+            optimizers take, or names of constant nodes; the others stay as they are. A pattern
+            leaves out what a shape depends on, such as the scales of a Resize.
 
         Raises:
             UnsupportedOp: the model is no single graph for these shapes. GraphError: a pattern that
-            names no such initializer, or one on which a shape depends; or a shape of no input.
+            names no such initializer, or a name on which a shape depends; or a shape of no input.
             ShapeError: a size is not known, or does not fit.
         """
         known = [value.name for value in self.inputs]

@@ -112,7 +112,8 @@ class FrameLowering:
     """The walk over one frame.
 
     types: of all slots. arrays: the elements of slots, for a run that waits for it; None when only
-    types are there.
+    types are there. needed: the value whose elements a node needs before they are computed, after
+    `run` ended there.
     """
 
     context: ModelContext
@@ -124,6 +125,7 @@ class FrameLowering:
     guards: dict[str, NDArray] = field(default_factory=dict)
     _constants: dict[int, tuple[NDArray, Tensor]] = field(default_factory=dict)
     inputs: dict[str, Tensor] = field(default_factory=dict)
+    needed: Value | None = None
     _slots: dict[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -160,6 +162,7 @@ class FrameLowering:
                 if need.value.tensor is None:
                     raise NeedsInputs(f"[onnx] {describe(node)} needs values of inputs") from None
                 self.todo.appendleft(node)
+                self.needed = need.value
                 return self._cut(None)
             if step is not None:
                 return self._cut(step)
