@@ -85,7 +85,7 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
         mask = both(mask, seen(n, queries, total, at, left, right), q)
         at, left, right = 0, None, None
     assert isinstance(at, int)
-    scores = _scores(n, q, keys, mask, seen(queries, total, at, left, right), sinks)
+    scores = _scores(n, q, keys, mask, seen(n, queries, total, at, left, right), sinks)
     if sinks is not None:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
     y = attention(
