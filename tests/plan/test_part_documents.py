@@ -140,3 +140,9 @@ def test_a_document_that_is_no_sound_part_is_refused(name: str) -> None:
     assert part_of(document, lambda digest: array).host == "node1"
     with pytest.raises(vs.PlanError, match="parts|plan|machine"):
         part_of(WRONG[name](document), lambda digest: array)
+
+
+def test_a_small_document_makes_no_million_nodes() -> None:
+    document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
+    with pytest.raises(vs.PlanError, match="expected 1048576 placements, got"):
+        part_of({**document, "size": 1 << 20}, lambda digest: np.ones(1, np.float32))
