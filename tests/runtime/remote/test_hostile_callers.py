@@ -170,7 +170,7 @@ def test_a_number_is_taken_until_all_that_the_plan_had_is_free(
 def test_a_caller_that_asks_without_end_and_reads_nothing_ends_its_own_session(
     node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (20, quota.DOCUMENT_BYTES))
+    monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (20, quota.MAX_BYTES))
     caller, other = Caller(node.address), Caller(node.address)
     before = threading.active_count()
     with pytest.raises(Closed):
@@ -399,4 +399,21 @@ def test_plans_of_a_caller_are_counted(
         kinds = {each["kind"] for each in found if each is not None}
         assert len(kinds) and ("refused" in kinds) == (plan == 2)
     caller.close()
+    assert watched.left() == []
+
+
+def test_runs_of_a_caller_are_counted(
+    node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a thread, of which a process has only so many."""
+    (start, *_) = [each for each in said if each.kind == "start"]
+    for most, kind in ((0, "failed"), (1, "value")):
+        monkeypatch.setattr("vksched.runtime.remote.served.MAX_RUNS", most)
+        caller = Caller(node.address)
+        play(caller, prepared(said), ends=False)
+        caller.send(start)
+        heard = next(fields for fields, _ in caller.answers() if "slot" in fields)
+        assert heard["kind"] == kind
+        assert kind == "value" or "less than 0 runs under way" in heard["text"]
+        caller.close()
     assert watched.left() == []

@@ -31,6 +31,7 @@ from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.blame import Blame
+from vksched.runtime.remote.caller_states import CallerStates
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.refusals import error_of, fields_of
 from vksched.runtime.remote.served import PartHost
@@ -169,6 +170,22 @@ def test_a_node_that_tells_no_more_of_a_device_is_lost(
         assert device.spec.name == device.spec.name == "node2/cpu"
         (node,) = [n for n in sched._preparing.opened.hosts.hosts.values() if n.name == "node2"]  # type: ignore[union-attr]
         assert node.error is not None and "tells no more of cpu" in str(node.error)  # type: ignore[attr-defined]
+
+
+def test_a_state_of_another_type_is_not_taken_back(
+    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
+    try:
+        (states,), key = [device.states for device in joined.devices], object()
+        states.add([(key, X)])
+        assert np.array_equal(states.read(key), X)
+        for lie in (X[:1], X.astype(np.int32)):
+            monkeypatch.setattr(CallerStates, "read", lambda *about, lie=lie: lie)
+            with pytest.raises(DeviceError, match="node1 gave a state of another type back"):
+                states.read(key)
+    finally:
+        joined.close()
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "no\x1b[31mde", "n" * 64])
