@@ -242,3 +242,9 @@ def test_a_part_whose_call_lacks_an_attribute_or_operand_is_refused() -> None:
         change(own)
         with pytest.raises(vs.PlanError, match=match):
             part_of(document, lambda digest: np.ones(1, np.float32))
+
+
+def test_a_small_document_makes_no_million_nodes() -> None:
+    document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
+    with pytest.raises(vs.PlanError, match="expected 1048576 placements, got"):
+        part_of({**document, "size": 1 << 20}, lambda digest: np.ones(1, np.float32))

@@ -175,15 +175,15 @@ class Watched:
         until_s = time.monotonic() + WAIT_S
         while (more := self._threads() - self.before) and time.monotonic() < until_s:
             time.sleep(0.001)  # the last thread of a session is the one that frees it
-        out += sorted(more)
+        out += sorted(each.name for each in more)
         gc.collect()
         out += [f"a session of {s.caller}" for ref in self._sessions if (s := ref()) is not None]
         return out
 
-    def _threads(self) -> set[str]:
-        names = [each.name for each in threading.enumerate()]
+    def _threads(self) -> set[threading.Thread]:
         kinds = ("session", "part", "send", "weights", "echo", "reader", "free", "door")
-        return {name for name in names if name.startswith(tuple(f"vksched-{k}" for k in kinds))}
+        names = tuple(f"vksched-{kind}" for kind in kinds)
+        return {each for each in threading.enumerate() if each.name.startswith(names)}
 
     def close(self) -> None:
         self._patch.undo()

@@ -170,12 +170,12 @@ def test_a_number_is_taken_until_all_that_the_plan_had_is_free(
 def test_a_caller_that_asks_without_end_and_reads_nothing_ends_its_own_session(
     node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (20, quota.DOCUMENT_BYTES))
+    monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (20, quota.MAX_BYTES))
     caller, other = Caller(node.address), Caller(node.address)
     before = threading.active_count()
     with pytest.raises(Closed):
         for _ in range(10_000):
-            caller.send(Said("echo", {}, bytes(100_000), ask=True))
+            caller.send(Said("echo", {}, bytes(20_000), ask=True))
             assert threading.active_count() <= before + THREADS
     assert other.answer_to(SPECS) is not None
     for each in (caller, other):
@@ -275,9 +275,10 @@ def test_a_peer_that_reads_no_echoes_holds_one_thread_and_is_sent_away(
     peer = Caller(node.address, "node", "node2", caller=caller.name)
     before = threading.active_count()
     with pytest.raises(Closed):
-        for _ in range(400):
+        for _ in range(100):
             peer.send(Said("echo", {}, bytes(1 << 20), ask=True))
             assert threading.active_count() <= before + 1
+    assert caller.answer_to(SPECS) is not None  # nobody else was
     for each in (peer, caller):
         each.close()
     assert watched.left() == []
@@ -398,4 +399,21 @@ def test_plans_of_a_caller_are_counted(
         kinds = {each["kind"] for each in found if each is not None}
         assert len(kinds) and ("refused" in kinds) == (plan == 2)
     caller.close()
+    assert watched.left() == []
+
+
+def test_runs_of_a_caller_are_counted(
+    node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a thread, of which a process has only so many."""
+    (start, *_) = [each for each in said if each.kind == "start"]
+    for most, kind in ((0, "failed"), (1, "value")):
+        monkeypatch.setattr("vksched.runtime.remote.served.MAX_RUNS", most)
+        caller = Caller(node.address)
+        play(caller, prepared(said), ends=False)
+        caller.send(start)
+        heard = next(fields for fields, _ in caller.answers() if "slot" in fields)
+        assert heard["kind"] == kind
+        assert kind == "value" or "less than 0 runs under way" in heard["text"]
+        caller.close()
     assert watched.left() == []

@@ -142,6 +142,8 @@ def _nodes_of(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
     size = document["size"]
     if not 0 <= size <= MOST_NODES:
         raise PlanError(f"expected at most {MOST_NODES} nodes, got {size}")
+    if len(document["placements"]) != size:  # else a few bytes could ask for a million nodes
+        raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
     if document["copies"] > MOST_COPIES:
         raise PlanError(f"expected at most {MOST_COPIES} copies, got {document['copies']}")
     there = {given["id"]: given for given in document["nodes"]}

@@ -20,8 +20,8 @@ from ...fork import in_child
 from ...trace.schema import Wrong, check
 from .stream import Turns
 
-MAX_CONTAINERS = 1 << 22
-"""Lists and objects in a document; a part of 100,000 nodes has about a million."""
+MAX_CONTAINERS = 1 << 20
+"""Lists and objects in a document; a part of 100,000 nodes has about 800,000."""
 CONTAINER_BYTES = 64
 """In memory, at least, of an empty one."""
 BYTES_EACH = 12

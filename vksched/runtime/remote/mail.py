@@ -25,13 +25,16 @@ from .inbox import Inbox
 from .messages import Message
 from .peer_list import PeerList
 from .ports import RunKey
+from .quota import Quota
 from .secure import Security, place_of
 from .stream import Closed
 
 CONNECT_S = 5.0
 MAX_ECHOES = 8
 """Of a channel that wait for their answers."""
-MAX_HOSTS = 1 << 14
+MAX_ECHO_BYTES = 1 << 27
+"""Of these together."""
+MAX_HOSTS = 1 << 12
 """Of one caller."""
 REMEDY = (
     "try whether it runs there, with the same key, security and version, and whether the addresses "
@@ -68,6 +71,7 @@ class PeerMail:
 
     def place(self, message: Message, size: int) -> memoryview | None:
         if message.kind == "echo":
+            self._echoes.quota.take_bytes(size)
             return None
         self._require_value(message)
         return self._inbox.place(message, size, self._host)
@@ -97,22 +101,19 @@ class Echoes:
     """
 
     def __init__(self) -> None:
-        self._left = threading.BoundedSemaphore(MAX_ECHOES)
+        self.quota = Quota(MAX_ECHOES, MAX_ECHO_BYTES)
         self._pool: ThreadPoolExecutor | None = None
 
     def answer(self, channel: Channel, message: Message) -> None:
-        if not self._left.acquire(blocking=False):
-            raise Wrong(f"expected at most {MAX_ECHOES} echoes at once")
+        self.quota.take()
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "vksched-echo")
         self._pool.submit(self._answer, channel, message)
 
     def _answer(self, channel: Channel, message: Message) -> None:
-        try:
-            with suppress(HostLost):
-                channel.answer(message, {}, echo_of(message))
-        finally:
-            self._left.release()
+        with suppress(HostLost):
+            channel.answer(message, {}, echo_of(message))
+        self.quota.give_back(len(message.payload or b""))
 
     def close(self) -> None:
         if self._pool is not None:

@@ -1,6 +1,6 @@
-"""Quota: how much of one caller may wait for a thread of its session.
+"""Quota: how much of one connection may wait for a thread.
 
-A caller that asks without end and reads no answers would fill the memory of a node with what waits.
+Whoever asks without end and reads no answers would fill the memory of a node with what waits.
 Callers of this version ask of a few threads; whoever asks more ends its own connection. Examples:
 tests/runtime/remote/test_hostile_callers.py.
 """
@@ -10,16 +10,17 @@ from __future__ import annotations
 import threading
 
 from ...trace.schema import Wrong
-from .messages import DOCUMENT_BYTES
 
 MAX_ASKED = 1 << 10
-"""Questions that wait or are being answered."""
+"""Questions of a caller that wait or are being answered."""
+MAX_BYTES = 1 << 28
+"""Of their documents and echoes together."""
 
 
 class Quota:
-    """Of one session."""
+    """Of one connection."""
 
-    def __init__(self, most: int = MAX_ASKED, most_bytes: int = DOCUMENT_BYTES) -> None:
+    def __init__(self, most: int = MAX_ASKED, most_bytes: int = MAX_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._count = self._bytes = 0
         self._lock = threading.Lock()

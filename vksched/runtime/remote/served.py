@@ -23,6 +23,9 @@ from ..device import Device
 from .part import PartExecutor
 from .ports import Caller, Post, RunKey
 
+MAX_RUNS = 512
+"""Of a caller at once; each has a thread."""
+
 
 @dataclass(slots=True)
 class _Run:
@@ -60,6 +63,7 @@ class PartHost:
         self._timeout_s = timeout_s
         self._plans: dict[int, _Served] = {}
         self._preparing: set[int] = set()
+        self._running = 0
         self._closed = False
         self._lock = threading.Lock()
 
@@ -122,10 +126,15 @@ class PartHost:
             served = self._plans.get(run.plan)
             busy = served is not None and any(key.slot == run.slot for key in served.runs)
             free = served is not None and 0 <= run.slot < served.executor.plan.copies and not busy
+            free = free and self._running < MAX_RUNS
             if served is not None and free:
                 served.runs[run] = _Run()
+                self._running += 1
         if served is None or not free:
-            error = PlanError(f"[run] expected a plan that is ready and a free slot, got {run}")
+            error = PlanError(
+                f"[run] expected a plan that is ready and a free slot, and less than {MAX_RUNS} "
+                f"runs under way, got {run}"
+            )
             self._caller.failed(run, error)
             return
         served.threads.submit(self._carry, served, run, feeds, traced)
@@ -197,6 +206,7 @@ class PartHost:
     def _forget(self, served: _Served, run: RunKey) -> None:
         with self._lock:
             del served.runs[run]
+            self._running -= 1
 
 
 def _named(error: BaseException, host: str) -> BaseException:
