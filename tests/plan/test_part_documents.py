@@ -128,6 +128,14 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
     "a weight of no node": lambda d: {**d, "weights": [{"node": -1, "hash": "00"}]},
     "a weight of a far node": lambda d: {**d, "weights": [{"node": 1 << 40, "hash": "00"}]},
     "a state of no state": lambda d: {**d, "states": [{"node": 1 << 40, "key": "s"}]},
+    "a link of no bytes": lambda d: {
+        **d,
+        "default_link": {"bytes_per_s": 0.0, "latency_s": 0.0},
+    },
+    "a link of no time": lambda d: {
+        **d,
+        "default_link": {"bytes_per_s": 1.0, "latency_s": {"float": "nan"}},
+    },
     "a rule that is not there": lambda d: {**d, "rules": []},
     "no cpu": lambda d: {**d, "machine": {"devices": []}, "memory": []},
 }
@@ -248,3 +256,13 @@ def test_a_small_document_makes_no_million_nodes() -> None:
     document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
     with pytest.raises(vs.PlanError, match="expected 1048576 placements, got"):
         part_of({**document, "size": 1 << 20}, lambda digest: np.ones(1, np.float32))
+
+
+def test_what_is_shown_of_a_value_is_a_node() -> None:
+    part = cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[2]
+    document, array = json.loads(json.dumps(part_document(part, str))), np.ones(1, np.float32)
+    ((_, (take,)), *_) = document["steps"]
+    for shown in ([1 << 40], [-1]):
+        take[2] = shown
+        with pytest.raises(vs.PlanError, match="shows"):
+            part_of(document, lambda digest: array)

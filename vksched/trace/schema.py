@@ -7,8 +7,11 @@ be missing), `Table` of one schema by any key, `Row` of a fixed number, or `Eith
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from types import NoneType
+from typing import Any
 
 FORMAT = 1
 """Of files; another number is another format."""
@@ -202,38 +205,39 @@ def check(data: object, schema: object, where: str) -> None:
 
 
 def holds(data: object, schema: object) -> bool:
-    """Whether data is what a schema says; quick, as starts wait for it."""
-    if schema is str:
-        return isinstance(data, str)
-    if schema is int and type(data) is int:
-        return -LARGEST <= data <= LARGEST
+    """Whether plain data, as JSON gives it, is what a schema says; quick, as starts wait for it."""
+    return _all_hold([data], schema)
+
+
+def _all_hold(data: Sequence[Any], schema: object) -> bool:
+    """Whether each of some values is what a schema says: a column of many rows at once."""
+    kinds = set(map(type, data))
+    if schema is str or schema is None:
+        return kinds <= {str if schema is str else NoneType}
+    if schema is int:
+        return not data or (kinds == {int} and min(data) >= -LARGEST and max(data) <= LARGEST)
     if isinstance(schema, type):
-        return _is(data, schema)
-    if isinstance(schema, Row):
-        if not isinstance(data, list) or len(data) != len(schema.of):
-            return False
-        for at, of in enumerate(schema.of):
-            if not holds(data[at], of):
-                return False
-        return True
-    if isinstance(schema, list):
-        kind = schema[0]
-        if not isinstance(data, list):
-            return False
-        for each in data:
-            if not holds(each, kind):
-                return False
-        return True
-    if isinstance(schema, Table):
-        return isinstance(data, dict) and all(holds(each, schema.of) for each in data.values())
-    if isinstance(schema, dict):
-        return isinstance(data, dict) and all(
-            holds(data[name], of) if (name := key.removesuffix("?")) in data else name != key
-            for key, of in schema.items()
-        )
+        return all(_is(each, schema) for each in data)
     if isinstance(schema, Either):
-        return any(holds(data, each) for each in schema.of)
-    return data is None
+        return all(any(holds(each, of) for of in schema.of) for each in data)
+    if isinstance(schema, list):
+        return kinds <= {list} and _all_hold([*chain.from_iterable(data)], schema[0])
+    if isinstance(schema, Row):
+        if not (kinds <= {list} and set(map(len, data)) <= {len(schema.of)}):
+            return False
+        columns = zip(*data, strict=True)
+        return all(_all_hold(column, of) for column, of in zip(columns, schema.of, strict=False))
+    if not kinds <= {dict}:
+        return False
+    if isinstance(schema, Table):
+        return _all_hold([value for each in data for value in each.values()], schema.of)
+    assert isinstance(schema, dict)
+    for key, of in schema.items():
+        name = key.removesuffix("?")
+        found = [each[name] for each in data if name in each]
+        if (name == key and len(found) < len(data)) or not _all_hold(found, of):
+            return False
+    return True
 
 
 def _tell(data: object, schema: object, where: str) -> None:

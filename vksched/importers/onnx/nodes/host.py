@@ -26,7 +26,7 @@ from ....ops.core.attrs import Attrs, AttrValue
 from ....ops.core.domains import LONG, MANY, Dims, Whole, dtype_of
 from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
-from ....types import UINT32, NDArray, TensorType, numpy_dtype
+from ....types import UINT32, NDArray, TensorType, as_shape, numpy_dtype
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator
 from .functions import canonical_domain
@@ -228,8 +228,9 @@ def _refuse(call: Call) -> tuple[Dispatch, ...]:
 
 def _host_types(attrs: Attrs) -> list[HostType]:
     shapes, elem_types = attrs["shapes"], attrs.as_ints("elem_types")
-    assert isinstance(shapes, tuple)
-    return [HostType(e, s) for e, s in zip(elem_types, shapes, strict=True)]  # type: ignore[arg-type]
+    if not isinstance(shapes, tuple) or len(shapes) != len(elem_types):
+        raise ShapeError(f"expected {len(elem_types)} shapes of results, got {shapes!r}")
+    return [HostType(e, as_shape(s)) for e, s in zip(elem_types, shapes, strict=True)]  # type: ignore[arg-type]
 
 
 def _starts(types: Sequence[HostType]) -> list[int]:
