@@ -15,7 +15,7 @@ from ....ops.core.tensor import constant, weight
 from ..nodes.elements import from_storage, to_storage
 from ..nodes.names import HANDED_ON, RANDOM, has_subgraphs
 from ..nodes.node import NodeContext
-from ..nodes.values import Value, known, known_host, known_value
+from ..nodes.values import Value, has_maps, known, known_host, known_value
 from ..rules import find_rule
 from .constants import evaluate
 from .context import narrow_weight
@@ -92,7 +92,8 @@ def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
 def _by_evaluator(n: NodeContext, serialized: bytes) -> Results | None:
     operands = [None if v is None else known_host(v) for v in n.inputs]
     try:
-        return [known_value(v) for v in n.lowering.context.host_node(serialized)(operands)]
+        made = n.lowering.context.host_node(serialized)(operands)
+        return None if any(map(has_maps, made)) else [known_value(v) for v in made]
     except ModelFormatError:
         return None
 

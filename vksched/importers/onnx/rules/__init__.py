@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - each declares its rules
     blocks,
     cast,
     control,
+    features,
     image,
     index,
     integer,
@@ -37,6 +38,8 @@ from . import (  # noqa: F401 - each declares its rules
     scan,
     sequence,
     signal,
+    svm,
+    trees,
 )
 from .registry import Rule, find_rule, rule, rules
 
