@@ -12,6 +12,7 @@ in another order. Examples: tests/importers/test_onnx_trees.py.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +45,10 @@ _REDUCE = {
 class _Tables:
     """A forest as Tensors: see `_arrays`.
 
-    roots: the node at which each walk begins. used: the targets to which some leaf adds. width: how
-    many walks there are for each of them, where a tree adds to one target alone; 0 where the leaf
-    of a tree may add to all. reads: how many features the trees read.
+    roots: the node at which each walk begins. ways: how many children a node has. used: the targets
+    to which some leaf adds. width: how many walks there are for each of them, where a tree adds to
+    one target alone; 0 where the leaf of a tree may add to all. reads: how many features the trees
+    read.
     """
 
     features: Tensor
@@ -59,6 +61,7 @@ class _Tables:
     branches: int
     depth: int
     trees: int
+    ways: int
     width: int
     reads: int
 
@@ -102,6 +105,7 @@ def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
     x = rows_of(n)
     if x.dtype not in (FLOAT32, FLOAT64):
         x = cast(x, FLOAT32)
+    n.require(math.prod(x.shape) < 1 << 31, f"{x.shape[0]} rows of {x.shape[1]} features")
     tables = _tables(n, targets, how, x.dtype)
     n.require(tables.reads <= x.shape[1], f"{x.shape[1]} features, of which it reads more")
     leaf = _walk(x, tables) - tables.branches
@@ -126,15 +130,31 @@ def columns_of(x: Tensor) -> list[Tensor]:
 def _walk(x: Tensor, tables: _Tables) -> Tensor:
     """Returns the leaf of each row in each walk: (rows, features) -> (rows, walks)."""
     first = as_tensor(tables.roots.reshape(1, -1))
-    node = ops.expand(first, (x.shape[0], first.shape[1]))
+    rows, features = x.shape
+    node = ops.expand(first, (rows, first.shape[1]))
+    flat, start = ops.reshape(x, (-1,)), as_tensor(_row_starts(rows, features))
     for _ in range(tables.depth):
-        value = ops.take_along_axis(x, ops.gather(tables.features, node), 1)
+        value = ops.gather(flat, ops.gather(tables.features, node) + start)
         split = ops.gather(tables.thresholds, node)
-        beyond = ops.where(ops.greater(value, split), np.int32(2), np.int32(3))
-        way = ops.where(ops.equal(value, split), np.int32(1), beyond)
-        way = ops.where(ops.less(value, split), np.int32(0), way)
-        node = ops.gather(tables.children, node * np.int32(4) + way)
+        way = _way(value, split, tables.ways)
+        node = ops.gather(tables.children, node * np.int32(tables.ways) + way)
     return node
+
+
+def _row_starts(rows: int, features: int) -> NDArray:
+    """Returns where each row starts among all elements: (rows, 1)."""
+    return (np.arange(rows, dtype=np.int32) * np.int32(features)).reshape(-1, 1)
+
+
+def _way(value: Tensor, split: Tensor, ways: int) -> Tensor:
+    """Returns which child follows. ways: 2 where it is only asked whether a feature is at most the
+    threshold.
+    """
+    if ways == 2:
+        return ops.where(ops.less_equal(value, split), np.int32(0), np.int32(1))
+    beyond = ops.where(ops.greater(value, split), np.int32(2), np.int32(3))
+    way = ops.where(ops.equal(value, split), np.int32(1), beyond)
+    return ops.where(ops.less(value, split), np.int32(0), way)
 
 
 def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
@@ -154,7 +174,7 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
     features, thresholds, children, weights, given = tensors
     assert features is not None and thresholds is not None
     assert children is not None and weights is not None and roots.array is not None
-    branches, depth, trees, width, reads = numbers.array.tolist()  # type: ignore[union-attr]
+    branches, depth, trees, ways, width, reads = numbers.array.tolist()  # type: ignore[union-attr]
     return _Tables(
         features,
         thresholds,
@@ -166,6 +186,7 @@ def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
         branches,
         depth,
         trees,
+        ways,
         width,
         reads,
     )
@@ -209,7 +230,9 @@ def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]
         mask[leaves, column] = True
         given = given if mask.all() else mask
     reads = int(forest.features.max(initial=-1)) + 1
-    numbers = [forest.branches, forest.depth, len(forest.roots), width, reads]
+    if (children[:, 0] == children[:, 1]).all() and (children[:, 2] == children[:, 3]).all():
+        children = children[:, ::2]
+    numbers = [forest.branches, forest.depth, len(forest.roots), children.shape[1], width, reads]
     thresholds = thresholds.astype(numpy_dtype(dtype))
     return [
         *(np.array(numbers), used, roots, features, thresholds),
