@@ -26,7 +26,7 @@ from ....switches import is_on
 from ....types import WORD_BYTES, NDArray
 from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
-from ..nodes.host import HostNode
+from ..nodes.host import HostNode, naming, require_compared
 from ..nodes.names import JOINT
 from ..nodes.node import attribute_array, attribute_value
 from ..nodes.schemas import find_schema
@@ -171,6 +171,13 @@ class ModelContext:
     def _host_node(self, serialized: bytes) -> HostNode:
         return HostNode(NodeProto.FromString(serialized), self.opsets, self._functions)
 
+    def check_host(self, node: NodeProto, reason: str) -> None:
+        """Raises ModelFormatError for a node that the evaluator is not to compute. reason: why it
+        would have to.
+        """
+        with naming(reason):
+            require_compared(node, self._functions)
+
     def infer(
         self, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
     ) -> list[Inferred | None]:
@@ -180,8 +187,8 @@ class ModelContext:
         types: dict[str, TypeProto] = {}
         data = {}
         for name, value in zip(node.input, inputs, strict=True):
-            if value is None:
-                continue
+            if value is None or (value.slot is not None and value.type is None):
+                continue  # of maps nothing more is known
             types[name] = type_proto(value)
             array = value.array
             if array is not None and array.size <= DATA_ELEMENTS:

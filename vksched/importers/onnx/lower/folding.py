@@ -16,7 +16,7 @@ from ....ops.core.tensor import constant, weight
 from ..nodes.elements import from_storage, numpy_of, to_storage
 from ..nodes.names import HANDED_ON, RANDOM, has_subgraphs
 from ..nodes.node import NodeContext
-from ..nodes.values import Inferred, Value, arrays_of, known, known_host, known_value
+from ..nodes.values import Inferred, Value, arrays_of, has_maps, known, known_host, known_value
 from ..rules import find_rule
 from .budget import bytes_of
 from .constants import evaluate
@@ -102,7 +102,10 @@ def _by_evaluator(n: NodeContext, serialized: bytes) -> Results | None:
     operands = [None if v is None else known_host(v) for v in n.inputs]
     context = n.lowering.context
     try:
-        made: Results = [known_value(v) for v in context.host_node(serialized)(operands)]
+        found = context.host_node(serialized)(operands)
+        if any(map(has_maps, found)):
+            return None
+        made: Results = [known_value(v) for v in found]
     except ModelFormatError:
         return None
     # of texts nobody knows before how long they are

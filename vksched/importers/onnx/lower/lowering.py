@@ -143,6 +143,8 @@ class FrameLowering:
     def _slot(self, slot: str, kind: TypeKey) -> Value:
         if isinstance(kind, HostType):
             return Value(kind.elem_type, slot=slot, type=kind)
+        if isinstance(kind, str):
+            return Value(0, slot=slot)
         if kind is None:
             return EMPTY
         items = tuple(self._slot(item_slot(slot, i), k) for i, k in enumerate(kind))
@@ -186,7 +188,7 @@ class FrameLowering:
                 self._constants[key] = value.array, self.context.tensor(value.array)
             return self._constants[key][1]
         if value.slot is None or value.type is None:
-            raise UnsupportedOp("a sequence or an optional as an operand")
+            raise UnsupportedOp("a sequence, a map or an optional as an operand")
         if value.slot not in self.inputs:
             bound = value.type.bound
             bounds = (-bound, bound - 1) if bound else None
@@ -330,6 +332,8 @@ class FrameLowering:
         """Makes a node one of the graph that the host computes, or a step between two stages where
         its results' shapes are not known.
         """
+        if not has_subgraphs(node):
+            self.context.check_host(node, reason)
         if has_subgraphs(node) or self._is_not_inferable(node):
             return self._step(node, inputs, reason)
         types: list[HostType | None] = []

@@ -27,6 +27,7 @@ from ....ops.core.domains import LONG, MANY, Dims, Whole, dtype_of
 from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
 from ....types import UINT32, NDArray, TensorType, as_shape, numpy_dtype
+from .compared import find_uncompared
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator
 from .functions import canonical_domain
@@ -67,6 +68,22 @@ def naming(reason: str) -> Iterator[None]:
         ) from error
 
 
+def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -> None:
+    """Raises Refused for a node that the evaluator is not to compute: it was not compared with
+    onnxruntime, or gives something else.
+    """
+    found = find_uncompared([node], functions)
+    if found is None:
+        return
+    inner = "" if found is node else f"its {describe(found)}: "
+    raise Refused(
+        node,
+        f"{inner}not asked for {found.op_type}, of which it gives something else than "
+        "onnxruntime, or was not compared; try to export the model for another opset, or without "
+        "that op",
+    )
+
+
 class HostNode:
     """One ONNX node as a function of host values."""
 
@@ -79,6 +96,7 @@ class HostNode:
         self.node = node
         if any(is_external(tensor) for each in (node, *functions) for tensor in tensors_in(each)):
             raise Refused(node, "expected tensors within the node, got one with external data")
+        require_compared(node, functions)
         node, self._defaults = _with_defaults(_as_was_meant(node, opsets))
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]
@@ -147,8 +165,8 @@ def _said(error: BaseException) -> str:
 
 
 def _host_value(value: object) -> HostValue:
-    if value is None:
-        return None
+    if value is None or isinstance(value, dict):
+        return value
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
     array = np.asarray(value)

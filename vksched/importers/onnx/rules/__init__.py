@@ -19,6 +19,7 @@ from . import (  # noqa: F401 - each declares its rules
     control,
     earlier,
     experts,
+    features,
     gates,
     grouped_attention,
     image,
@@ -43,6 +44,8 @@ from . import (  # noqa: F401 - each declares its rules
     scan,
     sequence,
     signal,
+    svm,
+    trees,
     twins,
 )
 from .registry import Rule, find_rule, rule, rules
