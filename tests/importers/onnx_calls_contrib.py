@@ -208,6 +208,32 @@ def bnb4(s: Source) -> Drawn:
     }  # fmt: skip
 
 
+@calls("MatMulFpQ4")
+def fp_q4(s: Source) -> Drawn:
+    k, n, kind = s.pick(32, 40, 64), s.int(1, 4), s.pick(0, 1, None)
+    begin = 4 if kind == 0 else 5
+    blocks = s.values((n, -(-k // 32), begin + 16), np.uint8, full=True)
+    blocks[..., :4] = scale_of(s, (*blocks.shape[:2], 1)).view(np.uint8)
+    if kind != 0:
+        blocks[..., 4] &= 15
+    x, shape = s.values((*s.shape(1, 2, empty=False), k)), s.vector([k, n])
+    s.fixed = frozenset((1, 2))
+    return [x, blocks.reshape(-1), shape], {"blk_quant_type": kind}
+
+
+@calls("GatherPacked")
+def gather_packed(s: Source) -> Drawn:
+    number, row = s.pick((0, 128), (1, 64), (2, 18), (6, 22), (8, 34), (20, 18))
+    table = s.values((s.int(1, 5), row * 2), np.uint8, full=True)
+    halves = {0: np.float32, 1: np.float16}.get(number)
+    if halves is not None:
+        table = s.values((len(table), 64), halves).view(np.uint8)
+    else:
+        table.reshape(-1, row)[:, 1] &= 0x3B  # scales that are numbers
+    at = s.rng.integers(-1, len(table) + 1, s.shape(0, 2)).astype(s.pick(np.int32, np.int64))
+    return [table, at], {"K": 64, "packed_type": number, "output_dtype": s.pick(1, 10)}
+
+
 # -- experts ---------------------------------------------------------------------------------------
 
 
@@ -455,6 +481,35 @@ def linear_attention(s: Source) -> Drawn:
         rate = np.abs(s.values((batch, length, s.pick(1, shared)), scale=0.5))
     attrs = {"q_num_heads": heads, "kv_num_heads": shared, "update_rule": kind}
     return [*given, state, decay, rate], {**attrs, "scale": s.pick(0.5, None)}, 2
+
+
+@calls("GatedDeltaNet")
+def gated_delta_net(s: Source) -> Drawn:
+    lengths, depth, width = s.ints(s.int(1, 2), 1, 3), s.pick(2, 4), s.pick(2, 3)
+    shared, heads = s.pick((1, 1), (2, 2), (2, 4))
+    kind, per_place = s.pick("linear", "gated", "delta", "gated_delta", None), s.chance(0.4)
+    asked, form = kind or "gated_delta", s.pick("cut", "cut", "even", "packed")
+    if form != "cut":
+        lengths = [lengths[0]] * len(lengths)
+    rows = sum(lengths)
+    lead = (len(lengths), lengths[0]) if form == "even" else (rows,)
+    queries, keys = (s.values((*lead, shared, depth), scale=0.5) for _ in range(2))
+    operands: list[Any] = [queries, keys, s.values((*lead, heads, width))]
+    if form == "packed":
+        flat = [t.reshape(rows, -1) for t in operands]
+        operands = [np.concatenate(flat, 1), None, None]
+    ends = np.cumsum([0, *lengths]).astype(np.int32) if form == "cut" else None
+    gate = s.pick("softplus", "sigmoid", None) if "gated" in asked else None
+    shape = (*lead, heads, depth) if per_place else (*lead, heads)
+    decay = -np.abs(s.values(shape)) if "gated" in asked else None
+    rate = np.abs(s.values((*lead, heads), scale=0.3)) if "delta" in asked else None
+    logits = [s.values((heads,)), s.values((heads,))] if gate else []
+    state = s.values((len(lengths), heads, width, depth))
+    attrs = {"update_rule": kind, "gate_activation": gate, "qk_l2_norm": s.pick(0, 1, None)}
+    return [*operands, ends, decay, rate, state, *logits], {
+        **attrs, "scale": s.pick(0.5, None),
+        "beta_activation": s.pick("sigmoid", None) if "delta" in asked else None,
+    }, 2  # fmt: skip
 
 
 @calls("CausalConvWithState")
