@@ -14,6 +14,7 @@ from vksched.types import NDArray
 pytest.importorskip("onnxruntime")
 import onnx_calls_contrib
 import onnx_calls_earlier
+import onnx_calls_language
 import onnx_calls_microsoft
 import onnx_calls_move
 import onnx_calls_nn
@@ -22,6 +23,7 @@ from onnx_calls import ENTRIES, Call, Entry, draw_call, expected
 DRAWS = (
     onnx_calls_contrib,
     onnx_calls_earlier,
+    onnx_calls_language,
     onnx_calls_microsoft,
     onnx_calls_move,
     onnx_calls_nn,

@@ -197,8 +197,8 @@ def _turned(
 
 @rule("SparseAttention", domain=MICROSOFT)
 def sparse_attention(n: NodeContext) -> list[Tensor]:
-    """Operands: q, k, v, buffers of past k and v, the rows and columns of what blocks of queries see
-    in several layouts, the most keys, those of each batch, caches of cos and sin.
+    """Operands: q, k, v, buffers of past k and v, rows and columns of what blocks of queries see in
+    several layouts, the most keys, those of each batch, caches of cos and sin.
     """
     q, k, v = _grouped_operands(n)
     (batch, heads, queries, depth), total = q.shape, int(n.number(7))
