@@ -182,6 +182,14 @@ def test_a_hash_of_text_and_of_numbers() -> None:
     assert y.dtype == np.int32 and y.tolist() == [0x704B81DC]
 
 
+def test_scores_of_attention_are_those_before_softmax() -> None:
+    query, key = floats([1, 2], [3, 4])[None], floats([1, 0], [0, 1])[None]
+    mask = np.array([[1, 0]], np.int32)
+    *_, scores = run("MultiHeadAttention", query, key, key, None, mask, results=4, num_heads=1)
+    want = query @ key[0].T / np.sqrt(2) + floats(0, -10000)
+    np.testing.assert_allclose(scores[0], want, rtol=1e-5)
+
+
 # -- attention of blocks ---------------------------------------------------------------------------
 
 SIZE, MOST = 16, 64

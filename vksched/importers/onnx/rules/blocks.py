@@ -14,7 +14,7 @@ from ....ops import unpack as unpack_words
 from ....ops.core.tensor import Tensor
 from ....ops.products.blocks import numbered, repack
 from ....types import NDArray
-from ..nodes.elements import ANY, storage
+from ..nodes.elements import ANY, NARROW_FLOATS, storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value, known
@@ -143,7 +143,7 @@ def gather_blocks(n: NodeContext) -> Tensor:
     bits, block = n.attr("bits", 4), n.attr("block_size", 128)
     axis, along = n.attr("gather_axis", 0), n.attr("quantize_axis", 1)
     whole = TensorProto.UINT8
-    n.require_type(0, whole, TensorProto.INT4, TensorProto.UINT4)
+    n.require_type(0, whole, TensorProto.INT4, TensorProto.UINT4, *NARROW_FLOATS)
     packed = n.elem_type(0) == whole
 
     def make(table: NDArray, scales: NDArray, zeros: NDArray | None) -> NDArray:
