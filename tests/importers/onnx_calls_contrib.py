@@ -68,9 +68,11 @@ def range_of(s: Source) -> Drawn:
 def grid_sample(s: Source) -> Drawn:
     x = s.values((s.int(1, 2), s.int(1, 2), s.int(2, 5), s.int(2, 5)))
     grid = s.rng.uniform(-1.2, 1.2, (x.shape[0], s.int(1, 3), s.int(1, 3), 2))
+    mode = s.pick("bilinear", "bicubic", None)
+    border = () if mode == "bicubic" else ("border",)  # as of the default domain's
     return [x, grid.astype(np.float32)], {
-        "mode": s.pick("bilinear", "bicubic", None), "align_corners": s.pick(0, 1, None),
-        "padding_mode": s.pick("zeros", "border", "reflection", None),
+        "mode": mode, "align_corners": s.pick(0, 1, None),
+        "padding_mode": s.pick("zeros", *border, "reflection", None),
     }  # fmt: skip
 
 

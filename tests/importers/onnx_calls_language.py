@@ -57,6 +57,8 @@ def quantized_experts(s: Source) -> Drawn:
         shape = (count, n * bits // 8) if block is None else (count, n, -(-k // block * bits // 8))
         zeros.append(s.values(shape, np.uint8, full=True) if has_zeros else None)
     weights = np.abs(s.values((rows, count))) + np.float32(0.1) if s.chance(0.3) else None
+    if bits == 8 and block is not None:  # of known weights it rounds rows to 8 bits, too
+        s.fixed = frozenset()
     return [
         s.values((rows, width)), s.values((rows, count)), *layers, None, None, None, *zeros, None,
         weights,
