@@ -190,6 +190,23 @@ def test_scores_of_attention_are_those_before_softmax() -> None:
     np.testing.assert_allclose(scores[0], want, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("Attention", [(1, 2, 4), (4, 12), (12,)], {"num_heads": 0}),
+        ("UnfoldTensor", [(3,)], {"size": 2, "step": 0}),
+        ("GatedRMSNorm", [(2, 3), (0,), (2, 3)], {}),
+        ("EmbedLayerNormalization", [(1, 2), None, (3, 4), None, None, (4,), (4,)], {}),
+    ],
+    ids=lambda c: c[0],
+)
+def test_numbers_that_cannot_be_are_refused(call: tuple[str, list[Any], dict[str, Any]]) -> None:
+    op, shapes, attrs = call
+    inputs = [None if shape is None else np.zeros(shape, np.float32) for shape in shapes]
+    with pytest.raises(vs.ModelFormatError, match=f"com.microsoft.{op} node 'y0'"):
+        run(op, *inputs, **attrs)
+
+
 # -- attention of blocks ---------------------------------------------------------------------------
 
 SIZE, MOST = 16, 64

@@ -126,6 +126,6 @@ def _of_this_machine() -> int:
     if platform.machine().lower() not in ("x86_64", "amd64", "i686", "x86"):
         return 16
     try:
-        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text() else 8
+        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text("utf-8") else 8
     except OSError:
         return 8
