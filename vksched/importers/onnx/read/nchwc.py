@@ -6,7 +6,7 @@ A block has 16 channels on processors with AVX-512 or NEON and 8 on others; the 
 which. Shapes tell it where channels were filled up to whole blocks. Else the block of this machine
 is taken, as by onnxruntime, with a warning.
 
-Complexity: O(nodes). Examples: tests/importers/test_onnx_nchwc.py.
+Complexity: O(nodes). Examples: tests/importers/test_onnx_saved.py.
 """
 
 from __future__ import annotations
