@@ -14,6 +14,7 @@ from pathlib import Path
 
 import onnx
 import onnx_cases as cases
+import onnx_contrib
 from onnx_cases import FOLDERS, BackendCase, Outcome
 
 from vksched.importers.onnx.nodes.host import PART
@@ -126,7 +127,9 @@ def write_page(results: Results, path: Path = PAGE) -> None:
     names = sorted(by_op, key=lambda op: (op in FOLDERS, op.lower()))
     rows = [make_row(op, by_op[op], results) for op in names]
     total = total_of(rows)
-    lines = [_head(total), HEAD, *map(str, rows), str(total), ""]
+    head, tests = _head(total).split(_TESTS)
+    lines = [head, *onnx_contrib.kept_section(), "", f"{_TESTS}{tests}"]
+    lines += [HEAD, *map(str, rows), str(total), ""]
     lines += ["## 32-bit tests that the device does not compute, or not alone", ""]
     lines += wrapped(_reasons(by_op, results))
     lines += ["", "## Tests that do not count", "", _FAILS.format(onnx=onnx.__version__), ""]
@@ -187,6 +190,7 @@ def _head(total: Row) -> str:
     )
 
 
+_TESTS = "## The tests of the onnx package"
 _HEAD = """# All ONNX ops
 
 Written by `python scripts/onnx_backend.py --write`; do not edit. Tests compare the table with what
@@ -198,8 +202,8 @@ they find.
   evaluator of the onnx package goes. Of other domains run the ops that have a rule, and those that
   the evaluator knows.
 - **Ops**: {rules} ops of the default domain have rules, which express them by vksched's ops. So
-  have, of other domains, {others}. An op without a rule that ONNX declares
-  as a function is lowered as that function.
+  have, of other domains, {others}.
+  An op without a rule that ONNX declares as a function is lowered as that function.
 - **Other ops** run on the CPU, through the evaluator of the onnx package. Each is one node of the
   plan. `plan.explain()` and a warning tell the reason.
 - **Types**: devices compute float32, float16, int32, uint32 and bool. They compute int64 where its

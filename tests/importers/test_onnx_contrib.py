@@ -180,3 +180,93 @@ def test_a_hash_of_text_and_of_numbers() -> None:
     assert y.tolist() == [0xEBB6C228, 0x704B81DC]
     (y,) = run("MurmurHash3", np.frombuffer(b"test", np.int32).copy(), seed=0x9747B28C, positive=0)
     assert y.dtype == np.int32 and y.tolist() == [0x704B81DC]
+
+
+def test_scores_of_attention_are_those_before_softmax() -> None:
+    query, key = floats([1, 2], [3, 4])[None], floats([1, 0], [0, 1])[None]
+    mask = np.array([[1, 0]], np.int32)
+    *_, scores = run("MultiHeadAttention", query, key, key, None, mask, results=4, num_heads=1)
+    want = query @ key[0].T / np.sqrt(2) + floats(0, -10000)
+    np.testing.assert_allclose(scores[0], want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("Attention", [(1, 2, 4), (4, 12), (12,)], {"num_heads": 0}),
+        ("UnfoldTensor", [(3,)], {"size": 2, "step": 0}),
+        ("GatedRMSNorm", [(2, 3), (0,), (2, 3)], {}),
+        ("EmbedLayerNormalization", [(1, 2), None, (3, 4), None, None, (4,), (4,)], {}),
+    ],
+    ids=lambda c: c[0],
+)
+def test_numbers_that_cannot_be_are_refused(call: tuple[str, list[Any], dict[str, Any]]) -> None:
+    op, shapes, attrs = call
+    inputs = [None if shape is None else np.zeros(shape, np.float32) for shape in shapes]
+    with pytest.raises(vs.ModelFormatError, match=f"com.microsoft.{op} node 'y0'"):
+        run(op, *inputs, **attrs)
+
+
+# -- attention of blocks ---------------------------------------------------------------------------
+
+SIZE, MOST = 16, 64
+LAYOUTS = np.array(
+    [np.tril(np.ones((4, 4), int)), np.eye(4, dtype=int) + np.eye(4, k=-1, dtype=int)]
+)
+
+
+def compressed(layouts: NDArray) -> tuple[NDArray, NDArray]:
+    """Returns the ends of rows, and the columns, of what is set in each layout."""
+    ends = [[0, *np.cumsum(layout.sum(1))] for layout in layouts]
+    columns = [np.nonzero(layout)[1].tolist() for layout in layouts]
+    width = max(map(len, columns))
+    filled = [row + [-1] * (width - len(row)) for row in columns]
+    return np.array(ends, np.int32), np.array(filled, np.int32)
+
+
+def sparse_inputs(queries: int, lengths: list[int]) -> list[NDArray]:
+    rng, batch = np.random.default_rng(queries), len(lengths)
+    qkv = [rng.standard_normal((batch, queries, 16 * n)).astype(np.float32) for n in (2, 1, 1)]
+    past = [rng.standard_normal((batch, 1, MOST, 16)).astype(np.float32) for _ in range(2)]
+    counts = np.array([max(lengths)], np.int32), np.array(lengths, np.int32)
+    return [*qkv, *past, *compressed(LAYOUTS), *counts]
+
+
+SPARSE = {"num_heads": 2, "kv_num_heads": 1, "sparse_block_size": SIZE}
+
+
+def test_attention_of_blocks() -> None:
+    inputs = sparse_inputs(1, [35])
+    y, k, v = run("SparseAttention", *inputs, fixed=(5, 6), results=3, **SPARSE)
+    query = inputs[0].reshape(2, 16)
+    for head, seen in enumerate([np.arange(35), np.arange(SIZE, 35)]):
+        scores = np.exp(k[0, 0, seen] @ query[head] / 4)
+        want = scores / scores.sum() @ v[0, 0, seen]
+        np.testing.assert_allclose(y[0, 0, 16 * head : 16 * head + 16], want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(k[0, 0, 34], inputs[1][0, 0])
+    np.testing.assert_array_equal(k[0, 0, :34], inputs[3][0, 0, :34])
+
+
+@pytest.mark.parametrize("case", [(40, [40]), (1, [35]), (20, [20, 20]), (1, [35, 35])], ids=str)
+def test_attention_of_blocks_equals_onnxruntime(case: tuple[int, list[int]]) -> None:
+    """onnxruntime asks for buffers that are both past and present; of batches of different lengths
+    it gives numbers that no mask explains.
+    """
+    onnxruntime = pytest.importorskip("onnxruntime")
+    inputs, attrs = sparse_inputs(*case), SPARSE
+    model = node_model("SparseAttention", inputs, results=3, fixed=(5, 6), **attrs)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    held = {i: onnxruntime.OrtValue.ortvalue_from_numpy(a.copy()) for i, a in enumerate(inputs)}
+    binding = session.io_binding()
+    for i, value in held.items():
+        if i not in (5, 6):
+            binding.bind_ortvalue_input(f"x{i}", value)
+    binding.bind_output("y0")
+    for i in (3, 4):
+        binding.bind_ortvalue_output(f"y{i - 2}", held[i])
+    session.run_with_iobinding(binding)
+    found = run("SparseAttention", *inputs, fixed=(5, 6), results=3, **attrs)
+    for got, want in zip(found, binding.copy_outputs_to_cpu(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -277,7 +277,7 @@ class FrameLowering:
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
             raise UnsupportedOp(f"{MISFIT}: {error}") from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # nothing has looked at their elements before, nor at the operands of an unknown op
             raise ModelFormatError(
                 f"[onnx] {describe(n.node)}: operands that do not fit, {error}"

@@ -6,7 +6,7 @@ A block has 16 channels on processors with AVX-512 or NEON and 8 on others; the 
 which. Shapes tell it where channels were filled up to whole blocks. Else the block of this machine
 is taken, as by onnxruntime, with a warning.
 
-Complexity: O(nodes). Examples: tests/importers/test_onnx_nchwc.py.
+Complexity: O(nodes). Examples: tests/importers/test_onnx_saved.py.
 """
 
 from __future__ import annotations
@@ -126,6 +126,6 @@ def _of_this_machine() -> int:
     if platform.machine().lower() not in ("x86_64", "amd64", "i686", "x86"):
         return 16
     try:
-        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text() else 8
+        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text("utf-8") else 8
     except OSError:
         return 8

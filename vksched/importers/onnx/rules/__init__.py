@@ -17,6 +17,7 @@ from . import (  # noqa: F401 - each declares its rules
     blocks,
     cast,
     control,
+    delta,
     earlier,
     experts,
     features,

@@ -121,30 +121,47 @@ def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
     if heads < shared:
         q, heads = repeat(q, shared // heads, 1), shared
     batch, _, steps, depth = q.shape
-    width = v.shape[3]
     scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)
     given = n.optional(3)
-    state = zeros((batch, shared, depth, width), q.dtype) if given is None else given
+    state = zeros((batch, shared, depth, v.shape[3]), q.dtype) if given is None else given
     stored, dtype = state.dtype, FLOAT64 if state.dtype == FLOAT64 else FLOAT32
-    state = cast(state, dtype)
-    q = reshape(cast(q, dtype), (batch, shared, heads // shared, steps, depth))
-    k, v = cast(k, dtype), cast(v, dtype)
     decay = exp(cast(split_heads(n.tensor(4), shared), dtype)) if "gated" in kind else None
     rate = None
     if "delta" in kind:
         beta = cast(n.tensor(5), dtype)
         rate = split_heads(beta, beta.shape[2])
+    q, k, v, state = (cast(t, dtype) for t in (q, k, v, state))
+    made, state = linear_recurrence(q, k, v, state, decay, rate, scale)
+    return cast(join_heads(made), n.tensor(0).dtype), cast(state, stored)
+
+
+def linear_recurrence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    decay: Tensor | None,
+    rate: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Returns what linear attention gives, (batch, heads, steps, width), and its last state.
+
+    q: (batch, heads, steps, depth). k, v: with as many heads or fewer. state: (batch, shared
+    heads, depth, width). decay: (batch, shared heads, steps, depth or 1), factors of the state.
+    rate: (batch, shared heads or 1, steps, 1), how much of an old value a new one replaces.
+    """
+    (batch, heads, steps, depth), (shared, width) = q.shape, (k.shape[1], v.shape[3])
+    q = reshape(q, (batch, shared, heads // shared, steps, depth))
     results = []
     for t in range(steps):
         key = slice_(k, t, t + 1, 2)
         change = slice_(v, t, t + 1, 2)
         if decay is not None:
-            gate = slice_(decay, t, t + 1, 2)  # (batch, shared, 1, depth or 1)
+            gate = slice_(decay, t, t + 1, 2)
             state = mul(state, reshape(gate, (batch, shared, gate.shape[3], 1)))
         if rate is not None:
             change = (change - matmul(key, state)) * slice_(rate, t, t + 1, 2)
         state = state + matmul(key, change, transpose_a=True)
         results.append(matmul(q[:, :, :, t], state) * scale)
     shape = (batch, heads, steps, width)
-    made = reshape(stack(results, 3), shape) if results else zeros(shape, dtype)
-    return cast(join_heads(made), n.tensor(0).dtype), cast(state, stored)
+    return reshape(stack(results, 3), shape) if results else zeros(shape, v.dtype), state

@@ -9,13 +9,16 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto
 
-from ....ops import gather, matmul
+from ....ops import gather, matmul, where
+from ....ops import unpack as unpack_words
 from ....ops.core.tensor import Tensor
+from ....ops.products.blocks import numbered, repack
 from ....types import NDArray
-from ..nodes.elements import ANY
+from ..nodes.elements import ANY, NARROW_FLOATS, storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
-from ..nodes.values import known
+from ..nodes.values import Value, known
+from .narrow import cast, fit
 from .registry import rule
 
 
@@ -94,13 +97,53 @@ def matmul_bnb4(n: NodeContext) -> Tensor:
     return matmul(n.tensor(0), once(n, (1, 2), make), transpose_b=bool(n.attr("transB", 1)))
 
 
+@rule("MatMulFpQ4", types=ANY, domain=MICROSOFT)
+def matmul_fp_q4(n: NodeContext) -> Tensor:
+    """Operands: a, b in blocks of 32 along its columns, one column after the other, and b's shape.
+    A block has a scale in float32, perhaps a zero point, and low codes before high ones.
+    """
+    kind, (depth, columns) = n.attr("blk_quant_type", 1), n.ints(2)
+    n.require(kind in (0, 1), f"blk_quant_type {kind}")
+    begin = 4 + kind
+
+    def make(blob: NDArray) -> NDArray:
+        blocks = blob.reshape(columns, -(-depth // 32), begin + 16)
+        scales = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
+        zeros = blocks[..., 4:5] if kind else np.uint8(8)
+        codes = np.concatenate([blocks[..., begin:] & 15, blocks[..., begin:] >> 4], -1)
+        wide = (codes.astype(np.float32) - np.asarray(zeros, np.float32)) * scales
+        return np.ascontiguousarray(wide.reshape(columns, -1)[:, :depth])
+
+    return matmul(n.tensor(0), once(n, (1,), make), transpose_b=True)
+
+
+@rule("GatherPacked", types=ANY, domain=MICROSOFT)
+def gather_packed(n: NodeContext) -> Value:
+    """Operands: a table (rows, bytes) in a format of ggml, by its number there, and indices; those
+    outside pick the first row.
+    """
+    columns, number = n.attr("K"), n.attr("packed_type")
+    kind, count = numbered(number), n.shape(0)[0]
+    if kind is None:
+        n.require(number == TensorProto.UNDEFINED, f"packed_type {number}")
+        words = once(n, (0,), lambda table: table.view(np.float32))
+    else:
+        name = kind.name
+        words = once(n, (0,), lambda table: repack(name, table, (count, columns)))
+    at = n.tensor(1)
+    rows = gather(words, where((at >= 0) & (at < count), at, at * 0), 0)
+    made = rows if kind is None else unpack_words(rows, kind.name, columns)
+    target = n.attr("output_dtype", TensorProto.BFLOAT16)
+    return Value(target, tensor=fit(cast(made, storage(target)), target))
+
+
 @rule("GatherBlockQuantized", types=ANY, domain=MICROSOFT)
 def gather_blocks(n: NodeContext) -> Tensor:
     """Operands: the table, indices, scales, zero points."""
     bits, block = n.attr("bits", 4), n.attr("block_size", 128)
     axis, along = n.attr("gather_axis", 0), n.attr("quantize_axis", 1)
     whole = TensorProto.UINT8
-    n.require_type(0, whole, TensorProto.INT4, TensorProto.UINT4)
+    n.require_type(0, whole, TensorProto.INT4, TensorProto.UINT4, *NARROW_FLOATS)
     packed = n.elem_type(0) == whole
 
     def make(table: NDArray, scales: NDArray, zeros: NDArray | None) -> NDArray:

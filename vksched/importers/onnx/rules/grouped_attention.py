@@ -14,19 +14,22 @@ from ....ops import (
     cast,
     clip,
     concat,
+    gather,
     greater_equal,
     less,
     logical_and,
+    minimum,
     pad,
     reshape,
     rms_norm,
     round,
     take_along_axis,
+    transpose,
     where,
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
-from ....types import BOOL, INT32, numpy_dtype
+from ....types import BOOL, INT32, NDArray, numpy_dtype
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
@@ -62,7 +65,7 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     counts = narrow(n.tensor(5)) + 1
     past = constant(np.zeros(batch, np.int32)) if first else reshape(counts, (batch,)) - queries
     if n.attr("do_rotary", 0):
-        q, k = _turned(n, q, k, past, first)
+        q, k = _turned(n, q, k, past, 7, (9, first))
     one = first or batch == 1
     at = 0 if first else total - queries if batch == 1 else past
     caches = [_Cache(n, name, 3 + i, 12 + i) for i, name in enumerate("kv")]
@@ -168,21 +171,66 @@ def _grouped_operands(n: NodeContext) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _turned(
-    n: NodeContext, q: Tensor, k: Tensor, past: Tensor, first: bool
+    n: NodeContext,
+    q: Tensor,
+    k: Tensor,
+    past: Tensor,
+    caches: int,
+    positions: tuple[int, bool] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns q and k turned by their positions: those given, of a prompt only the first one."""
-    (batch, _, queries, _), cos, sin = q.shape, n.tensor(7), n.tensor(8)
+    """Returns q and k turned by their positions: those of an operand, of a prompt only its first
+    one, else those behind the past. caches: the operand of cos; sin comes next.
+    """
+    (batch, _, queries, _), cos, sin = q.shape, n.tensor(caches), n.tensor(caches + 1)
     steps = arange(queries)
-    if n.has(9) and not first:
-        at = narrow(n.tensor(9))
-    elif n.has(9):
-        at = reshape(narrow(n.tensor(9)), (-1,))[:1] + steps
-    else:
+    if positions is None or not n.has(positions[0]):
         at = reshape(past, (batch, 1)) + steps
+    elif positions[1]:
+        at = reshape(narrow(n.tensor(positions[0])), (-1,))[:1] + steps
+    else:
+        at = narrow(n.tensor(positions[0]))
     at = broadcast_to(at, (batch, queries))
     apart = bool(n.attr("rotary_interleaved", 0))
     turned = [rotate(t, cos, sin, at, apart, 2 * cos.shape[1]) for t in (q, k)]
     return turned[0], turned[1]
+
+
+@rule("SparseAttention", domain=MICROSOFT)
+def sparse_attention(n: NodeContext) -> list[Tensor]:
+    """Operands: q, k, v, buffers of past k and v, rows and columns of what blocks of queries see in
+    several layouts, the most keys, those of each batch, caches of cos and sin.
+    """
+    q, k, v = _grouped_operands(n)
+    (batch, heads, queries, depth), total = q.shape, int(n.number(7))
+    size = n.attr("sparse_block_size")
+    past = constant(np.zeros(batch, np.int32))
+    if queries != total:
+        past = reshape(narrow(n.tensor(8)), (batch,)) - queries
+    if n.attr("do_rotary", 0):
+        q, k = _turned(n, q, k, past, 9)
+    at = 0 if queries == total else past
+    presents = [put_rows(n.tensor(3 + i), new, at, total) for i, new in enumerate((k, v))]
+    keys, values = (slice_(t, 0, total, 2) for t in presents)
+    layouts = constant(_blocks(n.known(5), n.known(6)))
+    places = reshape(past, (batch, 1)) + arange(queries)
+    blocks = cast(minimum(places // size, layouts.shape[1] - 1), INT32)
+    # (layouts, batch, queries, keys) -> (batch, heads, queries, keys); heads take layouts in turn
+    rows = gather(gather(layouts, blocks, 1), np.arange(total) // size, 3)
+    of_heads = np.arange(heads) % layouts.shape[0]
+    mask = gather(transpose(rows, (1, 0, 2, 3)), of_heads, 1)
+    mask = logical_and(mask, seen(queries, total, past, None, 0))
+    y = attention(q, keys, values, mask, scale=scale_of(n, depth))
+    return [join_heads(y), *presents]
+
+
+def _blocks(rows: NDArray, columns: NDArray) -> NDArray:
+    """Returns which blocks of keys blocks of queries see: (layouts, blocks, blocks)."""
+    count = rows.shape[1] - 1
+    out = np.zeros((len(rows), count, count), bool)
+    for layout, ends, found in zip(out, rows, columns, strict=True):
+        for row, start, end in zip(layout, ends, ends[1:], strict=False):
+            row[found[start:end]] = True
+    return out
 
 
 def put_rows(old: Tensor | None, new: Tensor, at: int | Tensor, total: int) -> Tensor:

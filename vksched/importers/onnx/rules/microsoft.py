@@ -179,7 +179,8 @@ def _embedded(
     ids = n.tensor(0)
     batch, length = ids.shape
     words, positions, segments, scale, shift = (table(i) for i in range(2, 7))
-    assert words is not None and positions is not None and scale is not None
+    if words is None or positions is None or scale is None:
+        raise UnsupportedOp(f"{n.op_type} without a table")
     places = slice_(positions, 0, length, 0) if at is None else gather(positions, at, 0)
     total = gather(words, ids, 0) + places
     if n.has(1) and segments is not None:

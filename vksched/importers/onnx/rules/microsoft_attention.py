@@ -112,7 +112,8 @@ def _attended(n: NodeContext, made: Tensor, operands: tuple[int, int, int]) -> l
 def multi_head(n: NodeContext) -> list[Tensor | None]:
     """Operands: q, k, v, bias, padding mask, bias of scores, past k, past v."""
     n.require(not n.has(8) and not n.has(9), "a shared buffer")
-    n.require(not n.wants(3), "the scores as a result")
+    causal = bool(n.attr("unidirectional", 0))
+    n.require(not (causal and n.wants(3)), "scores of keys before as a result")
     heads = n.attr("num_heads")
     q, k, v = _multi_head_operands(n, heads)
     past = 0
@@ -120,13 +121,9 @@ def multi_head(n: NodeContext) -> list[Tensor | None]:
         past = n.shape(6)[2]
         k, v = concat([n.tensor(6), k], 2), concat([n.tensor(7), v], 2)
     mask = both(_padding_mask(n, 4, q, k.shape[2]), n.optional(5), q)
-    y = attention(
-        *(q, k, v, mask),
-        causal=bool(n.attr("unidirectional", 0)),
-        past=past,
-        scale=scale_of(n, q.shape[3]),
-    )
-    return [join_heads(y), k, v]
+    scale = scale_of(n, q.shape[3])
+    y = attention(q, k, v, mask, causal=causal, past=past, scale=scale)
+    return [join_heads(y), k, v, scores_of(q, k, scale, 0.0, mask, 2) if n.wants(3) else None]
 
 
 def _multi_head_operands(n: NodeContext, heads: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -209,3 +209,25 @@ def test_a_structure_with_all_optimizations(name: str, tmp_path: Path) -> None:
     for want, got in zip(wanted, found.values(), strict=True):
         scale = np.abs(want).max()
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * scale)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_onnxruntimes_tools_make_of_a_fused_bert(tmp_path: Path) -> None:
+    """Attention and the embedding have weights of 8 bits then."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    tools = pytest.importorskip("onnxruntime.quantization")
+    path = tmp_path / "quantized.onnx"
+    tools.quantize_dynamic(
+        make_model("bert_mini_fused", tmp_path),
+        path,
+        weight_type=tools.QuantType.QInt8,
+        extra_options={"DefaultTensorType": TensorProto.FLOAT},
+    )
+    assert of_domain(load(path), "com.microsoft") >= {"QAttention", "QEmbedLayerNormalization"}
+    feeds = example_inputs("bert_mini_fused", 1)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    with vs.Scheduler(["cpu"]) as sched:
+        found = sched.compile(vs.load(path))(**feeds)
+    for want, got in zip(session.run(None, feeds), found.values(), strict=True):
+        scale = np.abs(want).max()
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * scale)
