@@ -26,7 +26,6 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,7 @@ from ..caches import (
     about_loaded,
     default_folder,
     is_code,
+    kept_if_room,
     loaded_code,
     locked,
     make_folder,
@@ -113,7 +113,7 @@ class KeptStep:
         # those that made a graph that was read, and those that made a plan of it
         made_by = sorted({*map(tuple, document.told.get("code", ())), *code})
         whole = replace(document, told={**document.told, "plan": plan, "code": made_by})
-        with suppress(OSError):
+        with kept_if_room(self._path.parent):
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
                 replace_whole(self._path, _bytes_of(whole))

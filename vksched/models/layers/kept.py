@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...caches import (
     code_files,
     default_folder,
+    kept_if_room,
     locked,
     make_folder,
     read_whole,
@@ -60,7 +60,7 @@ def kept_or_measured(
     found = _read(path, machine)
     if found is None:
         found = measure()
-        with suppress(OSError):
+        with kept_if_room(folder):
             _write(path, found)
     return found
 
