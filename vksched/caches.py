@@ -12,6 +12,7 @@ Examples: tests/tuner/test_tuner_store.py.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -31,6 +32,9 @@ LOCK_S = 1.0
 """How long a writer waits for others."""
 LEFT_NS = 3600 * 10**9
 """A file that was begun so long ago is of a process that ended before it was whole."""
+NO_ROOM = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
+"""Errors of writing where the disk or the user's quota is full, or the disk is read-only."""
+_NOT_OFFERED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 BUSY = (5, 32, 33)
 """Windows' codes for a file that somebody has open, is replacing, or has locked."""
 
@@ -113,6 +117,70 @@ def _is_own_group(group: int) -> bool:
 @cache
 def _warn_once(text: str) -> None:
     logging.getLogger("vksched").warning(text)  # on stderr, unless the program says otherwise
+
+
+@contextmanager
+def kept_if_room(folder: Path) -> Iterator[None]:
+    """Within, what cannot be written to a folder is not kept, which `warn_full` tells if there is
+    no room. Caches go without.
+    """
+    try:
+        yield
+    except OSError as error:
+        warn_full(folder, error)
+
+
+def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") -> bool:
+    """Logs that a folder has no room, once for each file system; returns whether that is the error.
+
+    effect, hint: what is off besides, and what to try against that.
+    """
+    if error.errno not in NO_ROOM:
+        return False
+    disk = existing(folder).stat().st_dev
+    if disk not in _full:
+        _full.add(disk)
+        _warn_once(
+            f"[cache] expected room in {folder}, got none ({error.strerror}): nothing is kept there"
+            f"{effect}; try to free some, or VKSCHED_CACHE=<folder>{hint}"
+        )
+    return True
+
+
+_full: set[int] = set()
+"""File systems without room that were told of."""
+
+
+def room_error(folder: Path, size: int) -> OSError | None:
+    """Returns why a folder, which may be missing, cannot take a file of some bytes; None where it
+    can. Nothing stays there. A quota counts, too.
+    """
+    try:
+        file = _nameless(existing(folder))
+    except OSError as error:
+        return error
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        return None if error.errno in _NOT_OFFERED else error
+    finally:
+        os.close(file)
+    return None
+
+
+def existing(folder: Path) -> Path:
+    """Returns a folder, or the one around it that is there."""
+    return next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())
+
+
+def _nameless(folder: Path) -> int:
+    """Returns the descriptor of a new file that goes when it is closed."""
+    with suppress(OSError, AttributeError):  # not every file system has such files
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    path = folder / f".{secrets.token_hex(6)}.tmp"
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    path.unlink()
+    return file
 
 
 def make_folder(path: Path) -> None:

@@ -33,7 +33,6 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +44,7 @@ from ..caches import (
     about_loaded,
     folder_of,
     is_code,
+    kept_if_room,
     loaded_code,
     locked,
     make_folder,
@@ -157,7 +157,7 @@ class KeptStep:
         made_by = sorted({*map(tuple, document.told.get("code", ())), *code})
         told = {**document.told, "key": self._key, "plan": plan, "code": made_by}
         whole = replace(document, told=told)
-        with suppress(OSError):
+        with kept_if_room(self._path.parent):
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
                 replace_whole(self._path, _bytes_of(whole))

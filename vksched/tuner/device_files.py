@@ -23,7 +23,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ..caches import folder_of, locked, make_folder, read_whole, replace_whole, set_aside
+from ..caches import (
+    folder_of,
+    locked,
+    make_folder,
+    read_whole,
+    replace_whole,
+    set_aside,
+    warn_full,
+)
 from ..trace import warn
 from . import attempts
 from .attempts import Attempt
@@ -121,7 +129,7 @@ class DeviceFiles(ABC, Generic[Kept]):
         try:
             self._write(device, newer)
         except OSError as error:
-            if not self._told:
+            if not warn_full(self.folder or Path(), error) and not self._told:
                 self._told = True
                 text = f"results are not kept: {error}; try VKSCHED_CACHE=<folder>"
                 warn(f"[{self.command}] {text}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ...caches import (
     code_files,
     folder_of,
+    kept_if_room,
     locked,
     make_folder,
     read_whole,
@@ -83,7 +83,7 @@ def kept_or_measured(
     found = _read(path, key, machine)
     if found is None:
         found = measure()
-        with suppress(OSError):
+        with kept_if_room(folder):
             _write(path, key, found)
     return found
 

@@ -22,13 +22,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from ...caches import folder_of, make_folder, read_whole, remove_old
+from ...caches import folder_of, kept_if_room, make_folder, read_whole, remove_old
 from ...ops.core.late import Extent, Held, Late, Origin, origin_of
 from ...ops.core.notes import Notes
 from ...types import NDArray
@@ -120,7 +119,7 @@ def _keep(origin: Origin, digest: str) -> None:
     path, (*_, written_ns, changed_ns) = _path_of(origin.extent), origin.extent.identity
     if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
         return
-    with suppress(OSError):  # nothing needs it
+    with kept_if_room(path.parent):  # nothing needs it
         make_folder(path.parent)
         if not path.exists():
             remove_old(path.parent, MOST_FILES - 1, "*.txt")

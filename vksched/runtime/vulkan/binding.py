@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ...fork import Owner, in_child
+from .shader_cache import settle_shader_cache
 
 DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
@@ -82,7 +83,9 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
     try:
         # modules that were built before could not keep drivers
         kept = (True,) if _keepers and hasattr(companion, "let_drivers_go") else ()
+        settle_shader_cache()
         devices: list[dict[str, Any]] = companion.describe_devices(*kept)
+        settle_shader_cache()
     except companion.VulkanError as error:
         if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
             raise DeviceError(

@@ -23,7 +23,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...caches import folder_of, make_folder, read_whole, remove_old, replace_whole
+from ...caches import (
+    folder_of,
+    kept_if_room,
+    make_folder,
+    read_whole,
+    remove_old,
+    replace_whole,
+)
 from ...version import __version__
 from . import binding
 
@@ -77,7 +84,7 @@ class Entry:
         if self._path is None:
             return
         folder = self._path.parent
-        with suppress(OSError):
+        with kept_if_room(folder):
             make_folder(folder)
             replace_whole(self._path, json.dumps({"notes": list(notes)}))
             remove_old(folder, MOST_FILES)

@@ -218,7 +218,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     rows = gather(gather(layouts, blocks, 1), np.arange(total) // size, 3)
     of_heads = np.arange(heads) % layouts.shape[0]
     mask = gather(transpose(rows, (1, 0, 2, 3)), of_heads, 1)
-    mask = logical_and(mask, seen(queries, total, past, None, 0))
+    mask = logical_and(mask, seen(n, queries, total, past, None, 0))
     y = attention(q, keys, values, mask, scale=scale_of(n, depth))
     return [join_heads(y), *presents]
 
