@@ -102,8 +102,7 @@ def _positions(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bo
 def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[0] is None:
         return None
-    axes = attrs.get("axes", (attrs.get("axis"),))
-    assert isinstance(axes, tuple)
+    axes = attrs.as_tuple("axes") if "axes" in attrs else (attrs["axis"],)
     count = math.prod(inputs[0].shape[a] for a in axes if isinstance(a, int))
     low, high = known[0]
     return min(0, count * low), max(0, count * high)
@@ -230,8 +229,7 @@ def _raised(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
 
 
 def _factors(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    axes = attrs.get("axes", (attrs.get("axis"),))
-    assert isinstance(axes, tuple)
+    axes = attrs.as_tuple("axes") if "axes" in attrs else (attrs["axis"],)
     shape = inputs[0].shape
     return _power(known[0], math.prod(shape[a] for a in axes if isinstance(a, int)))
 

@@ -168,7 +168,7 @@ class BlockFormat(Format):
         front, low = self.head - self.tail, self.head - self.tail + RUNS * self.high
         tails = filled[:, :0]
         if self.tail:
-            pairs = filled.reshape(len(words), whole // 2, -1)
+            pairs = filled.reshape(len(words), whole // 2, filled.shape[1] // (whole // 2))
             tails, filled = pairs[..., : 2 * self.tail], pairs[..., 2 * self.tail :]
         filled = filled.reshape(len(words), whole, self.tile_words)[:, :tiles]
         tails = tails.reshape(len(words), whole, self.tail)[:, :tiles]
