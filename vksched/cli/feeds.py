@@ -175,9 +175,13 @@ def _read(place: str) -> dict[str, Any]:
     try:
         if path.suffix == ".pb":
             from onnx import TensorProto
-            from onnx.numpy_helper import to_array
 
-            return {"": to_array(TensorProto.FromString(path.read_bytes()))}
+            from ..importers.onnx.read.files import Folder
+            from ..importers.onnx.read.tensors import TensorReader
+
+            tensor = TensorProto.FromString(path.read_bytes())
+            # the reader of the onnx package would open a file of the working folder for it
+            return {"": TensorReader(Folder(None)).array(tensor, "the tensor")}
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {"": found}
