@@ -316,6 +316,17 @@ def test_verify_refuses_stages_that_no_copy_queue_has(stages: tuple[str, ...]) -
         replace(plan, splits=splits).verify()
 
 
+@pytest.mark.parametrize("change", [{"orders": (Order(COMING, WORK, 0),)}, {"hands_over": (0,)}])
+def test_verify_refuses_orders_where_no_split_has_copies_beside_its_work(
+    change: dict[str, tuple[object, ...]],
+) -> None:
+    plan, _, _ = run_on_null(layers(4), False)
+    splits = list(plan.splits)
+    splits[2] = replace(splits[2], **change)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="null:0 no queue"):
+        replace(plan, splits=tuple(splits)).verify()
+
+
 def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
     x = vs.input("x", (SIDE, SIDE))
     host = DeviceSpec("cpu", "cpu", limits=Limits(copy_queue=True))
