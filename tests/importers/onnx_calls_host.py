@@ -42,6 +42,17 @@ def cast_texts(s: Source) -> Drawn | None:
     return [x], {"to": text if writes else helper.np_dtype_to_tensor_dtype(kind)}
 
 
+@calls("BitCast", since=26, until=26)
+def bit_cast(s: Source) -> Drawn:
+    sizes: dict[int, tuple[Any, ...]] = {
+        1: (np.int8, np.uint8), 2: (np.int16, np.uint16, np.float16),
+        4: (np.int32, np.uint32, np.float32), 8: (np.int64, np.uint64, np.float64),
+    }  # fmt: skip
+    kinds = sizes[s.pick(*sizes)]
+    x = s.values(s.shape(), s.pick(*kinds), full=True)
+    return [x], {"to": helper.np_dtype_to_tensor_dtype(np.dtype(s.pick(*kinds)))}
+
+
 @calls("StringConcat", since=20)
 def string_concat(s: Source) -> Drawn:
     return [texts(s, shape) for shape in s.broadcasts(2, 3)], {}
@@ -66,8 +77,8 @@ def string_normalizer(s: Source) -> Drawn:
     plain = np.array([w for w in WORDS if w != "Ä"], object)  # onnxruntime asks for a locale
     stop = [w for w in ("cat", "the", "1,2,,3") if s.chance(0.5)]
     return [plain[s.rng.integers(0, len(plain), shape)]], {
-        "case_change_action": s.pick("LOWER", "UPPER", "NONE", None),
-        "is_case_sensitive": s.pick(0, 1, None), "stopwords": stop or None,
+        "case_change_action": s.pick("LOWER", "UPPER", "NONE"), "locale": "C",
+        "is_case_sensitive": s.pick(0, 1), "stopwords": stop or None,
     }  # fmt: skip
 
 

@@ -61,7 +61,8 @@ def normalizer(s: Source) -> Drawn:
 
 @calls("Binarizer")
 def binarizer(s: Source) -> Drawn:
-    x = s.values(s.shape(1, 3), s.dtype(), special=True)
+    x = s.values(s.shape(1, 3), s.dtype(0, "float32") if s.chance(0.7) else s.dtype(), special=True)
+    x = x if x.dtype.kind == "i" else np.nan_to_num(x, nan=0.5)
     return [x], {"threshold": s.pick(None, 0.5, -1.0, 2.0)}
 
 

@@ -15,8 +15,10 @@ from vksched.types import NDArray
 pytest.importorskip("onnxruntime")
 import onnx_calls_contrib
 import onnx_calls_earlier
+import onnx_calls_host
 import onnx_calls_language
 import onnx_calls_microsoft
+import onnx_calls_ml
 import onnx_calls_move
 import onnx_calls_nn
 from onnx_calls import ENTRIES, Call, Entry, draw_call, expected
@@ -24,8 +26,10 @@ from onnx_calls import ENTRIES, Call, Entry, draw_call, expected
 DRAWS = (
     onnx_calls_contrib,
     onnx_calls_earlier,
+    onnx_calls_host,
     onnx_calls_language,
     onnx_calls_microsoft,
+    onnx_calls_ml,
     onnx_calls_move,
     onnx_calls_nn,
 )
@@ -137,7 +141,7 @@ def test_what_was_found(call: Call, sched: vs.Scheduler) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.domain[4:]}{e.op}")
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: f"{e.domain.rpartition('.')[2]}{e.op}")
 def test_calls(entry: Entry, sched: vs.Scheduler) -> None:
     calls = [draw_call(entry, seed) for seed in range(SEEDS)]
     assert sum(check(call, sched) for call in calls if call is not None)

@@ -158,7 +158,7 @@ class DictVectorizer(_Classical):
         (found,) = operands
         words = given.get("string_vocabulary") or given.get("int64_vocabulary") or ()
         dtype = getattr(found, "dtype", None) or _NUMPY[type(next(iter(found.values()), 0.0))]
-        empty = "" if dtype is object else 0
+        empty = "" if np.dtype(dtype).kind == "O" else 0
         return np.array([[found.get(word, empty) for word in words]], dtype)
 
 

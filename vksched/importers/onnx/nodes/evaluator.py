@@ -12,6 +12,7 @@ specification:
 | LRN                           | all     | so many channels as there are batches                 |
 | DequantizeLinear              | 10 to 18| has none                                              |
 | MaxRoiPool                    | all     | has none                                              |
+| Scatter                       | all     | has none                                              |
 | Shape                         | 15 on   | counts a start or end before the first axis once more |
 | Unique                        | all     | the wrong axis where it does not sort                 |
 | Unsqueeze                     | to 12   | axes in their order, not from the first one on        |
@@ -31,6 +32,7 @@ import numpy as np
 from onnx import FunctionProto, ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from ....types import NDArray
 from .classical import OPS as CLASSICAL
@@ -179,6 +181,16 @@ def _cells(start: int, end: int, count: int, size: int) -> list[slice]:
     return [slice(int(clip(low)), int(clip(high))) for low, high in zip(lows, highs, strict=True)]
 
 
+class Scatter(OpRun):
+    """What ScatterElements is called before opset 11."""
+
+    def _run(
+        self, data: NDArray, indices: NDArray, updates: NDArray, axis: int | None = 0
+    ) -> Results:
+        found = scatter_elements(data, indices, updates, axis=axis or 0)  # type: ignore[no-untyped-call]
+        return (np.asarray(found),)
+
+
 class Shape(OpRun):
     """The sizes of some axes: a start or end before the first axis is the first one."""
 
@@ -226,7 +238,7 @@ _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
     (1, _EVER, LRN),
     (10, 18, DequantizeLinear),
     (1, 12, Unsqueeze),
-    *((1, _EVER, op) for op in (MaxRoiPool, Shape, Unique)),
+    *((1, _EVER, op) for op in (MaxRoiPool, Scatter, Shape, Unique)),
     *((1, _EVER, op) for op in (*TEXTS, *CLASSICAL)),
 )
 """First and last opset of each op that is written anew."""

@@ -108,17 +108,13 @@ def one_hot_encoder(n: NodeContext) -> Value:
     x = n.tensor(0)
     count = len(n.attr("cats_int64s", ()) or n.attr("cats_strings", ()))
     n.require(count > 0, "no categories")
-    places = {c: i for i, c in enumerate(n.attr("cats_int64s", ()))}
     if x.dtype in FLOATS:
         x = ops.trunc(x)
-    known = np.full(count, np.nan)
-    is_known = np.zeros(count, bool)
-    for category, place in places.items():
-        known[place], is_known[place] = category, True
-    table = np.where(is_known, known, 0).astype(numpy_dtype(x.dtype))
-    if x.dtype not in FLOATS:
-        exact = [c for c in places if table[places[c]] == c]
-        is_known = np.isin(np.arange(count), [places[c] for c in exact])
+    categories, is_known = np.zeros(count, np.int64), np.zeros(count, bool)
+    for category, place in {c: i for i, c in enumerate(n.attr("cats_int64s", ()))}.items():
+        categories[place], is_known[place] = category, True
+    table = categories.astype(numpy_dtype(x.dtype))
+    is_known &= table.astype(np.int64) == categories  # others no element can be
     hits = ops.equal(ops.unsqueeze(x, -1), table)
     return Value(T.FLOAT, tensor=ops.cast(ops.logical_and(hits, is_known), FLOAT32))
 
