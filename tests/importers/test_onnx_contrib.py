@@ -182,6 +182,37 @@ def test_a_hash_of_text_and_of_numbers() -> None:
     assert y.dtype == np.int32 and y.tolist() == [0x704B81DC]
 
 
+EXPERTS = {"k": 2, "activation_type": "silu", "expert_weight_bits": 4, "block_size": 16}
+
+
+def expert_inputs(kind: str) -> list[NDArray | None]:
+    rng = np.random.default_rng(0)
+    codes = [rng.integers(0, 256, (3, 32, 16)).astype(np.uint8) for _ in range(2)]
+    scales = [(rng.random((3, 32, 2)) * 0.02).astype(kind) for _ in range(2)]
+    x, router = (rng.standard_normal((4, n)).astype(kind) for n in (32, 3))
+    return [x, router, codes[0], scales[0], None, codes[1], scales[1]]
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_experts_of_4_bits(kind: str) -> None:
+    x, router, first, scales, _, second, others = expert_inputs(kind)
+    (y,) = run("QMoE", *expert_inputs(kind), fixed=(2, 3, 5, 6), **EXPERTS)
+    assert y.dtype == kind
+    layers = []
+    for codes, scale in ((first, scales), (second, others)):
+        whole = np.stack([codes & 15, codes >> 4], -1).reshape(3, 32, 32).astype(np.float32) - 8
+        layers.append(whole * np.repeat(scale, 16, 2).astype(np.float32))
+    want = np.zeros((4, 32), np.float32)
+    for row, each in enumerate(x.astype(np.float32)):
+        chosen = np.argsort(-router[row])[:2]
+        weights = np.exp(router[row, chosen].astype(np.float32))
+        for expert, weight in zip(chosen, weights / weights.sum(), strict=True):
+            made = layers[0][expert] @ each
+            want[row] += weight * (layers[1][expert] @ (made / (1 + np.exp(-made))))
+    tolerance = (1e-5 if kind == "float32" else 1e-2) * np.abs(want).max()
+    np.testing.assert_allclose(y, want, atol=tolerance)
+
+
 def test_scores_of_attention_are_those_before_softmax() -> None:
     query, key = floats([1, 2], [3, 4])[None], floats([1, 0], [0, 1])[None]
     mask = np.array([[1, 0]], np.int32)
