@@ -4,20 +4,22 @@ Windows a file that somebody has open cannot be replaced: there a call is tried 
 
 Plans and costs are taken from there, and steps of language models tell what a user runs. So folders
 are made for this user alone (0700, files 0600), and a folder in which others may write is not used.
-On Windows the user's profile has these rights.
+On Windows the user's profile has these rights. A file that makes no sense is set aside: the user
+may look at it, and nothing reads it again.
 
 Examples: tests/tuner/test_tuner_store.py.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -30,6 +32,9 @@ LOCK_S = 1.0
 """How long a writer waits for others."""
 LEFT_NS = 3600 * 10**9
 """A file that was begun so long ago is of a process that ended before it was whole."""
+NO_ROOM = [getattr(errno, n) for n in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, n)]
+"""Errors of writing where the disk or the user's quota is full, or the disk is read-only."""
+_NOT_OFFERED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 BUSY = (5, 32, 33)
 """Windows' codes for a file that somebody has open, is replacing, or has locked."""
 
@@ -47,17 +52,33 @@ def default_folder() -> Path | None:
         return None
     if not named:
         _take_back(found)
+    return found if _is_own(found) else None
+
+
+def folder_of(name: str) -> Path | None:
+    """Returns the folder of one kind of results; None where the user has no folders, or where
+    others may write there, which is logged.
+    """
+    whole = default_folder()
+    if whole is None:
+        return None
+    found = whole / name
+    _take_back(found)
+    return found if _is_own(found) else None
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether nobody else may write in a folder, or there is none yet; who may is logged."""
     try:
-        why = others_who_write(found.stat())
-    except OSError:  # there is none yet
-        return found
-    if not why:
-        return found
-    _warn_once(
-        f"[cache] expected {found} to be yours alone, got {why}; nothing is read or kept there; "
-        f"try `chmod 700`, or VKSCHED_CACHE={found / 'new'}"
-    )
-    return None
+        why = others_who_write(folder.stat())
+    except OSError:
+        return True
+    if why:
+        _warn_once(
+            f"[cache] expected {folder} to be yours alone, got {why}; nothing is read or kept "
+            f"there; try `chmod 700`, or VKSCHED_CACHE={folder / 'new'}"
+        )
+    return not why
 
 
 def _take_back(folder: Path) -> None:
@@ -98,6 +119,70 @@ def _warn_once(text: str) -> None:
     logging.getLogger("vksched").warning(text)  # on stderr, unless the program says otherwise
 
 
+@contextmanager
+def kept_if_room(folder: Path) -> Iterator[None]:
+    """Within, what cannot be written to a folder is not kept, which `warn_full` tells if there is
+    no room. Caches go without.
+    """
+    try:
+        yield
+    except OSError as error:
+        warn_full(folder, error)
+
+
+def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") -> bool:
+    """Logs that a folder has no room, once for each file system; returns whether that is the error.
+
+    effect, hint: what is off besides, and what to try against that.
+    """
+    if error.errno not in NO_ROOM:
+        return False
+    disk = existing(folder).stat().st_dev
+    if disk not in _full:
+        _full.add(disk)
+        _warn_once(
+            f"[cache] expected room in {folder}, got none ({error.strerror}): nothing is kept there"
+            f"{effect}; try to free some, or VKSCHED_CACHE=<folder>{hint}"
+        )
+    return True
+
+
+_full: set[int] = set()
+"""File systems without room that were told of."""
+
+
+def room_error(folder: Path, size: int) -> OSError | None:
+    """Returns why a folder, which may be missing, cannot take a file of some bytes; None where it
+    can. Nothing stays there. A quota counts, too.
+    """
+    try:
+        file = _nameless(existing(folder))
+    except OSError as error:
+        return error
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        return None if error.errno in _NOT_OFFERED else error
+    finally:
+        os.close(file)
+    return None
+
+
+def existing(folder: Path) -> Path:
+    """Returns a folder, or the one around it that is there."""
+    return next((each for each in (folder, *folder.parents) if each.exists()), Path.cwd())
+
+
+def _nameless(folder: Path) -> int:
+    """Returns the descriptor of a new file that goes when it is closed."""
+    with suppress(OSError, AttributeError):  # not every file system has such files
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
+    path = folder / f".{secrets.token_hex(6)}.tmp"
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    path.unlink()
+    return file
+
+
 def make_folder(path: Path) -> None:
     """Makes a folder of a cache, and those around it that are missing, for this user alone.
 
@@ -132,8 +217,20 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def read_whole(path: Path) -> bytes:
-    """Returns the bytes of a file that others may replace at any time."""
-    return _while_busy(path.read_bytes)
+    """Returns the bytes of a file that other processes may replace at any time.
+
+    Raises:
+        OSError: there is none, or another user made it or may write it: its folder was open once.
+    """
+    return _while_busy(lambda: _read_own(path))
+
+
+def _read_own(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        why = others_who_write(os.fstat(file.fileno()))
+        if why:
+            raise PermissionError(f"expected a file that is yours alone, got {why}: {path}")
+        return file.read()
 
 
 def replace_whole(path: Path, content: str | bytes) -> None:
@@ -153,6 +250,16 @@ def replace_whole(path: Path, content: str | bytes) -> None:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
+    """Renames a file that is damaged to `.damaged`, unless somebody has written it anew since.
+
+    content: what was read of it. is_locked: whether the caller holds the lock of its folder.
+    """
+    with suppress(OSError), nullcontext() if is_locked else locked(path.parent / "lock"):
+        if read_whole(path) == content:
+            path.replace(path.with_suffix(".damaged"))
 
 
 def remove_old(folder: Path, most: int, names: str = "*.json") -> None:

@@ -55,6 +55,10 @@ class SamplingError(VkschedError, ValueError):
     """A number of `Sampling` is out of its range, or scores are none to choose a token by."""
 
 
+class NotPicklable(VkschedError, TypeError):
+    """An object that belongs to one process is pickled or copied."""
+
+
 class RunCancelled(VkschedError):
     """An observer stopped the run."""
 

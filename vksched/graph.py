@@ -284,14 +284,7 @@ class Graph:
             for i in node.inputs:
                 if not 0 <= i < position:
                     raise GraphError(f"[graph] {node.name} reads a value that comes later")
-            if node.op in ("weight", "constant"):
-                array = self.data.get(node.id)
-                if array is None or array.shape != node.type.shape:
-                    raise GraphError(f"[graph] {node.name} has no data of shape {node.type.shape}")
-                if array.dtype != numpy_dtype(node.type.dtype):
-                    raise GraphError(
-                        f"[graph] {node.name} has data of {array.dtype}, not {node.type.dtype}"
-                    )
+        _verify_held(self)
         for node in self.calls:
             try:
                 inferred = infer(node.declaration, self.input_types(node), node.attrs)
@@ -353,6 +346,35 @@ class Graph:
             for n in self.nodes
         ]
         return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
+
+
+def _verify_held(graph: Graph) -> None:
+    """Nodes that hold something are leaves and states, and none else; others are there."""
+    others = (*graph.kept, *graph.merged.values())
+    if others and not 0 <= min(others) <= max(others) < len(graph.nodes):
+        raise GraphError(f"[graph] kept or merged nodes {sorted(others)} are not all there")
+    leaves, states = set[int](), set[int]()
+    for node in graph.nodes:
+        if node.op == "state":
+            states.add(node.id)
+        elif node.op in ("weight", "constant"):
+            leaves.add(node.id)
+            held = graph.data.get(node.id)
+            if held is None or held.shape != node.type.shape:
+                raise GraphError(f"[graph] {node.name} has no data of shape {node.type.shape}")
+            if held.dtype != numpy_dtype(node.type.dtype):
+                raise GraphError(
+                    f"[graph] {node.name} has data of {held.dtype}, not {node.type.dtype}"
+                )
+    if not graph.data.keys() <= leaves or not graph.initial.keys() <= states:
+        raise GraphError("[graph] expected data of weights, constants and states alone")
+    for node_id, array in graph.initial.items():
+        type_ = graph.nodes[node_id].type
+        if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
+            raise GraphError(
+                f"[graph] {graph.nodes[node_id].name} starts with {array.dtype} of shape "
+                f"{array.shape}, not {type_}"
+            )
 
 
 def build_graph(

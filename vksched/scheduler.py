@@ -20,7 +20,7 @@ from .engine.request import Observe, Placements, given_options
 from .engine.run import Run
 from .engine.states import StateTable
 from .errors import DeviceError
-from .fork import Owner
+from .fork import OfProcess, Owner
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 300.0
 
 
-class Scheduler:
+class Scheduler(OfProcess):
     """Devices in order of priority, the CPU always last, and the graphs compiled for them.
 
     devices: names as `vksched devices` prints them ("vulkan:0", "vulkan:<uuid prefix>", "cpu"), or

@@ -306,7 +306,7 @@ def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
 ) -> None:
     taken: list[list[Path]] = []
     monkeypatch.setattr(
-        "vksched.cluster.node.ClusterNode", lambda *about, models: taken.append(models)
+        "vksched.cluster.node.ClusterNode", lambda *about, models, onnx_ops: taken.append(models)
     )
     monkeypatch.setenv("VKSCHED_MODELS", f"{tmp_path}, {tmp_path / 'b'}")
     on_ray._Served("node1", clusters.made().text(), "tls", "127.0.0.1")

@@ -47,6 +47,8 @@ def difference(call: Call, found: NDArray, wanted: NDArray) -> str:
         return f"{found.dtype}{found.shape} for {wanted.dtype}{wanted.shape}"
     if wanted.dtype.kind in "fV":
         rtol = TOLERANCE.get(wanted.dtype.name, 1e-4)
+        if call.attrs.get("post_transform") in ("PROBIT", 4):
+            rtol = 2e-2  # onnxruntime takes the difference of two numbers that are close in float32
         a, b = found.astype(np.float64), wanted.astype(np.float64)
         size = np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0.0)
         same = np.isclose(a, b, rtol, rtol * min(max(size, 0.1), 1.0), equal_nan=True)

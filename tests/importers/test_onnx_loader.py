@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import vksched.importers.files
 from vksched.errors import ModelFormatError
 from vksched.importers import below
-from vksched.importers.onnx.read import check, files, tensors, wire
+from vksched.importers.onnx.nodes import limits
+from vksched.importers.onnx.read import check, files, wire
 from vksched.importers.onnx.read.loader import OnnxFile, read_onnx
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
@@ -683,7 +684,7 @@ def test_what_is_no_model_file_is_refused(tmp_path: Path) -> None:
     assert maps_of(tmp_path) == 0
 
 
-OUTSIDE = ["/etc/hostname", "../w.bin", "sub/../../w.bin", "sub/..", "..", "", "a\0b"]
+OUTSIDE = ["/etc/hostname", "../w.bin", "sub/../../w.bin", "sub/../..", "..", "", "a\0b"]
 
 
 @pytest.mark.parametrize("location", OUTSIDE)
@@ -752,6 +753,51 @@ def test_links_and_odd_files_as_external_data_are_refused(
         refused(external(folder, location), "initializer 'w'", part)
 
 
+def hub_snapshot(root: Path, data: bytes) -> Path:
+    """A repository in the cache of huggingface_hub: all files of a snapshot are links to blobs."""
+    blobs, snapshot = root / "blobs", root / "snapshots" / "0a1b2c" / "onnx"
+    for folder in (blobs, snapshot):
+        folder.mkdir(parents=True)
+    (blobs / "hash").write_bytes(data)
+    (snapshot / "w.bin").symlink_to("../../../blobs/hash")
+    external(snapshot).rename(blobs / "model")
+    (snapshot / "model.onnx").symlink_to("../../../blobs/model")
+    return snapshot / "model.onnx"
+
+
+@needs_linux
+def test_a_model_in_the_cache_of_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.arange(1 << 13, dtype=np.float32).tobytes()
+    path = hub_snapshot(tmp_path / "models--someone--net", data)
+    assert read_onnx(path).initializers["w"].tobytes() == data
+    monkeypatch.chdir(path.parent)
+    assert read_onnx("model.onnx").initializers["w"].tobytes() == data
+
+
+@needs_linux
+@pytest.mark.parametrize("target", ["../../../../secret", "../../../blobs/more/../../../secret"])
+def test_a_link_out_of_the_cache_of_a_hub_is_refused(target: str, tmp_path: Path) -> None:
+    path = hub_snapshot(tmp_path / "models--someone--net", bytes(1 << 15))
+    (tmp_path / "secret").write_bytes(bytes(1 << 15))
+    (tmp_path / "models--someone--net" / "blobs" / "more").mkdir()
+    for place in (target, tmp_path / "secret"):
+        (path.parent / "w.bin").unlink()
+        (path.parent / "w.bin").symlink_to(place)
+        assert (path.parent / "w.bin").exists()
+        refused(path, "initializer 'w'", "leads out of")
+
+
+@needs_linux
+def test_links_that_stay_in_the_folder_are_followed(tmp_path: Path) -> None:
+    data = np.arange(1 << 13, dtype=np.float32).tobytes()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "real.bin").write_bytes(data)
+    (tmp_path / "deep" / "er" / "up").symlink_to("../real.bin")
+    (tmp_path / "link").symlink_to("deep/er")
+    for location in ("link/up", "deep/er/up", "sub/../deep/real.bin", "link/../deep/real.bin"):
+        assert read_onnx(external(tmp_path, location)).initializers["w"].tobytes() == data
+
+
 @pytest.mark.parametrize(
     ("entries", "part"),
     [
@@ -798,7 +844,7 @@ def test_sparse_tensors_are_bounded() -> None:
 def test_external_data_that_many_attributes_share_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "MAX_MADE_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "MAX_MADE_BYTES", 1 << 16)
     (tmp_path / "k.bin").write_bytes(bytes(1 << 14))
     model = relu()
     for number in range(9):

@@ -12,7 +12,6 @@ import pytest
 
 import vksched as vs
 import vksched.session
-from vksched.session import said
 from vksched.session.capi import onnxruntime_pybind11_state as state
 from vksched.session.faults import named, translated
 
@@ -97,80 +96,6 @@ def test_a_closed_session_fails() -> None:
     session.close()
     with pytest.raises(state.Fail, match="closed"):
         session.run(None, {"x": X})
-
-
-# -- options -------------------------------------------------------------------------------------
-
-
-def test_options_are_strict(ort: ModuleType) -> None:
-    for options in (ort.SessionOptions(), ort.RunOptions()):
-        with pytest.raises(AttributeError, match="log_level"):
-            options.log_level = 3
-        for name, wrong in (("log_severity_level", "3"), ("log_severity_level", 2.5), ("logid", 3)):
-            with pytest.raises(TypeError):
-                setattr(options, name, wrong)
-        options.log_severity_level = np.int64(3)
-        options.logid = "mine"
-        assert (options.log_severity_level, options.logid) == (3, "mine")
-    given = ort.SessionOptions()
-    given.enable_profiling = 1
-    assert given.enable_profiling is True
-    given.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-    assert given.execution_mode == 1 and given.execution_mode.name == "ORT_PARALLEL"
-    with pytest.raises(TypeError):
-        given.execution_mode = "parallel"
-
-
-def test_entries(ort: ModuleType) -> None:
-    given = ort.SessionOptions()
-    given.add_session_config_entry("a.b", "1")
-    assert given.get_session_config_entry("a.b") == "1"
-    with pytest.raises(RuntimeError, match="other"):
-        given.get_session_config_entry("other")
-    with pytest.raises(TypeError):
-        given.add_session_config_entry("a.b", 1)
-    once = ort.RunOptions()
-    once.add_run_config_entry("a", "b")
-    assert once.get_run_config_entry("a") == "b"
-    with pytest.raises(RuntimeError, match="other"):
-        once.get_run_config_entry("other")
-
-
-def test_providers_of_options(ort: ModuleType) -> None:
-    given = ort.SessionOptions()
-    assert not given.has_providers()
-    given.add_provider_for_devices(ort.get_ep_devices()[-1:], {})
-    assert given.has_providers()
-    session = ort.InferenceSession(made(RELU), given)
-    assert session.get_providers() == CPU
-    np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
-    named = ort.SessionOptions()
-    named.add_provider("CPUExecutionProvider", {})
-    assert ort.InferenceSession(made(RELU), named).get_providers() == CPU
-    policy = ort.SessionOptions()
-    policy.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_CPU)
-    assert ort.InferenceSession(made(RELU), policy).get_providers() == CPU
-
-
-def test_options_without_effect_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(said, "_told", set())
-    given = vksched.session.SessionOptions()
-    given.enable_mem_pattern = False
-    with pytest.warns(vs.VkschedWarning, match="optimized_model_filepath has no effect"):
-        given.optimized_model_filepath = "other.onnx"
-    given.optimized_model_filepath = "another.onnx"
-    with pytest.warns(vs.VkschedWarning, match="set_seed has no effect"):
-        vksched.session.set_seed(3)
-    with pytest.warns(vs.VkschedWarning, match="set_default_logger_callback has no effect"):
-        vksched.session.set_default_logger_callback(print)
-    for refused in (
-        lambda: given.add_external_initializers(["w"], [1]),
-        lambda: given.add_initializer("w", 1),
-        lambda: given.register_custom_ops_library("none.so"),
-    ):
-        with pytest.raises(vs.UnsupportedOp) as caught:
-            refused()
-        assert isinstance(caught.value, state.NotImplemented)
 
 
 def test_the_severity_is_that_of_the_logger() -> None:

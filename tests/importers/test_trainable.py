@@ -92,11 +92,31 @@ def test_constants_are_trainable_by_their_own_names_alone() -> None:
 def test_what_shapes_depend_on_is_not_trainable() -> None:
     scales = np.asarray([1, 2], np.float32)
     made = scaled(helper.make_node("Resize", ["s", "", "scales"], ["y"], name="up"), scales=scales)
-    with pytest.raises(vs.GraphError, match="got 'scales' of Resize node 'up'"):
-        made.tensors(trainable="*")
-    assert sorted(made.tensors(trainable="w").params) == ["w"]
+    for pattern in ("*", "w", ["*", "w"]):
+        got = made.tensors(trainable=pattern)
+        assert sorted(got.params) == ["w"] and got.outputs["y"].shape == (1, 6)
+    for named in ("scales", ["*", "scales"], ["w", "sc*"]):
+        with pytest.raises(vs.GraphError, match="Resize node 'up' needs 'scales' for a shape"):
+            made.tensors(trainable=named)
     with pytest.raises(vs.GraphError, match="as trainable, got None"):
         made.tensors(trainable=None)  # type: ignore[arg-type]
+
+
+def test_what_shapes_are_computed_from_is_not_trainable() -> None:
+    made = scaled(
+        helper.make_node("Mul", ["scales", "twice"], ["all"]),
+        helper.make_node("Resize", ["s", "", "all"], ["r"], name="up"),
+        helper.make_node("Resize", ["r", "", "again"], ["u"], name="more"),
+        helper.make_node("Mul", ["u", "gain"], ["y"]),
+        scales=np.asarray([1, 1], np.float32),
+        twice=np.asarray([1, 2], np.float32),
+        again=np.asarray([1, 2], np.float32),
+        gain=np.asarray(3, np.float32),
+    )
+    got = made.tensors(trainable="*")
+    assert sorted(got.params) == ["gain", "w"] and got.outputs["y"].shape == (1, 12)
+    with pytest.raises(vs.GraphError, match="'up' needs 'twice' for a shape"):
+        made.tensors(trainable=["gain", "twice"])
 
 
 def test_a_model_of_stages_is_refused() -> None:

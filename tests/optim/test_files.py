@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +190,38 @@ def test_paths_that_no_file_can_have_are_told(tmp_path: Path) -> None:
             vs.optim.save(tmp_path / "none" / "file", sched, a)
         with pytest.raises(IsADirectoryError, match="got the folder"):
             vs.optim.save(tmp_path, sched, a)
+
+
+def test_names_of_other_formats_are_refused(tmp_path: Path) -> None:
+    a = vs.state(np.ones(3, np.float32), "a")
+    with vs.Scheduler(["cpu"]) as sched:
+        for name in ("step.npz", "step.NPZ", "step.pt", "step.onnx"):
+            with pytest.raises(vs.GraphError, match=r"ends in \.safetensors.*step\.safetensors'"):
+                vs.optim.save(tmp_path / name, sched, a)
+        assert not list(tmp_path.iterdir())
+        for name in ("step", "step.7", "step.states"):
+            vs.optim.save(tmp_path / name, sched, a)
+            vs.optim.load(tmp_path / name, sched, a)
+
+
+def test_files_of_other_formats_say_how_to_convert_them(tmp_path: Path) -> None:
+    """An .npz does by running just that line."""
+    a = vs.state(np.zeros(3, np.float32), "a")
+    path = tmp_path / "step.npz"
+    with vs.Scheduler(["cpu"]) as sched:
+        for save in (np.savez, np.savez_compressed):
+            save(path, a=np.arange(3, dtype=np.float32))
+            with pytest.raises(vs.ModelFormatError, match=r"an \.npz archive of numpy") as caught:
+                vs.optim.load(path, sched, a)
+            line = str(caught.value).partition("; try ")[2]
+            subprocess.run(
+                [sys.executable, "-c", f"import numpy, safetensors.numpy; {line}"], check=True
+            )
+            vs.optim.load(path.with_suffix(".safetensors"), sched, a)
+            assert sched.read(a).tolist() == [0, 1, 2]
+        np.save(tmp_path / "a.npy", np.ones(3))
+        (tmp_path / "a.pt").write_bytes(b"PK\x03\x04" + bytes(26) + b"archive/data.pkl")
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps({}))
+        for name, kind in (("npy", "one array"), ("pt", "PyTorch"), ("pkl", "a pickle")):
+            with pytest.raises(vs.ModelFormatError, match=f"{kind}.*try safetensors.numpy.save_f"):
+                vs.optim.load(tmp_path / f"a.{name}", sched, a)

@@ -91,6 +91,14 @@ def test_each_device_keeps_the_order_of_the_schedule(schedule: str) -> None:
         assert got == [name.replace("I", "B") for name in wanted]
 
 
+def test_devices_that_the_pipeline_overrules_warn() -> None:
+    _, loss, updates = mlp(24, 32, 2)
+    config = pipeline(2, ["g0", "g1"], "gpipe")
+    for device, warned in (("g0", False), ("g2", True)):
+        _, made = applied({**config, "layer.0": {"devices": [device]}}, loss, updates)
+        assert ("devices of layer.0 have no effect" in made.warnings.get("layer.0", "")) == warned
+
+
 def test_a_pipeline_without_training() -> None:
     x = vs.input("x", (8, 32))
     h = x

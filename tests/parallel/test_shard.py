@@ -299,12 +299,27 @@ def test_auto_leaves_small_work_alone_and_cuts_large_work() -> None:
             {"layer.0": {"shard": {"weights": "columns", "ratio": [5, 2]}, "devices": TWO}},
             "expected parts of 5:2 for g0, g1, got 128 elements along axis 1",
         ),
+        (
+            {"layer.*": {"devices": TWO, "shard": {"axis": 7}}},
+            r"config: expected an axis of layer\.\*\.shard that a value there has, got 7 for x of "
+            r"rank 2, .*; try axis: 0",
+        ),
+        ({"layer.*": {"devices": TWO, "shard": {"axis": -3}}}, "got -3 for x of rank 2"),
     ],
 )
 def test_what_cannot_be_is_one_error(config: dict[str, Any], message: str) -> None:
     _, loss, updates = mlp(48, 64, 1)
     with pytest.raises(vs.PlanError, match=message):
         applied(config, loss, updates)
+
+
+def test_a_shard_that_cuts_nothing_warns() -> None:
+    x = vs.input("x", (8, 16))
+    with vs.signal("a"):
+        y = vs.cumsum(x, 1)
+    for shard, warned in (({"axis": 1}, True), ({"weights": "rows"}, True), ({"axis": 0}, False)):
+        _, made = applied({"a": {"devices": TWO, "shard": shard}}, y)
+        assert ("the shard of a cuts nothing" in made.warnings.get("a", "")) == warned
 
 
 def test_names_that_match_nothing_warn() -> None:

@@ -149,6 +149,9 @@ def test_overheads_and_links_come_before_calls() -> None:
     rig.asked.clear()
     calibrate(rig, wanted[:1], again, Clocked(), silent)
     assert rig.asked == [wanted[0].op.name]  # the rest is known
+    rig.asked.clear()
+    sure = calibrate(rig, [], replace(again, guessed=True), Clocked(), silent)
+    assert rig.asked == ["overheads"] and not sure.guessed
 
 
 class Disturbed(Scripted):

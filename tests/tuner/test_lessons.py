@@ -235,6 +235,18 @@ def test_a_call_that_was_never_measured_is_what_runs_showed() -> None:
     assert found.costs.factor(["relu/bytes"], 2.0**-10)[0] == pytest.approx(3.0, rel=0.01)
 
 
+def test_guessed_overheads_give_way_to_measured_ones() -> None:
+    guess = taught(Calibration(speeds_of(SPEC)), 3.0)
+    assert guess.guessed and guess.overheads is not None
+    assert Calibration.from_dict(guess.as_dict()).guessed
+    measured = Calibration(speeds_of(SPEC), Overheads(7.0))
+    for both in (guess.plus(measured), measured.plus(guess)):
+        assert both.overheads == Overheads(7.0) and not both.guessed
+        assert [sample.op for sample in both.samples] == ["relu"]
+    again = guess.plus(taught(guess, 9.0))
+    assert again.guessed and again.overheads == guess.overheads
+
+
 def test_half_of_a_slow_pace_is_forgotten_each_day() -> None:
     slow = replace(known(4.0), seen=TODAY.isoformat())
     assert slow.recovered(TODAY) is slow

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError
-from ..fork import Owner
+from ..fork import OfProcess, Owner
 from ..graph import Outputs, Updates
 from ..ops.core.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
@@ -31,7 +31,7 @@ Build = Callable[..., Outputs | tuple[Outputs, Updates]]
 _Key = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
-class Function:
+class Function(OfProcess):
     """Runs what `build` writes, on inputs of any shape.
 
     build: called with one input Tensor per argument, by name; returns outputs, or a pair of these
@@ -41,6 +41,8 @@ class Function:
         `vs.input`, by name. limit: how many shapes are kept; the one that was not used for longest
         is closed.
     """
+
+    _INSTEAD = "to send the function that it was made from, and to make it in each process"
 
     def __init__(
         self,

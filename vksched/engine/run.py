@@ -18,6 +18,7 @@ from ..errors import (
     call_text,
     cast_text,
 )
+from ..fork import OfProcess
 from ..graph import Graph, Node, Outputs
 from ..ops.core.tensor import Tensor, convert
 from ..plan.plan import Plan
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
 
-class Run:
+class Run(OfProcess):
     """A compiled graph: call it with arrays by name, as often as you like, from any thread."""
+
+    _INSTEAD = "to send what its graph is built from, and to compile it in each process"
 
     def __init__(
         self,

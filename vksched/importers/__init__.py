@@ -18,19 +18,30 @@ if TYPE_CHECKING:
 
 
 def load(
-    source: str | os.PathLike[str] | bytes | ModelProto, progress: Progress | None = None
+    source: str | os.PathLike[str] | bytes | ModelProto,
+    progress: Progress | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Model | LanguageModel:
     """Reads an ONNX or a GGUF model, whose weights stay in the file until they are used.
 
-    source: a path, the bytes of a file, or an onnx.ModelProto; external data, and the other parts
-        of a GGUF model in parts, are only found for a path.
+    source: a path, the bytes of a file, or an onnx.ModelProto; the other parts of a GGUF model in
+        parts are only found for a path.
+    folder: where the external data of an ONNX model lies that is given without a path; with one it
+        lies in the folder of the model.
 
     Raises:
         ModelFormatError: it is no valid model; the message names the node, key or tensor that is
             wrong.
         VkschedError: the package of the format is missing.
     """
-    return load_gguf(source) if is_gguf(source) else load_onnx(source, progress)
+    if not is_gguf(source):
+        return load_onnx(source, progress, folder)
+    if folder is not None:
+        raise VkschedError(
+            f"[gguf] expected no folder of external data for a GGUF model, got {str(folder)!r}; "
+            "try load without folder"
+        )
+    return load_gguf(source)
 
 
 def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:
@@ -43,14 +54,16 @@ def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:
 
 
 def load_onnx(
-    source: str | os.PathLike[str] | bytes | ModelProto, progress: Progress | None = None
+    source: str | os.PathLike[str] | bytes | ModelProto,
+    progress: Progress | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Reads an ONNX model, as `load` does; other files are refused."""
     require_onnx()
     from .onnx.model import Model
     from .onnx.read.loader import read_onnx
 
-    return Model(read_onnx(source, progress))
+    return Model(read_onnx(source, progress, folder))
 
 
 def require_onnx() -> None:

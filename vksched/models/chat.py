@@ -10,6 +10,7 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 from ..errors import DTypeError, ShapeError, VkschedError
+from ..fork import OfProcess
 from ..plan.make.collector import resting_collector
 from ..types import Progress
 from .reader import Compiles, Reader
@@ -73,7 +74,7 @@ class Answer(Iterator[str]):
             self._made.ended = self._made.ended or "closed"
 
 
-class Chat:
+class Chat(OfProcess):
     """A language model on the devices of a scheduler, with room for one text.
 
     model: of a GGUF file, by `vs.load`. ctx: how many tokens a prompt and its answer may have
@@ -90,6 +91,8 @@ class Chat:
         ModelFormatError: the file has no tokenizer, or one that is not known.
         ShapeError: ctx is not a number of tokens that the model can read. DTypeError: no such kv.
     """
+
+    _INSTEAD = "to send the path of the model, and to compile it in each process"
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import DTypeError, ShapeError
+from ..fork import OfProcess
 from ..ops.core.tensor import input
 from ..types import INT32, NDArray, Progress
 from .reader import Compiles
@@ -30,7 +31,7 @@ TEXTS = 8
 """Of a batch; a text that is left alone is a batch of its own."""
 
 
-class Embedder:
+class Embedder(OfProcess):
     """A language model on the devices of a scheduler, that makes vectors of texts.
 
     model: of a GGUF file, by `vs.load`; an encoder, or any other. pooling: "mean" of the tokens'
@@ -46,6 +47,8 @@ class Embedder:
         ShapeError: ctx is not a number of tokens that the model can read, or the file does not name
             a pooling.
     """
+
+    _INSTEAD = "to send the path of the model, and to make it in each process"
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from ..engine.report.make import report_last
 from ..engine.report.value import RunReport
 from ..engine.request import Placements
 from ..errors import GraphError, PlanError, call_text
+from ..fork import OfProcess, Owner
 from ..importers.onnx.lower.lowering import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue, Types, types_of
 from ..importers.onnx.nodes.values import HostValue
@@ -35,12 +36,14 @@ from .stages import CLOSED, Stage, StageCache
 from .telling import explain_stages
 
 
-class ModelRun:
+class ModelRun(OfProcess):
     """A model that is ready to run: call it with arrays by name, as often as you like.
 
     Each new set of shapes is compiled at its first call and kept; the one not used for longest is
     closed when there are more than `limit`, or when a device has no room for the next.
     """
+
+    _INSTEAD = "to send the path of the model, and to compile it in each process"
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class ModelRun:
             graphs, dict(placement.items()), progress, told, self._diary, words
         )
         self._programs: dict[frozenset[str], Program] = {}
+        self._owner = Owner()
         self._lock = threading.Lock()
         self._worker: ThreadPoolExecutor | None = None
         self._workers: set[int] = set()
@@ -118,6 +122,7 @@ class ModelRun:
 
     def submit(self, /, **inputs: Any) -> Future[dict[str, HostValue]]:
         """Starts a run and returns at once; runs that were submitted go one after the other."""
+        self._require_open()
         copied = {name: _copied(value) for name, value in inputs.items()}
         with self._lock:
             self._require_open()
@@ -133,6 +138,7 @@ class ModelRun:
 
     def synchronize(self) -> None:
         """Waits until every run submitted so far is done, or has failed; its future tells which."""
+        self._owner.require("the compiled model")
         with self._lock:
             submitted = list(self._submitted)
         wait(submitted)
@@ -205,7 +211,10 @@ class ModelRun:
     def close(self) -> None:
         """Waits for its runs, those submitted too, and frees its memory on the devices; safe to
         call twice. What a run calls when it is done may call it, too: then later ones are dropped.
+        In a forked child it does nothing.
         """
+        if self._owner.forked:  # the lock may be held for ever
+            return
         with self._lock:
             self._closed = True
             worker, self._worker = self._worker, None
@@ -223,6 +232,7 @@ class ModelRun:
     def _require_open(self) -> None:
         if self._closed:
             raise PlanError(CLOSED)
+        self._owner.require("the compiled model")
 
     def _program_of(self, given: frozenset[str]) -> Program:
         """Returns the program in which these initializers are inputs."""
@@ -275,7 +285,7 @@ class Direct:
 def _arrays(value: HostValue) -> list[NDArray]:
     if isinstance(value, (list, tuple)):
         return [array for item in value for array in _arrays(item)]
-    return [] if value is None else [value]
+    return [value] if isinstance(value, np.ndarray) else []
 
 
 def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
@@ -284,8 +294,8 @@ def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
     """
     if isinstance(value, list):
         return [_owned(item, given) for item in value]
-    if value is None:
-        return None
+    if not isinstance(value, np.ndarray):
+        return value
     if not value.flags.writeable or any(_shares(value, other) for other in given):
         value = value.copy()
     given.append(value)

@@ -24,6 +24,20 @@ from ..types import NDArray, numpy_dtype
 FORMAT = "vksched states 1"
 
 
+SUFFIX = ".safetensors"
+OTHERS = frozenset(
+    (".npz", ".npy", ".pt", ".pth", ".pkl", ".pickle", ".h5", ".hdf5", ".onnx", ".gguf", ".zip")
+)
+"""Ends of names that tell of other formats."""
+_KINDS = {
+    b"\x93NUMPY": "an .npy file of numpy, which holds one array without a name",
+    b"\x80": "a pickle",
+    b"\x89HDF": "an HDF5 file",
+    b"GGUF": "a GGUF file",
+}
+_CONVERT = "safetensors.numpy.save_file({name: array, ...}, path)"
+
+
 class Holder(Protocol):
     """What holds states, such as a Scheduler."""
 
@@ -47,11 +61,18 @@ def save(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
     states alone: one, a sequence, or a dict of them. Their names have to differ.
 
     Raises:
-        GraphError: two of one name, or none. StateLost: a value was on a device that failed.
+        GraphError: two of one name, or none; or a path whose end tells of another format.
+        StateLost: a value was on a device that failed.
         OSError: the file cannot be written; an older one is as it was.
     """
     _check_holder("save", sched)
     named, library = _named("save", states), _safetensors()
+    suffix = Path(path).suffix
+    if suffix.lower() in OTHERS:
+        raise GraphError(
+            f"[save] expected a path that ends in {SUFFIX}, the format of the file, got "
+            f"{os.fspath(path)!r}; try {str(Path(path).with_suffix(SUFFIX))!r}"
+        )
     target = Path(os.path.realpath(path))  # where a link leads to; the link stays
     if target.is_dir():
         raise IsADirectoryError(f"[save] expected the path of a file, got the folder {target}")
@@ -94,7 +115,8 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
     try:
         arrays = library.numpy.load(content)
     except (library.SafetensorError, ValueError, KeyError) as error:
-        raise ModelFormatError(f"[load] expected a safetensors file, got {path}: {error}") from None
+        got = _kind_of(content, path) or f"{path}: {error}"
+        raise ModelFormatError(f"[load] expected a safetensors file, got {got}") from None
     missing, unknown = sorted(named.keys() - arrays.keys()), sorted(arrays.keys() - named.keys())
     if missing or unknown:
         raise ModelFormatError(
@@ -112,6 +134,26 @@ def load(path: str | os.PathLike[str], sched: Holder, states: States) -> None:
     sched.synchronize()
     for name, state in named.items():
         sched.write(state, arrays[name])
+
+
+def _kind_of(content: bytes, path: str | os.PathLike[str]) -> str:
+    """Returns which other format a file has, and how its arrays become safetensors; "" if that is
+    not known.
+    """
+    name = os.fspath(path)
+    if content.startswith(b"PK\x03\x04"):
+        if b".npy" in content[:256]:
+            made = str(Path(name).with_suffix(SUFFIX))
+            arrays = f"dict(numpy.load({name!r}))"
+            return (
+                f"{name}, an .npz archive of numpy; try safetensors.numpy.save_file({arrays}, "
+                f"{made!r})"
+            )
+        return f"{name}, a zip archive such as a checkpoint of PyTorch; try {_CONVERT}"
+    for begin, kind in _KINDS.items():
+        if content.startswith(begin):
+            return f"{name}, {kind}; try {_CONVERT}"
+    return ""
 
 
 def _named(op: str, states: States) -> dict[str, Tensor]:

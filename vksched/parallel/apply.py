@@ -20,9 +20,11 @@ from .config.value import AUTO, Config, Section, Shard
 from .judge import Judge
 from .maker import Made
 from .pipeline.arrange import Arranged, arrange, matching, stage_devices
+from .shard.axes import check_axes, idle_shards, where_of
 from .shard.choose import Sharder
 from .shard.layout import Cut, Devices
 from .shard.steps import find_steps
+from .shard.values import made_of_parameters
 
 TRIED: tuple[Shard | None, ...] = (
     None,
@@ -42,8 +44,9 @@ Pieces = Mapping[int, tuple[Devices, Cut] | None]
 @dataclass(frozen=True)
 class Applied:
     """graph: what is to be planned. overrides: node id to device name. turns: by node name, their
-    position in the order of a pipeline. notes: what was done. warnings: by the names of the config
-    that match nothing. sums: names of nodes that are terms or results of sums over devices.
+    position in the order of a pipeline. notes: what was done. warnings: by names of the config that
+    have no effect on this graph. sums: names of nodes that are terms or results of sums over
+    devices.
     """
 
     graph: Graph
@@ -80,10 +83,14 @@ def apply_config(
         sections = [_resolved(section, machine) for section in sections_of(names, config)]
     else:
         work = _after(found.made, graph, machine, judge, wanted, pieces or {})
-        sections = _placed(found.made, config, machine)
+        sections, ignored = _placed(found.made, config, machine)
+        warnings |= ignored
         notes.append(found.note)
+    check_axes(work.graph, sections, made_of_parameters(work.graph), config)
     chosen, told = _choose(work, sections)
-    made = work.shard(chosen)
+    sharder = work.sharder(chosen)
+    made = work.made_by(sharder)
+    warnings |= idle_shards(chosen, sharder.cut, config)
     overrides = tuple(made.homes.items())
     return Applied(made.graph, overrides, made.turns, (*notes, *told), warnings, made.sums)
 
@@ -117,11 +124,13 @@ def _after(
     return _Work(graph, machine, judge, wanted, lie, made.turns)
 
 
-def _placed(made: Made, config: Config, machine: Machine) -> list[Section | None]:
+def _placed(
+    made: Made, config: Config, machine: Machine
+) -> tuple[list[Section | None], dict[str, str]]:
     """Returns the sections of a graph of microbatches: a node stays on the device of its stage,
-    unless its section cuts it.
+    unless its section cuts it; and a warning for each section whose devices have no effect so.
     """
-    nodes = made.graph.nodes
+    nodes, ignored = made.graph.nodes, {}
     found = sections_of([node.name for node in nodes], config)
     out = [_resolved(section, machine) for section in found]
     for node, device in made.homes.items():
@@ -129,7 +138,13 @@ def _placed(made: Made, config: Config, machine: Machine) -> list[Section | None
         if section is None or section.shard is None:
             name = section.name if section else config.source
             out[node] = Section(name, (device,))
-    return out
+            if section is not None and section.devices and device not in section.devices:
+                ignored[name] = (
+                    f"{where_of(section, config)}: the devices of {name} have no effect: the "
+                    f"pipeline puts {nodes[node].name} on {device}, the device of its stage; try "
+                    "other devices of the pipeline, or a shard"
+                )
+    return out, ignored
 
 
 @dataclass(frozen=True)
@@ -145,8 +160,13 @@ class _Work:
         return self.judge.seconds(self.graph, node, device)
 
     def shard(self, sections: list[Section | None]) -> Made:
-        pass_ = Sharder(self.graph, sections, self.machine, self, self.pieces, self.turns)
-        made = pass_.run(self.shown)
+        return self.made_by(self.sharder(sections))
+
+    def sharder(self, sections: list[Section | None]) -> Sharder:
+        return Sharder(self.graph, sections, self.machine, self, self.pieces, self.turns)
+
+    def made_by(self, sharder: Sharder) -> Made:
+        made = sharder.run(self.shown)
         return replace(made, turns=find_steps(made))
 
 

@@ -5,33 +5,41 @@ from __future__ import annotations
 import datetime
 import os
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DTypeError, GraphError, ModelFormatError, dict_text
+from ..errors import DTypeError, GraphError, ModelFormatError, VkschedError, dict_text
+from ..fork import OfProcess
 from ..importers import load_onnx
-from ..scheduler import Scheduler
 from ..trace import Recorder
 from .binding import IOBinding
 from .devices import OrtEpDevice, OrtMemoryInfo, get_ep_devices
-from .faults import NoSuchFile, both, translated
+from .entries import DATA_FOLDER
+from .faults import ModelLoadCanceled, NoSuchFile, both, translated
+from .opened import Opened
 from .options import (
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
+    check_terminate,
     chosen_providers,
+    data_folder,
     free_dimensions,
+    is_cancelled,
 )
-from .providers import CPU, VULKAN, Chosen, Provider, choose_devices
+from .providers import CPU, VULKAN, Provider, choose_devices
+from .said import say_once
 from .values import OrtValue, plain
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model, ModelValue
     from ..models.run import ModelRun
+
+NO_EFFECT = frozenset(("disabled_optimizers", "enable_fallback"))
+"""Further arguments of sessions that change no result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +66,25 @@ class ModelMetadata:
     custom_metadata_map: dict[str, str]
 
 
-class InferenceSession:
+class InferenceSession(OfProcess):
     """A model that runs on vksched's devices; the interface is that of onnxruntime's class.
 
     path_or_bytes: a file, or its bytes. providers: see `choose_devices`; None stands for the
     default devices. Keyword arguments of onnxruntime that are not named here have no effect.
 
-    Its devices are freed by `close()`, at the end of a `with`, or when it is garbage; until then a
-    session holds the memory of its weights. `run` may be called from any thread.
+    In a forked child a session on the CPU alone compiles again at its first use there; any other is
+    refused. Its devices are freed by `close()`, at the end of a `with`, or when it is garbage;
+    until then a session holds the memory of its weights. `run` may be called from any thread.
 
     Raises:
         ModelFormatError: the model is not valid. DeviceError: there is no such device.
     """
+
+    _INSTEAD = (
+        "to send the path of the model and its options, and to make a session in each process: "
+        "InferenceSession(path, ...) in the `initializer` of a process pool, or "
+        "functools.partial(InferenceSession, path, ...) for what is to be called there"
+    )
 
     def __init__(
         self,
@@ -83,41 +98,28 @@ class InferenceSession:
             raise DTypeError(f"[session] expected a path or bytes, got {path_or_bytes!r}")
         if not isinstance(sess_options, (SessionOptions, type(None))):
             raise DTypeError(f"[session] expected SessionOptions, got {sess_options!r}")
+        for name in kwargs.keys() - NO_EFFECT:
+            say_once(f"the argument {name!r} of InferenceSession")
         named = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fsdecode(path_or_bytes) if named else None  # programs read it
-        self._sess_options = sess_options or SessionOptions()
-        model = _load(path_or_bytes, self._model_path)
-        self._model = model.with_sizes(free_dimensions(self._sess_options))
-        self._recorder = Recorder() if self._sess_options.enable_profiling else None
+        self._sess_options = options = sess_options or SessionOptions()
+        model = _load(path_or_bytes, self._model_path, options)
+        self._model = _sized(model, free_dimensions(options))
+        self._recorder = Recorder() if options.enable_profiling else None
         self._started_ns = time.monotonic_ns()
         with translated(loading=True):
-            self._open(providers or chosen_providers(self._sess_options), provider_options)
+            self._opened = self._open(providers or chosen_providers(options), provider_options)
 
     def _open(
         self,
         providers: Sequence[Provider] | None,
         provider_options: Sequence[Mapping[str, Any]] | None,
-    ) -> None:
-        """Makes the model ready on the devices that providers stand for."""
-        chosen = choose_devices(providers, provider_options)
+    ) -> Opened:
+        """Returns the model ready on the devices that providers stand for."""
         level = self._sess_options.graph_optimization_level
-        gpus = [name for name in chosen.devices or () if name != "cpu"]
-        scheduler = Scheduler(
-            gpus or chosen.devices,  # beside GPUs the CPU provider takes what they cannot run
-            trace=[self._recorder] if self._recorder is not None else [],
-            optimize=level != GraphOptimizationLevel.ORT_DISABLE_ALL,
-            policy=chosen.policy,
-            objective=chosen.objective,
-            precision=chosen.precision,
-        )
-        try:
-            self._run: ModelRun = scheduler.compile(self._model)
-        except BaseException:
-            scheduler.close()
-            raise
-        self._chosen: Chosen = chosen
-        self._devices = tuple(device.name for device in scheduler.devices)
-        self._finalizer = weakref.finalize(self, _close, self._run, scheduler)
+        optimize = level != GraphOptimizationLevel.ORT_DISABLE_ALL
+        chosen = choose_devices(providers, provider_options)
+        return Opened(self._model, chosen, self._recorder, optimize)
 
     # -- what the model says ---------------------------------------------------------------------
 
@@ -146,9 +148,7 @@ class InferenceSession:
 
     def _arg(self, value: ModelValue) -> NodeArg:
         shape = list(value.dims or ()) if value.kind == "tensor" else []
-        type_ = f"tensor({value.dtype})"
-        kind = {"tensor": "", "sequence": "seq", "optional": "optional"}[value.kind]
-        return NodeArg(value.name, shape, f"{kind}({type_})" if kind else type_)
+        return NodeArg(value.name, shape, value.type)
 
     @property
     def _inputs_meta(self) -> list[NodeArg]:  # programs read it
@@ -173,7 +173,9 @@ class InferenceSession:
         """
         with translated():
             names = self._names(output_names)
-            found = self._run(**self._feeds(input_feed))
+            check_terminate(run_options)
+            found = self._opened.run(**self._feeds(input_feed))
+            check_terminate(run_options)
             return [found[name] for name in names]
 
     def run_async(
@@ -198,7 +200,8 @@ class InferenceSession:
 
         with translated():
             names = self._names(output_names)
-            self._run.submit(**self._feeds(input_feed)).add_done_callback(done)
+            check_terminate(run_options)
+            self._opened.run.submit(**self._feeds(input_feed)).add_done_callback(done)
 
     def run_with_ort_values(
         self,
@@ -207,7 +210,8 @@ class InferenceSession:
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
         """Runs once, with OrtValues in and out."""
-        return [OrtValue(v) for v in self.run(output_names, input_dict_ort_values, run_options)]
+        found = self.run(output_names, input_dict_ort_values, run_options)
+        return [OrtValue(value) for value in found]
 
     def io_binding(self) -> IOBinding:
         return IOBinding(self)
@@ -216,7 +220,8 @@ class InferenceSession:
         self, iobinding: IOBinding, run_options: RunOptions | None = None
     ) -> None:
         """Runs once with what is bound; the results are in the binding then."""
-        iobinding.put(self.run(iobinding.outputs, iobinding.inputs) if iobinding.outputs else [])
+        names = iobinding.outputs
+        iobinding.put(self.run(names, iobinding.inputs, run_options) if names else [])
 
     def create_ortvalue_from_shape_and_type(
         self,
@@ -259,7 +264,7 @@ class InferenceSession:
     @property
     def model_run(self) -> ModelRun:
         """The compiled model, with its plans: `session.model_run.plan.explain()`."""
-        return self._run
+        return self._opened.run
 
     def get_providers(self) -> list[str]:
         """Returns what the session runs on: "VulkanExecutionProvider" where it has a Vulkan device,
@@ -272,14 +277,15 @@ class InferenceSession:
         """Returns by provider its devices, and the providers asked for that it stands for. What
         the user offers for Vulkan (VKSCHED_PROVIDERS) goes by the name that was asked for.
         """
-        gpus = [name for name in self._devices if name != "cpu"]
+        chosen = self._opened.chosen
+        gpus = [name for name in self._opened.devices if name != "cpu"]
         out: dict[str, dict[str, str]] = {}
         if gpus:
-            for name in self._chosen.shown or (VULKAN,):
+            for name in chosen.shown or (VULKAN,):
                 out[name] = {"devices": ",".join(gpus)}
         out[CPU] = {"devices": "cpu"}
-        if self._chosen.stands_for:
-            out[next(iter(out))]["stands_for"] = ",".join(self._chosen.stands_for)
+        if chosen.stands_for:
+            out[next(iter(out))]["stands_for"] = ",".join(chosen.stands_for)
         return out
 
     def set_providers(
@@ -288,10 +294,10 @@ class InferenceSession:
         provider_options: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Moves the model to the devices of other providers, after the runs under way."""
-        before = self._finalizer
+        before = self._opened
         with translated(loading=True):
-            self._open(providers, provider_options)
-        before()
+            self._opened = self._open(providers, provider_options)
+        before.close()
 
     @property
     def _providers(self) -> list[str]:  # programs read it
@@ -341,7 +347,7 @@ class InferenceSession:
 
     def close(self) -> None:
         """Waits for runs under way and frees its devices; safe to call twice."""
-        self._finalizer()
+        self._opened.close()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -355,23 +361,34 @@ class InferenceSession:
         self.close()
 
 
-def _load(source: Any, path: str | None) -> Model:
+def _load(source: Any, path: str | None, options: SessionOptions) -> Model:
     """Reads a model.
 
     Raises:
-        ModelFormatError: it is none. VkschedError: the onnx package is missing.
+        ModelFormatError: it is none. VkschedError: the onnx package is missing, or the load was
+            cancelled.
     """
     if path is not None and not os.path.exists(path):
         raise both(ModelFormatError, NoSuchFile)(
             f"[session] expected a model file at {path!r}, got no such file"
         )
+    folder = data_folder(options)
+    if path is not None and folder is not None:
+        say_once(f"the entry {DATA_FOLDER!r} for a model that is given by its path")
+        folder = None
     with translated(loading=True):
-        return load_onnx(source)
+        model = load_onnx(source, folder=folder)
+    if is_cancelled(options):
+        raise both(VkschedError, ModelLoadCanceled)(
+            "[session] expected a load that goes on, got SessionOptions that cancel it; try "
+            "set_load_cancellation_flag(False)"
+        )
+    return model
 
 
-def _close(run: ModelRun, scheduler: Scheduler) -> None:
-    """Frees what a session held, also when it is collected: then nobody would see an error."""
-    try:
-        run.close()
-    finally:
-        scheduler.close()
+def _sized(model: Model, sizes: Mapping[str, int]) -> Model:
+    """Returns a model with sizes for named dimensions, and warns of names that it does not have."""
+    known = {d for value in model.inputs for d in value.dims or () if isinstance(d, str)}
+    for name in sizes.keys() - known:
+        say_once(f"a size for the dimension {name!r}, which no input has,")
+    return model.with_sizes(sizes)

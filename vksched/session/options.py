@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import DTypeError, UnsupportedOp, VkschedError
+from ..errors import DTypeError, RunCancelled, UnsupportedOp, VkschedError
 from .devices import OrtEpDevice, OrtExecutionProviderDevicePolicy
+from .entries import DATA_FOLDER, note_entry
 from .faults import InvalidArgument, MissingEntry, NotImplemented, both
 from .providers import CPU, Provider
 from .said import say_once
@@ -68,6 +69,7 @@ class _Options:
 
     def _add(self, key: str, value: str) -> None:
         self._entries[_fitting("a key", "", key)] = _fitting(f"entry {key!r}", "", value)
+        note_entry(type(self).__name__, key, value)
 
     def _entry(self, key: str) -> str:
         if key not in self._entries:
@@ -102,7 +104,7 @@ class SessionOptions(_Options):
     """Of a session. enable_profiling: keeps a trace that `end_profiling` writes, to a file whose
     name starts with profile_file_prefix. Free dimensions that are overridden are shown in
     `get_inputs()` and compiled when the session is made. With the level ORT_DISABLE_ALL graphs run
-    as they are in the file. The rest has no effect.
+    as they are in the file. The rest has no effect, or none but on speed.
     """
 
     _MISSED = frozenset(("optimized_model_filepath",))
@@ -128,9 +130,12 @@ class SessionOptions(_Options):
         super().__init__()
         self._dimensions: dict[str, int] = {}
         self._providers: list[Provider] = []
+        self._is_cancelled = False
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keeps an entry, which has no effect."""
+        """Keeps an entry. `entries.py` tells which ones have an effect; one warning names another
+        one that would be missed.
+        """
         self._add(key, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -143,7 +148,7 @@ class SessionOptions(_Options):
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Gives a named dimension of the inputs a size."""
-        self._dimensions[name] = size
+        self._dimensions[_fitting("a name", "", name)] = _fitting(f"the size of {name}", 0, size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
         """Has no effect."""
@@ -175,7 +180,8 @@ class SessionOptions(_Options):
     # -- what vksched does not have --------------------------------------------------------------
 
     def set_load_cancellation_flag(self, value: bool) -> None:
-        """Has no effect: a session is loaded when its constructor returns."""
+        """Has sessions that are loaded with these options give up before they compile."""
+        self._is_cancelled = bool(value)
 
     def register_custom_ops_library(self, path: str) -> NoReturn:
         raise _unsupported("libraries of custom ops cannot be loaded; try local functions")
@@ -193,9 +199,9 @@ class SessionOptions(_Options):
 
 
 class RunOptions(_Options):
-    """Of one run; without effect."""
-
-    _MISSED = frozenset(("terminate",))
+    """Of one run. terminate: has a run raise Fail in place of results: at once where it is set
+    before, else when the run has ended. The rest has no effect.
+    """
 
     log_severity_level: int = -1
     log_verbosity_level: int = 0
@@ -204,7 +210,7 @@ class RunOptions(_Options):
     terminate: bool = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Keeps an entry, which has no effect."""
+        """Keeps an entry. One warning names one whose effect would be missed."""
         self._add(key, value)
 
     def get_run_config_entry(self, key: str) -> str:
@@ -216,9 +222,33 @@ class RunOptions(_Options):
         return self._entry(key)
 
 
+def check_terminate(options: RunOptions | None) -> None:
+    """Raises RunCancelled where a run is to be terminated; DTypeError where these are no options
+    of a run.
+    """
+    if options is None:
+        return
+    if not isinstance(options, RunOptions):
+        raise both(DTypeError, InvalidArgument)(
+            f"[session] expected RunOptions for a run, got {options!r}"
+        )
+    if options.terminate:
+        raise RunCancelled("[session] the run was terminated by its RunOptions")
+
+
 def free_dimensions(options: SessionOptions) -> Mapping[str, int]:
     """Returns the sizes given to named dimensions."""
     return options._dimensions
+
+
+def data_folder(options: SessionOptions) -> str | None:
+    """Returns the folder of external data for a model that is given as bytes, or None."""
+    return options._entries.get(DATA_FOLDER) or None
+
+
+def is_cancelled(options: SessionOptions) -> bool:
+    """Whether a session that is loaded with these options gives up."""
+    return options._is_cancelled
 
 
 def chosen_providers(options: SessionOptions) -> Sequence[Provider] | None:

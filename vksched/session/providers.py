@@ -10,6 +10,8 @@ from ..errors import DeviceError, VkschedError
 from ..runtime.vulkan import probe
 from ..switches import names_in
 from ..trace import warn_user
+from .faults import InvalidArgument, both
+from .said import say_once
 
 SWITCH = "VKSCHED_PROVIDERS"
 """The variable that lists providers which `get_available_providers()` offers and which stand for
@@ -80,11 +82,13 @@ def choose_devices(
     Vulkan devices say how plans are found and what they make small, as those of vs.Scheduler do;
     the option precision, also of the cpu, says what products may round. Of several providers that
     have an option the first one's counts. Another provider of onnxruntime stands for the default
-    Vulkan devices. Other names are skipped with a warning. Where the user offers the cpu's provider
-    for Vulkan, it stands for the default devices unless others are named.
+    Vulkan devices, and its options have no effect. Other names are skipped with a warning. Where
+    the user offers the cpu's provider for Vulkan, it stands for the default devices unless others
+    are named.
 
     Raises:
-        DeviceError: what is given are no providers.
+        DeviceError: what is given are no providers. VkschedError: a Vulkan device or "cpu" has no
+            such option.
     """
     if providers is None or not len(providers):
         return Chosen(None)
@@ -109,6 +113,7 @@ def choose_devices(
         if of_vulkan or name in (CPU, "cpu"):
             known = ("policy", "objective", "precision") if of_vulkan else ("precision",)
             aim = {key: given[key] for key in known if key in given} | aim
+            _check_options(name, given, (*known, "device_id") if name == VULKAN else known)
         if name in ON_CPU or name == "cpu":
             moved = moved or name in wanted
         elif name.startswith("vulkan:"):
@@ -129,6 +134,21 @@ def choose_devices(
     defaults = [i.name for i in probe.default_devices() if i.name != "cpu"] if None in gpus else []
     found = [name for gpu in gpus for name in ([gpu] if gpu is not None else defaults)]
     return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
+
+
+def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuses options that a provider of vksched does not have. For onnxruntime's own CPU provider
+    one warning names them: programs give it options of memory arenas.
+    """
+    for key in given:
+        if key in known:
+            continue
+        if name != CPU:
+            raise both(VkschedError, InvalidArgument)(
+                f"[session] expected options of {name!r} among {', '.join(known)}, got {key!r}; "
+                "try one of these"
+            )
+        say_once(f"the option {key!r} of {name}")
 
 
 def get_available_providers() -> list[str]:

@@ -121,7 +121,8 @@ def calibrate(
     """
     found = Calibration(speeds_of(rig.spec), when=datetime.date.today().isoformat())
     calls = list(wanted)
-    overheads = known.overheads if known.speeds == found.speeds else None
+    same = known.speeds == found.speeds and not known.guessed
+    overheads = known.overheads if same else None
     if overheads is None:
         tell(f"{rig.name} submissions", 0, len(calls))
         _begin(note, SUBMISSIONS)
@@ -180,6 +181,7 @@ def _believed(rig: Rig) -> Overheads:
         submit_s=min(found.submit_s, submit_s),
         fence_s=min(found.fence_s, submit_s),
         run_s=min(found.run_s, submit_s),
+        alone_s=min(found.alone_s, submit_s),
     )
 
 

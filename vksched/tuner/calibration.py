@@ -77,6 +77,7 @@ class Overheads:
     submit_s: float = 0.0
     fence_s: float = 0.0
     run_s: float = 0.0
+    alone_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class Calibration:
         How many times longer everything took in runs than by samples.
     seen
         The day of the last such run.
+    guessed
+        Whether the overheads are those of such devices, since nobody has measured them.
     """
 
     speeds: tuple[float, float, float]
@@ -111,6 +114,7 @@ class Calibration:
     starts: int = 0
     pace: float = 1.0
     seen: str = ""
+    guessed: bool = False
     costs: Costs = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -122,16 +126,19 @@ class Calibration:
     def plus(self, newer: Calibration) -> Calibration:
         """Returns what is known with newer measurements; these alone where speeds have changed.
 
-        Newer samples replace those of the same place. Of too many, old ones are left out.
+        Newer samples replace those of the same place. Of too many, old ones are left out. Guessed
+        overheads replace no measured ones.
         """
         if newer.speeds != self.speeds:
             return newer
+        surer = self if not newer or (newer.guessed and self) else newer
         fresh = {sample.place: sample for sample in newer.samples}
         old = [sample for sample in self.samples if sample.place not in fresh]
         samples = {s.place: s for s in old[: max(0, MOST_SAMPLES - len(fresh))]} | fresh
         return replace(
             newer,
-            overheads=newer.overheads or self.overheads,
+            overheads=surer.overheads,
+            guessed=surer.guessed,
             link_in=newer.link_in or self.link_in,
             link_out=newer.link_out or self.link_out,
             samples=tuple(sorted(samples.values(), key=lambda sample: sample.place)),
@@ -199,6 +206,7 @@ class Calibration:
             int(_least(data.get("starts", 0))),
             _positive(data.get("pace", 1.0)),
             _day(data.get("seen", "")),
+            bool(data.get("guessed", False)),
         )
 
 

@@ -220,7 +220,9 @@ def _shorter(known: Calibration, found: Calibration) -> Calibration:
     before, now = known.overheads, found.overheads
     if before is None or now is None:
         return found
-    least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
+    least = now
+    if not known.guessed:
+        least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
     old = {sample.place: sample for sample in known.samples}
     samples: list[Sample] = []
     for sample in found.samples:

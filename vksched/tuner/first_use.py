@@ -159,7 +159,8 @@ class FirstUse:
         if light:
             calls = [call for call in calls if family_of(call.op) in LIGHT]
         known = calibrator.known(device.spec)
-        if (not calls and known) or share_s <= 0 or is_busy(device):
+        sure = known and not known.guessed
+        if (not calls and sure) or share_s <= 0 or is_busy(device):
             return False
         start, before = trace.clock.now(), time.monotonic()
         quick = not self._asked

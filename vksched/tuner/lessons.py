@@ -138,6 +138,7 @@ def lesson_of(
         samples=tuple(samples),
         pace=pace,
         seen=datetime.date.today().isoformat(),
+        guessed=known.guessed or not known,
     )
 
 

@@ -45,25 +45,24 @@ def tensors_of(
     """Returns the whole graph of a model as tensors, for inputs of some types; see
     `Model.tensors`. initializers: their names; other values of the file are constant nodes.
     """
-    params = _params(frame.env, trainable, initializers)
-    env = {
-        name: replace(v, tensor=params[name], array=None) if name in params else v
-        for name, v in frame.env.items()
-    }
-    lowering = FrameLowering(context, replace(frame, env=env), types, None)
-    try:
-        lowered = lowering.run()
-    except NeedsInputs as error:
-        raise UnsupportedOp(
-            f"{error}, so it is no single graph; try sched.compile(model)"
-        ) from None
-    for node in lowered.then.nodes[:1] if lowered.then else ():
-        for name in node.input:
-            if name in params:
-                raise GraphError(
-                    f"[model] expected trainable initializers on which no shape depends, got "
-                    f"{name!r} of {describe(node)}; try the names of others"
-                )
+    patterns = _patterns(trainable)
+    params = _params(frame.env, patterns, initializers)
+    while True:
+        env = {
+            name: replace(v, tensor=params[name], array=None) if name in params else v
+            for name, v in frame.env.items()
+        }
+        lowering = FrameLowering(context, replace(frame, env=env), types, None)
+        try:
+            lowered = lowering.run()
+        except NeedsInputs as error:
+            raise UnsupportedOp(
+                f"{error}, so it is no single graph; try sched.compile(model)"
+            ) from None
+        shapes = _params_of(lowering.needed, params)
+        if not shapes or lowered.then is None:
+            break
+        params = _without(params, shapes, patterns, describe(lowered.then.nodes[0]))
     if lowered.step is not None or lowered.then is not None:
         why = lowered.step.reason if lowered.step else "a later shape depends on computed values"
         raise UnsupportedOp(
@@ -78,17 +77,63 @@ def tensors_of(
     return ModelTensors(*map(MappingProxyType, (inputs, outputs, params)))
 
 
-def _params(
-    env: Mapping[str, Value], trainable: str | Sequence[str], initializers: Collection[str]
-) -> dict[str, Tensor]:
-    """Returns a state for each initializer of floats that a pattern names, and for each constant
-    node that is named itself: those that "*" would find are exponents and the like.
+def _params_of(needed: Value | None, params: Mapping[str, Tensor]) -> set[str]:
+    """Returns the names of the parameters from which alone a value is computed that a shape needs;
+    none if it depends on anything else.
     """
+    if needed is None or needed.tensor is None:
+        return set()
+    names = {id(tensor): name for name, tensor in params.items()}
+    found: set[str] = set()
+    seen, left = set(), [needed.tensor]
+    while left:
+        tensor = left.pop()
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        if id(tensor) in names:
+            found.add(names[id(tensor)])
+        elif tensor.op == "input":
+            return set()
+        left += tensor.inputs
+    return found
+
+
+def _without(
+    params: Mapping[str, Tensor], shapes: Collection[str], patterns: Collection[str], node: str
+) -> dict[str, Tensor]:
+    """Returns the parameters without those on which a shape depends, such as the scales of a
+    Resize, which "*" finds too. node: which one needs the shape.
+
+    Raises:
+        GraphError: one is named itself, or a pattern names no others.
+    """
+    left = {name: tensor for name, tensor in params.items() if name not in shapes}
+    for pattern in patterns:
+        if not any(pattern == name or fnmatchcase(name, pattern) for name in left):
+            needed = ", ".join(map(repr, sorted(shapes)))
+            raise GraphError(
+                f"[model] expected trainable initializers on which no shape depends, got "
+                f"{pattern!r}, and {node} needs {needed} for a shape; try the names of others"
+            )
+    return left
+
+
+def _patterns(trainable: str | Sequence[str]) -> Collection[str]:
     patterns = (trainable,) if isinstance(trainable, str) else trainable
     if not isinstance(patterns, Collection) or not all(isinstance(p, str) for p in patterns):
         raise GraphError(
             f"[model] expected names or patterns of initializers as trainable, got {trainable!r}"
         )
+    return patterns
+
+
+def _params(
+    env: Mapping[str, Value], patterns: Collection[str], initializers: Collection[str]
+) -> dict[str, Tensor]:
+    """Returns a state for each initializer of floats that a pattern names, and for each constant
+    node that is named itself: those that "*" would find are exponents and the like.
+    """
     floats = {
         name: value.array
         for name, value in env.items()

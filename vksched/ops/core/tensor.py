@@ -29,6 +29,7 @@ from ...types import (
     numpy_dtype,
 )
 from .attrs import Attrs, AttrValue
+from .domains import leaf_attrs
 from .late import Held, Late, as_array
 from .lower import infer
 from .op import Op, get_op, register
@@ -358,7 +359,18 @@ def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 for _name in ("input", "weight", "constant"):
-    register(Op(_name, leaf_infer, no_reference, None, leaf=True, any_dtype=True))
+    register(
+        Op(
+            _name,
+            leaf_infer,
+            no_reference,
+            None,
+            attrs=leaf_attrs((*DTYPES, *NARROW) if _name == "weight" else DTYPES),
+            operands=(0, 0),
+            leaf=True,
+            any_dtype=True,
+        )
+    )
 
 
 def _leaf(

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import NDArray
+from ...errors import DTypeError, ShapeError
+from ...types import UINT32, NDArray, TensorType
 
 TILE = 256
 """Values of a tile."""
@@ -195,6 +195,18 @@ def check_columns(kind: Format, columns: int) -> None:
     if columns <= 0 or columns % kind.step:
         raise ShapeError(
             f"[{kind.name}] expected rows of a multiple of {kind.step} values, got {columns}"
+        )
+
+
+def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
+    """Raises DTypeError or ShapeError unless words are rows of so many values in a format."""
+    check_columns(kind, columns)
+    if words.dtype != UINT32:
+        raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
+    if words.rank == 0 or words.shape[-1] != kind.row_words(columns):
+        raise ShapeError(
+            f"[{op}] expected rows of {kind.row_words(columns)} words for {columns} values of "
+            f"{kind.name}, got {words.shape}"
         )
 
 

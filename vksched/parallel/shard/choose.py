@@ -55,6 +55,8 @@ class Sharder:
         self._by_group: dict[Devices, tuple[float, ...]] = {}
         self._batch: dict[str, int] = {}
         host = machine.devices[machine.cpu].name
+        self.cut: set[str] = set()
+        """The names of sections of which some node is computed in parts."""
         self.maker = Maker(graph)
         self.values = Values(graph, self.maker, host, self._weights_of, pieces, turns)
         self.prices = Prices(self.values, machine)
@@ -93,6 +95,8 @@ class Sharder:
         one = section.devices[0] if section and section.devices and not group else None
         way = None if one else self._way(node, section, group)
         if way is not None:
+            if section is not None and group:
+                self.cut.add(section.name)
             self.values.put(node, way)
             if way.result(self.values.call(node)) is None and not self._may_wait(node):
                 self.values.settle(node.id)

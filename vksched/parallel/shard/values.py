@@ -64,7 +64,7 @@ class Values:
         self._moves = Moves(maker)
         self.host = host
         self.held = [Held() for _ in graph.nodes]
-        self.lazy = _made_of_parameters(graph)
+        self.lazy = made_of_parameters(graph)
         self._weights_of = weights_of
         self._turns = turns
         self._stored: dict[int, tuple[Devices, Cut] | None] = dict(pieces)
@@ -329,7 +329,7 @@ class Values:
         return self._moves.add(ids, node.name, there), there
 
 
-def _made_of_parameters(graph: Graph) -> frozenset[int]:
+def made_of_parameters(graph: Graph) -> frozenset[int]:
     """Returns the nodes that no input goes into, leaves among them."""
     out: set[int] = set()
     for node in graph.nodes:

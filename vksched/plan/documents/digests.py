@@ -9,6 +9,9 @@ may be written again within the same tick of these times: its hashes are not kep
 
     <cache>/hashes/<hash of the file's identity>.txt    a line for each weight: where, and its hash
 
+Only this user writes there, see caches.py. Whoever could would decide which weight of a node counts
+as one of a file: what is sent is hashed by who gets it, what is there already is not.
+
 Complexity: O(bytes) once. Examples: tests/plan/test_digests.py.
 """
 
@@ -19,13 +22,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from ...caches import default_folder, make_folder, remove_old
+from ...caches import folder_of, kept_if_room, make_folder, read_whole, remove_old
 from ...ops.core.late import Extent, Held, Late, Origin, origin_of
 from ...ops.core.notes import Notes
 from ...types import NDArray
@@ -105,11 +107,10 @@ def _of_file(array: Held) -> str | None:
 def _known(path: Path, size: int) -> dict[str, str]:
     """Returns the hashes of a file's weights. size: of the lines about them, which only grow."""
     found: dict[str, str] = {}
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file.read(MOST_TEXT).splitlines():
-            where, _, digest = line.rpartition(" ")
-            if DIGEST.fullmatch(digest):  # not one that was cut off
-                found[where] = digest
+    for line in read_whole(path)[:MOST_TEXT].decode(errors="replace").splitlines():
+        where, _, digest = line.rpartition(" ")
+        if DIGEST.fullmatch(digest):  # not one that was cut off
+            found[where] = digest
     return found
 
 
@@ -118,7 +119,7 @@ def _keep(origin: Origin, digest: str) -> None:
     path, (*_, written_ns, changed_ns) = _path_of(origin.extent), origin.extent.identity
     if path is None or time.time_ns() - max(written_ns, changed_ns) < SETTLED_NS:
         return
-    with suppress(OSError):  # nothing needs it
+    with kept_if_room(path.parent):  # nothing needs it
         make_folder(path.parent)
         if not path.exists():
             remove_old(path.parent, MOST_FILES - 1, "*.txt")
@@ -133,9 +134,9 @@ def _keep(origin: Origin, digest: str) -> None:
 
 
 def _path_of(extent: Extent) -> Path | None:
-    folder = default_folder()
+    folder = folder_of("hashes")
     name = hashlib.sha256(repr(extent.identity).encode()).hexdigest()[:32]
-    return None if folder is None else folder / "hashes" / f"{name}.txt"
+    return None if folder is None else folder / f"{name}.txt"
 
 
 def _where(origin: Origin) -> str:

@@ -14,11 +14,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from ...errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ...fork import Owner, in_child
+from .shader_cache import settle_shader_cache
 
 DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"
@@ -33,6 +35,8 @@ _drivers: Owner | None = None
 """The process in which drivers were started; they do not survive a fork."""
 _described: tuple[dict[str, str], list[dict[str, Any]]] | None = None
 """What drivers said last, and by which variables they were chosen."""
+robust: ContextVar[bool] = ContextVar("robust", default=False)
+"""See `robust_access`."""
 
 
 # -- the native modules ----------------------------------------------------------------------------
@@ -79,7 +83,9 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
     try:
         # modules that were built before could not keep drivers
         kept = (True,) if _keepers and hasattr(companion, "let_drivers_go") else ()
+        settle_shader_cache()
         devices: list[dict[str, Any]] = companion.describe_devices(*kept)
+        settle_shader_cache()
     except companion.VulkanError as error:
         if error.result == "VK_ERROR_INCOMPATIBLE_DRIVER":
             raise DeviceError(
@@ -89,6 +95,18 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
         raise _translated(error, "devices", "the Vulkan loader") from error
     _described = chosen, devices
     return devices
+
+
+@contextlib.contextmanager
+def robust_access() -> Iterator[None]:
+    """Has devices that this thread opens inside keep what a kernel reads or writes beyond a buffer
+    from the memory of others, where they can.
+    """
+    token = robust.set(True)
+    try:
+        yield
+    finally:
+        robust.reset(token)
 
 
 @contextlib.contextmanager

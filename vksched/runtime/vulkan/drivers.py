@@ -27,6 +27,7 @@ from ...errors import VkschedError
 from ...fork import in_child
 from ...switches import word_of
 from . import binding
+from .shader_cache import settle_shader_cache
 from .survived import Entry
 
 CHILD_LIMIT_S = 60.0
@@ -82,8 +83,11 @@ def ask_drivers() -> Answer:
 
 def _ask_first() -> Answer:
     """Asks in this process where the drivers, as they are, have survived that, else in a child."""
+    settle_shader_cache()
     entry = Entry(manifests(), _settings())
     notes = entry.take()
+    if notes is None and settle_shader_cache(tries=True):
+        entry = Entry(manifests(), _settings())  # by another variable
     answer = Answer() if notes is None else replace(_ask_here(), notes=notes)
     if not answer.devices:
         answer = _ask_child()

@@ -23,7 +23,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...caches import default_folder, make_folder, read_whole, remove_old, replace_whole
+from ...caches import (
+    folder_of,
+    kept_if_room,
+    make_folder,
+    read_whole,
+    remove_old,
+    replace_whole,
+)
 from ...version import __version__
 from . import binding
 
@@ -55,9 +62,9 @@ class Entry:
     """
 
     def __init__(self, manifests: Sequence[str], settings: Sequence[str]) -> None:
-        folder = default_folder()
+        folder = folder_of("drivers")
         key = None if folder is None else key_of(manifests, settings)
-        self._path = folder / "drivers" / f"{key}.json" if folder and key else None
+        self._path = folder / f"{key}.json" if folder and key else None
 
     def take(self) -> tuple[str, ...] | None:
         """Takes the entry away; returns what the loader said of drivers that it left out, None
@@ -77,7 +84,7 @@ class Entry:
         if self._path is None:
             return
         folder = self._path.parent
-        with suppress(OSError):
+        with kept_if_room(folder):
             make_folder(folder)
             replace_whole(self._path, json.dumps({"notes": list(notes)}))
             remove_old(folder, MOST_FILES)

@@ -1,5 +1,5 @@
-"""Opens the external data beside a model file: never a file outside the model's folder, whatever
-the model says; see `importers/below.py`.
+"""Opens the external data of a model file: never a file outside the model's folder, or outside its
+repository in a hub's cache, whatever the model says; see `importers/below.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ....errors import ModelFormatError
-from ...below import opened_below, parts_of
+from ...below import opened_below, parts_of, root_of
 from ...files import content_of
 
 MAX_MAPS = 256
@@ -17,7 +17,9 @@ MAX_MAPS = 256
 
 
 class Folder:
-    """The folder of a model and those external data files of it that were asked for."""
+    """The folder of a model, None if it has none, and those external data files of it that were
+    asked for.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -48,7 +50,9 @@ class Folder:
         if self._path is None:
             raise ModelFormatError(
                 f"[onnx] {where}: expected data within the model, got external data in "
-                f"{location!r}; try the path of the model's file instead of its bytes"
+                f"{location!r}; try the path of the model's file instead of its bytes, or its "
+                "folder: load(..., folder=...), for a session the entry "
+                "session.model_external_initializers_file_folder_path of SessionOptions"
             )
         parts = parts_of(location)
         if parts is None:
@@ -63,8 +67,12 @@ class Folder:
                 path = self._path.joinpath(*parts)
                 return content_of(file, location, f"[onnx] {where}", mapped, path)
         except OSError as error:
-            link = error.errno in (errno.ELOOP, errno.ENOTDIR)
+            got, hint = str(error.strerror), ""
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                got = (
+                    f"a symbolic link that leads out of {str(root_of(self._path))!r}, or no folder"
+                )
+                hint = "; try a copy of the file in place of the link, or the model where it lies"
             raise ModelFormatError(
-                f"[onnx] {where}: expected external data in {location!r}, got "
-                + ("a symbolic link or no folder on the way" if link else str(error.strerror))
+                f"[onnx] {where}: expected external data in {location!r}, got {got}{hint}"
             ) from None

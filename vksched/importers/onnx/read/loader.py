@@ -47,28 +47,43 @@ class OnnxFile:
     """Of the model and its external data."""
     functions: tuple[LocalFunction, ...] = ()
     """Those of the file, whose calls are replaced by their nodes."""
+    made_bytes: int = 0
+    """What was made for tensors that the file describes in less."""
 
 
-def read_onnx(source: Source, progress: Progress | None = None) -> OnnxFile:
+def read_onnx(
+    source: Source,
+    progress: Progress | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> OnnxFile:
     """Reads and checks a model.
 
-    source: a path, the bytes of a file, or a model. External data is only found for a path.
+    source: a path, the bytes of a file, or a model. folder: of the external data of bytes or a
+    model; that of a path lies in its folder.
 
     Raises:
         ModelFormatError: the file cannot be read, or the model is not valid.
     """
     try:
-        return _read(source, progress)
+        return _read(source, progress, folder)
     except ModelFormatError as error:
         kind, failure = type(error), str(error)
     # A new error, as the frames of the old one would keep the file mapped.
     raise kind(failure)
 
 
-def _read(source: Source, progress: Progress | None) -> OnnxFile:
+def _read(
+    source: Source, progress: Progress | None, data_folder: str | os.PathLike[str] | None
+) -> OnnxFile:
     path = Path(source).absolute() if isinstance(source, (str, os.PathLike)) else None
+    if path is not None and data_folder is not None:
+        raise ModelFormatError(
+            f"[onnx] expected the external data of {path.name!r} in its own folder, got "
+            f"folder={str(data_folder)!r}; try the bytes of the file, or no folder"
+        )
     data = _content(source)
-    folder = Folder(path.parent if path is not None else None)
+    named = None if data_folder is None else Path(data_folder).absolute()
+    folder = Folder(path.parent if path is not None else named)
     reader = TensorReader(folder)
     try:
         skeleton, large = split(data)
@@ -96,9 +111,8 @@ def _read(source: Source, progress: Progress | None) -> OnnxFile:
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    return OnnxFile(
-        model, MappingProxyType(arrays), path, len(data) + folder.total_bytes, functions
-    )
+    size, made = len(data) + folder.total_bytes, reader.made_bytes
+    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, made)
 
 
 def _content(source: Source) -> memoryview:

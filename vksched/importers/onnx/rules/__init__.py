@@ -20,6 +20,7 @@ from . import (  # noqa: F401 - each declares its rules
     delta,
     earlier,
     experts,
+    features,
     gates,
     grouped_attention,
     image,
@@ -44,6 +45,8 @@ from . import (  # noqa: F401 - each declares its rules
     scan,
     sequence,
     signal,
+    svm,
+    trees,
     twins,
 )
 from .registry import Rule, find_rule, rule, rules

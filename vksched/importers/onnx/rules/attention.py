@@ -73,7 +73,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
         counts = narrow(n.tensor(6))
         mask = both(mask, less(arange(keys), reshape(counts, (-1, 1, 1, 1))), q)
         if (left, right) != (None, None):
-            mask = both(mask, seen(queries, keys, counts - queries, left, right), q)
+            mask = both(mask, seen(n, queries, keys, counts - queries, left, right), q)
         left = right = None
     y = attention(
         *(q, k, cast(v, q.dtype)),
@@ -87,7 +87,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
     out: list[Tensor | None] = [join_heads(y) if joined else y, k, v]
     if n.wants(3):
         if (left, right) != (None, None):
-            mask = both(mask, seen(queries, keys, past, left, right), q)
+            mask = both(mask, seen(n, queries, keys, past, left, right), q)
         stage = n.attr("qk_matmul_output_mode", 0)
         out.append(scores_of(q, k, scale, softcap, mask, stage))
     return out
@@ -102,6 +102,7 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
     short = keys - mask.shape[-1]
     if short > 0 and mask.shape[-1] != 1:
         fill = False if mask.dtype == BOOL else -math.inf
+        n.require_room((*mask.shape[:-1], short), mask.dtype)
         rest = constant(np.full((*mask.shape[:-1], short), fill, numpy_dtype(mask.dtype)))
         mask = concat([mask, rest], -1)
     return mask

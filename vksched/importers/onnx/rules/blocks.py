@@ -162,4 +162,4 @@ def gather_blocks(n: NodeContext) -> Tensor:
 
 def _spread(values: NDArray, block: int, axis: int, shape: tuple[int, ...]) -> NDArray:
     """Returns one value per block as one for each of its elements."""
-    return np.repeat(values, block, axis)[tuple(map(slice, shape))]
+    return np.repeat(values, min(block, shape[axis]), axis)[tuple(map(slice, shape))]

@@ -85,10 +85,10 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     if right is None:
         mask = both(mask, less(arange(total), reshape(counts, (batch, 1, 1, 1))), q)
     if not one or sinks is not None:
-        mask = both(mask, seen(queries, total, at, left, right), q)
+        mask = both(mask, seen(n, queries, total, at, left, right), q)
         at, left, right = 0, None, None
     assert isinstance(at, int)
-    scores = _scores(n, q, keys, mask, seen(queries, total, at, left, right), sinks)
+    scores = _scores(n, q, keys, mask, seen(n, queries, total, at, left, right), sinks)
     if sinks is not None:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
     y = attention(
@@ -218,7 +218,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     rows = gather(gather(layouts, blocks, 1), np.arange(total) // size, 3)
     of_heads = np.arange(heads) % layouts.shape[0]
     mask = gather(transpose(rows, (1, 0, 2, 3)), of_heads, 1)
-    mask = logical_and(mask, seen(queries, total, past, None, 0))
+    mask = logical_and(mask, seen(n, queries, total, past, None, 0))
     y = attention(q, keys, values, mask, scale=scale_of(n, depth))
     return [join_heads(y), *presents]
 

@@ -54,7 +54,12 @@ def number_of(value: float, like: Tensor) -> Tensor:
 
 
 def seen(
-    queries: int, keys: int, offset: int | Tensor, left: int | None, right: int | None
+    n: NodeContext,
+    queries: int,
+    keys: int,
+    offset: int | Tensor,
+    left: int | None,
+    right: int | None,
 ) -> Tensor:
     """Returns which keys each query sees: from `left` before its place to `right` after it.
 
@@ -62,6 +67,7 @@ def seen(
     (m, n). None: no bound.
     """
     if isinstance(offset, int):
+        n.require_room((queries, keys), INT32)
         ahead = np.arange(keys) - np.arange(queries)[:, None] - offset
         inside = np.ones(ahead.shape, bool)
         inside &= True if left is None else ahead >= -left

@@ -107,6 +107,7 @@ def col2im(n: NodeContext) -> Tensor:
         rest.append(room % strides[i])
     taps = int(np.prod(block))
     batch, channels = x.shape[0], x.shape[1] // taps
+    n.require_room((taps, taps), x.dtype)
     w = np.eye(taps, dtype=numpy_dtype(x.dtype)).reshape(taps, 1, *block)
     made = conv_transpose(
         reshape(x, (batch * channels, taps, *places)),
@@ -154,6 +155,7 @@ def causal_convolution(
     batch, channels, _ = x.shape
     reach = (w.shape[-1] - 1) * dilation
     if before is None:
+        n.require_room((batch, channels, reach), x.dtype)
         before = constant(np.zeros((batch, channels, reach), numpy_dtype(x.dtype)))
     whole = concat([before, x], 2)
     made = conv(whole, w, bias, groups=channels, dilation=dilation)

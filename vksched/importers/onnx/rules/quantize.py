@@ -160,7 +160,8 @@ def _along(n: NodeContext) -> Callable[[Any], Any]:
         if block and rank == len(shape):
             at = axis % rank
             array = isinstance(value, np.ndarray)
-            each = np.repeat(value, block, at) if array else ops.repeat(value, block, at)
+            times = min(block, shape[at]) if array else block
+            each = np.repeat(value, times, at) if array else ops.repeat(value, times, at)
             cut = (*[slice(None)] * at, slice(shape[at]))
             return each if each.shape == shape else each[cut]
         if math.prod(value.shape) == 1:

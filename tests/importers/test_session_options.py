@@ -1,0 +1,278 @@
+"""Options of sessions and runs: each is honoured, or a warning names it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import vksched as vs
+import vksched.session
+from vksched.session import said
+from vksched.session.capi import onnxruntime_pybind11_state as state
+
+onnx = pytest.importorskip("onnx")
+from onnx import numpy_helper, parser  # noqa: E402
+
+CPU = ["CPUExecutionProvider"]
+X = np.ones((2, 3), np.float32)
+RELU = "(float[n,3] x) => (float[n,3] y) { y = Relu(x) }"
+
+
+def made(text: str) -> bytes:
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g ' + text)
+    return bytes(model.SerializeToString())
+
+
+def test_options_are_strict(ort: ModuleType) -> None:
+    for options in (ort.SessionOptions(), ort.RunOptions()):
+        with pytest.raises(AttributeError, match="log_level"):
+            options.log_level = 3
+        for name, wrong in (("log_severity_level", "3"), ("log_severity_level", 2.5), ("logid", 3)):
+            with pytest.raises(TypeError):
+                setattr(options, name, wrong)
+        options.log_severity_level = np.int64(3)
+        options.logid = "mine"
+        assert (options.log_severity_level, options.logid) == (3, "mine")
+    given = ort.SessionOptions()
+    given.enable_profiling = 1
+    assert given.enable_profiling is True
+    given.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    assert given.execution_mode == 1 and given.execution_mode.name == "ORT_PARALLEL"
+    with pytest.raises(TypeError):
+        given.execution_mode = "parallel"
+
+
+def test_entries(ort: ModuleType) -> None:
+    given = ort.SessionOptions()
+    given.add_session_config_entry("mlas.a", "1")
+    assert given.get_session_config_entry("mlas.a") == "1"
+    with pytest.raises(RuntimeError, match="other"):
+        given.get_session_config_entry("other")
+    with pytest.raises(TypeError):
+        given.add_session_config_entry("mlas.a", 1)
+    once = ort.RunOptions()
+    once.add_run_config_entry("qnn.a", "b")
+    assert once.get_run_config_entry("qnn.a") == "b"
+    with pytest.raises(RuntimeError, match="other"):
+        once.get_run_config_entry("other")
+
+
+def test_providers_of_options(ort: ModuleType) -> None:
+    given = ort.SessionOptions()
+    assert not given.has_providers()
+    given.add_provider_for_devices(ort.get_ep_devices()[-1:], {})
+    assert given.has_providers()
+    session = ort.InferenceSession(made(RELU), given)
+    assert session.get_providers() == CPU
+    np.testing.assert_array_equal(session.run(None, {"x": X})[0], X)
+    named = ort.SessionOptions()
+    named.add_provider("CPUExecutionProvider", {})
+    assert ort.InferenceSession(made(RELU), named).get_providers() == CPU
+    policy = ort.SessionOptions()
+    policy.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_CPU)
+    assert ort.InferenceSession(made(RELU), policy).get_providers() == CPU
+
+
+ENTRIES = {  # entries, and whether they are told
+    ("session.intra_op.allow_spinning", "0"): False,
+    ("session.intra_op_thread_affinities", "1;2"): False,
+    ("session.dynamic_block_base", "4"): False,
+    ("mlas.use_lut_gemm", "1"): False,
+    ("optimization.enable_gelu_approximation", "1"): False,
+    ("session.load_model_format", "ONNX"): False,
+    ("session.set_denormal_as_zero", "0"): False,
+    ("session.set_denormal_as_zero", "1"): True,
+    ("session.disable_cpu_ep_fallback", "1"): True,
+    ("session.record_ep_graph_assignment_info", "1"): True,
+    ("ep.context_enable", "1"): True,
+    ("session.allow_released_opsets_only", "0"): True,
+    ("session.misspelt", "1"): True,
+}
+
+
+@pytest.mark.parametrize(("entry", "told"), ENTRIES.items(), ids=lambda value: str(value))
+def test_an_entry_whose_effect_would_be_missed_is_told_once(
+    entry: tuple[str, str], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(said, "_told", set())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            vksched.session.SessionOptions().add_session_config_entry(*entry)
+    texts = [
+        f"the entry {entry[0]!r} of SessionOptions has no effect" in str(w.message) for w in caught
+    ]
+    assert texts == [True] * told
+
+
+def test_entries_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(said, "_told", set())
+    once = vksched.session.RunOptions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        once.add_run_config_entry("gpu_graph_id", "1")
+        once.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+        once.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        once.add_run_config_entry("qnn.htp_perf_mode", "burst")
+    with pytest.warns(vs.VkschedWarning, match="'other' of RunOptions has no effect"):
+        once.add_run_config_entry("other", "1")
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> tuple[bytes, Path]:
+    """The bytes of a model, and the folder of its external data."""
+    model = onnx.load_model_from_string(
+        made("(float[n,3] x) => (float[n,2] y) <float[3,2] w = {0,1,2,3,4,5}> { y = MatMul(x, w) }")
+    )
+    (weight,) = model.graph.initializer
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight), "w"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    onnx.save_model(
+        model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    return (folder / "m.onnx").read_bytes(), folder
+
+
+FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+def test_the_folder_of_external_data_of_bytes(
+    ort: ModuleType, apart: tuple[bytes, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, folder = apart
+    monkeypatch.chdir(folder.parent)
+    for name in (str(folder), "data"):
+        options = ort.SessionOptions()
+        options.add_session_config_entry(FOLDER, name)
+        session = ort.InferenceSession(data, options, providers=CPU)
+        assert session.run(None, {"x": X})[0].tolist() == [[6, 9], [6, 9]]
+    wrong = ort.SessionOptions()
+    wrong.add_session_config_entry(FOLDER, str(folder.parent))
+    with pytest.raises(Exception, match=r"w\.bin"):
+        ort.InferenceSession(data, wrong, providers=CPU)
+
+
+def test_external_data_of_bytes_without_a_folder(
+    apart: tuple[bytes, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, folder = apart
+    monkeypatch.chdir(folder)  # the current folder is no place that a model may name
+    with pytest.raises(vs.ModelFormatError, match=f"'w.bin'.*{FOLDER} of SessionOptions"):
+        vs.InferenceSession(data, providers=CPU)
+    model = vs.load(data, folder=folder)
+    assert list(vs.load(onnx.load_model_from_string(data), folder=folder).inputs) == list(
+        model.inputs
+    )
+    with pytest.raises(vs.ModelFormatError, match="in its own folder"):
+        vs.load(folder / "m.onnx", folder=folder)
+    with pytest.raises(vs.VkschedError, match="no folder of external data for a GGUF"):
+        vs.load(b"GGUF", folder=folder)
+    monkeypatch.setattr(said, "_told", set())
+    options = vksched.session.SessionOptions()
+    options.add_session_config_entry(FOLDER, "nowhere")
+    with pytest.warns(vs.VkschedWarning, match="given by its path has no effect"):
+        vs.InferenceSession(folder / "m.onnx", options, providers=CPU)
+
+
+def test_a_run_is_terminated(ort: ModuleType) -> None:
+    session = ort.InferenceSession(made(RELU), providers=CPU)
+    once = ort.RunOptions()
+    np.testing.assert_array_equal(session.run(None, {"x": X}, once)[0], X)
+    once.terminate = True
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    fail = ort.capi.onnxruntime_pybind11_state.Fail
+    with pytest.raises(fail, match="terminate"):
+        session.run(None, {"x": X}, once)
+    with pytest.raises(Exception, match="terminate"):
+        session.run_with_iobinding(binding, once)
+    once.terminate = False
+    np.testing.assert_array_equal(session.run(None, {"x": X}, once)[0], X)
+    with pytest.raises(TypeError):
+        session.run(None, {"x": X}, "options")
+
+
+def test_a_load_is_cancelled(ort: ModuleType) -> None:
+    options = ort.SessionOptions()
+    options.set_load_cancellation_flag(True)
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.ModelLoadCanceled):
+        ort.InferenceSession(made(RELU), options, providers=CPU)
+    options.set_load_cancellation_flag(False)
+    ort.InferenceSession(made(RELU), options, providers=CPU)
+
+
+def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(said, "_told", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vs.InferenceSession(made(RELU), providers=CPU, disabled_optimizers=["a"], enable_fallback=0)
+    with pytest.warns(vs.VkschedWarning, match="argument 'provider' of InferenceSession has no"):
+        vs.InferenceSession(made(RELU), providers=CPU, provider=CPU)
+    with pytest.warns(vs.VkschedWarning, match="'arena' of CPUExecutionProvider has no effect"):
+        vs.InferenceSession(made(RELU), providers=[(CPU[0], {"arena": "1"})])
+    options = vksched.session.SessionOptions()
+    options.add_free_dimension_override_by_name("m", 2)
+    with pytest.warns(vs.VkschedWarning, match="the dimension 'm', which no input has, has no"):
+        vs.InferenceSession(made(RELU), options, providers=CPU)
+    for provider in (
+        ("VulkanExecutionProvider", {"objectiv": "memory"}),
+        ("cpu", {"policy": "auto"}),
+    ):
+        with pytest.raises(
+            state.InvalidArgument, match="expected options of .*, got 'objectiv|got 'policy'"
+        ):
+            vs.InferenceSession(made(RELU), providers=[provider])
+
+
+def test_pickling_says_what_to_send(ort: ModuleType) -> None:
+    session = ort.InferenceSession(made(RELU), providers=CPU)
+    with pytest.raises(TypeError, match="InferenceSession"):
+        pickle.dumps(session)
+    with pytest.raises(TypeError, match="InferenceSession"):
+        copy.deepcopy(session)
+
+
+def test_what_holds_devices_is_not_pickled() -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        model = sched.compile(vs.load(made(RELU)))
+        x = vs.input("x", (2, 3))
+        function = sched.function(lambda x: vs.relu(x))
+        with vs.InferenceSession(made(RELU), providers=CPU) as session:
+            for thing, hint in (
+                (sched, "make one in each process"),
+                (sched.compile(vs.relu(x)), "compile it in each process"),
+                (function, "the function that it was made from"),
+                (model, "send the path of the model"),
+                (session, "functools.partial"),
+            ):
+                with pytest.raises(vs.NotPicklable, match=f"got {type(thing).__name__}.*{hint}"):
+                    pickle.dumps(thing)
+
+
+def test_options_without_effect_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(said, "_told", set())
+    given = vksched.session.SessionOptions()
+    given.enable_mem_pattern = False
+    with pytest.warns(vs.VkschedWarning, match="optimized_model_filepath has no effect"):
+        given.optimized_model_filepath = "other.onnx"
+    given.optimized_model_filepath = "another.onnx"
+    with pytest.warns(vs.VkschedWarning, match="set_seed has no effect"):
+        vksched.session.set_seed(3)
+    with pytest.warns(vs.VkschedWarning, match="set_default_logger_callback has no effect"):
+        vksched.session.set_default_logger_callback(print)
+    for refused in (
+        lambda: given.add_external_initializers(["w"], [1]),
+        lambda: given.add_initializer("w", 1),
+        lambda: given.register_custom_ops_library("none.so"),
+    ):
+        with pytest.raises(vs.UnsupportedOp) as caught:
+            refused()
+        assert isinstance(caught.value, state.NotImplemented)

@@ -1,0 +1,90 @@
+"""The shader cache of Mesa's drivers, which is switched off where its folder has no room.
+
+Mesa maps an index that has no blocks on the disk yet: on a full disk the first look into it ends
+the process with SIGBUS. Where the folder cannot be made, Mesa prints that. So before drivers are
+loaded the index gets its blocks, or room for it is sought, and without them the cache is off for
+this process and its children.
+
+    settle_shader_cache() -> drivers -> settle_shader_cache(): a new index gets its blocks
+
+Examples: tests/runtime/test_shader_cache.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ...caches import existing, room_error, warn_full
+
+OFF = "MESA_SHADER_CACHE_DISABLE"
+FOLDER = "MESA_SHADER_CACHE_DIR"
+OLD_NAMES = ("MESA_GLSL_CACHE_DISABLE", "MESA_GLSL_CACHE_DIR")
+INDEX_BYTES = 2 << 20
+"""More than an index takes: 65,536 keys of 20 bytes."""
+LEAST_BYTES = 16 << 20
+"""With less room on the disk the cache is off: others write there, too."""
+
+
+def settle_shader_cache(tries: bool = False) -> bool:
+    """Switches the cache off where it has no room, with one warning, or where its folder cannot be
+    made; returns whether it did so now. Where the user has switched it off or on, that counts.
+
+    tries: whether to reserve room where there is no index yet, as quotas ask; it may take 4 ms.
+    """
+    if not hasattr(os, "posix_fallocate") or OFF in os.environ or OLD_NAMES[0] in os.environ:
+        return False
+    for folder in _folders():
+        error = _error_of(folder, tries)
+        if error is not None:
+            os.environ[OFF] = "true"
+            warn_full(
+                folder, error, ", and the shader cache of Mesa is off", f" and {FOLDER}=<folder>"
+            )
+            return True
+    return False
+
+
+def _folders() -> Iterator[Path]:
+    """Yields where Mesa may have its cache: versions differ in whether HOME counts."""
+    for name in (FOLDER, OLD_NAMES[1], "XDG_CACHE_HOME"):
+        if os.environ.get(name):
+            yield Path(os.environ[name]).absolute()
+            return
+    import pwd
+
+    homes = [os.environ.get("HOME", "")]
+    with suppress(KeyError):
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    yield from dict.fromkeys(Path(home).absolute() / ".cache" for home in homes if home)
+
+
+def _error_of(folder: Path, tries: bool) -> OSError | None:
+    try:
+        file = os.open(folder / "mesa_shader_cache" / "index", os.O_RDWR)
+    except OSError:
+        return (room_error(folder, INDEX_BYTES) if tries else None) or _disk_error(folder)
+    try:
+        os.posix_fallocate(file, 0, os.fstat(file).st_size)
+    except OSError as error:
+        return error if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    finally:
+        os.close(file)
+    return None
+
+
+def _disk_error(folder: Path) -> OSError | None:
+    at = existing(folder)
+    about = os.statvfs(at)
+    if about.f_flag & os.ST_RDONLY:
+        return OSError(errno.EROFS, os.strerror(errno.EROFS))
+    if not about.f_blocks:  # of the system itself, as /proc
+        return OSError(errno.EACCES, os.strerror(errno.EACCES))
+    if about.f_bavail * about.f_frsize < LEAST_BYTES:
+        return OSError(errno.ENOSPC, f"less than {LEAST_BYTES >> 20} MiB are free")
+    if not os.access(at, os.W_OK):
+        return OSError(errno.EACCES, os.strerror(errno.EACCES))
+    return None
