@@ -102,14 +102,15 @@ def texts(*values: Any) -> NDArray:
     return np.array(values, object)
 
 
-def by_onnxruntime(op: str, *inputs: NDArray, **attrs: Any) -> list[NDArray]:
+def by_onnxruntime(op: str, *inputs: NDArray | None, **attrs: Any) -> list[NDArray]:
     onnxruntime = pytest.importorskip("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(
         node_model(op, inputs, **attrs).SerializeToString(), options, ["CPUExecutionProvider"]
     )
-    return list(session.run(None, {f"x{i}": a for i, a in enumerate(inputs)}))
+    feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}
+    return list(session.run(None, feeds))
 
 
 TOKENS: list[tuple[NDArray, dict[str, Any]]] = [
@@ -236,6 +237,43 @@ def test_numbers_that_cannot_be_are_refused(call: tuple[str, list[Any], dict[str
     inputs = [None if shape is None else np.zeros(shape, np.float32) for shape in shapes]
     with pytest.raises(vs.ModelFormatError, match=f"com.microsoft.{op} node 'y0'"):
         run(op, *inputs, **attrs)
+
+
+PADDED = {"num_heads": 2, "kv_num_heads": 1}
+
+
+def padded_inputs() -> list[NDArray | None]:
+    """Three queries of one batch, two of another; 3 and 2 keys before them."""
+    rng = np.random.default_rng(2)
+    shapes = [(2, 3, 32), (2, 3, 16), (2, 3, 16), (2, 1, 8, 16), (2, 1, 8, 16)]
+    floats_ = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    lengths, most = np.array([5, 3], np.int32), np.array(8, np.int32)
+    return [*floats_, lengths, most, *[None] * 9, np.array([3, 2], np.int32)]
+
+
+def test_queries_that_are_padding_are_not_cached() -> None:
+    inputs = padded_inputs()
+    y, k, v = run("GroupQueryAttention", *inputs, results=3, **PADDED)
+    query, key, old = inputs[0], inputs[1], inputs[3]
+    assert query is not None and key is not None and old is not None
+    np.testing.assert_array_equal(k[0, 0, 3:6], key[0])
+    np.testing.assert_array_equal(k[1, 0, 2:4], key[1, :2])
+    np.testing.assert_array_equal(k[1, 0, :2], old[1, 0, :2])
+    for head in range(2):
+        scores = np.exp(k[1, 0, :4] @ query[1, 1, 16 * head : 16 * head + 16] / 4)
+        want = scores / scores.sum() @ v[1, 0, :4]
+        np.testing.assert_allclose(y[1, 1, 16 * head : 16 * head + 16], want, rtol=1e-4, atol=1e-5)
+
+
+def test_padded_queries_equal_onnxruntime() -> None:
+    inputs = padded_inputs()
+    found = run("GroupQueryAttention", *inputs, results=3, **PADDED)
+    wanted = by_onnxruntime("GroupQueryAttention", *inputs, results=3, **PADDED)
+    np.testing.assert_allclose(found[0][0], wanted[0][0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[0][1, :2], wanted[0][1, :2], rtol=1e-4, atol=1e-5)
+    for got, want in zip(found[1:], wanted[1:], strict=True):
+        np.testing.assert_allclose(got[0, :, :6], want[0, :, :6], rtol=1e-5)
+        np.testing.assert_allclose(got[1, :, :4], want[1, :, :4], rtol=1e-5)
 
 
 # -- attention of blocks ---------------------------------------------------------------------------
