@@ -92,7 +92,10 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
         mask = both(mask, seen(n, queries, total, at, left, right), q)
         at, left, right = 0, None, None
     assert isinstance(at, int)
-    scores = _scores(n, q, keys, mask, seen(n, queries, total, at, left, right), sinks)
+    scores = None
+    if n.attr("qk_output", 0) and n.wants(3):
+        n.require(sinks is None, "scores of keys and sinks as a result")
+        scores = _scores(n, q, keys, mask, seen(n, queries, total, at, left, right))
     if sinks is not None:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
     y = attention(
@@ -109,21 +112,10 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     ]
 
 
-def _scores(
-    n: NodeContext,
-    q: Tensor,
-    keys: Tensor,
-    mask: Tensor | None,
-    inside: Tensor,
-    sinks: Tensor | None,
-) -> Tensor | None:
-    """Returns the scores before softmax, 0 where a key is hidden, or behind it, if asked for."""
-    kind = n.attr("qk_output", 0)
-    if not kind or not n.wants(3):
-        return None
-    n.require(sinks is None, "scores of keys and sinks as a result")
+def _scores(n: NodeContext, q: Tensor, keys: Tensor, mask: Tensor | None, inside: Tensor) -> Tensor:
+    """Returns the scores before softmax, 0 where a key is hidden, or behind it."""
     given = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
-    if kind == 2:
+    if n.attr("qk_output", 0) == 2:
         return scores_of(q, keys, *given, both(mask, inside, q), 3)
     n.require(not n.has(10), "scores with a bias as a result")
     visible = inside if mask is None else logical_and(mask, inside)
@@ -215,6 +207,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     at = 0 if queries == total else past
     presents = [put_rows(n.tensor(3 + i), new, at, total) for i, new in enumerate((k, v))]
     keys, values = (slice_(t, 0, total, 2) for t in presents)
+    n.require_room((n.shape(5)[0], n.shape(5)[1], max(n.shape(5)[1], total)), INT32)
     layouts = constant(_blocks(n.known(5), n.known(6)))
     places = reshape(past, (batch, 1)) + arange(queries)
     blocks = cast(minimum(places // size, layouts.shape[1] - 1), INT32)
