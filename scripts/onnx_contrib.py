@@ -33,7 +33,7 @@ REASONS = {
 """Why ops have no rule that onnxruntime's CPU provider runs."""
 LIMITS = {
     "GatedDeltaNet": "without captured states",
-    "GroupQueryAttention": "caches of floats or int8; without caches that slide or query_seqlens",
+    "GroupQueryAttention": "caches of floats or int8, which do not slide",
     "MatMulFpQ4": "blk_quant_type 0 and 1",
     "MatMulNBits": "without weight_prepacked",
     "MultiHeadAttention": "without cache_indirection",

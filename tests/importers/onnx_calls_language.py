@@ -60,7 +60,8 @@ def quantized_experts(s: Source) -> Drawn:
     if bits == 8 and block is not None:  # of known weights it rounds rows to 8 bits, too
         s.fixed = frozenset()
     return [
-        s.values((rows, width)), s.values((rows, count)), *layers, None, None, None, *zeros, None,
+        s.values((rows, width)), s.values((rows, count)), *layers,
+        None, None, None, *zeros, None,
         weights,
     ], {
         **attrs, "k": s.pick(1, 2), "expert_weight_bits": bits, "block_size": block,
@@ -205,7 +206,8 @@ def rotary_of_streams(s: Source) -> Drawn:
     shape = (batch, length, 2 * half * heads) if s.chance(0.5) else (batch, heads, length, 2 * half)
     caches = [s.values((8, half)) for _ in range(2)]
     places = s.rng.integers(0, 8, (3, batch, length)).astype(np.int64)
-    return [s.values(shape), places, *caches], {
+    kind = _halves(s)
+    return [s.values(shape, kind), places, *(c.astype(kind) for c in caches)], {
         "mrope_section": sections, "mrope_layout": layout, "interleaved": s.pick(0, 1, None),
     }  # fmt: skip
 

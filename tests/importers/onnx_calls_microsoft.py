@@ -27,10 +27,10 @@ def gelu(s: Source) -> Drawn:
 def skip_norm(s: Source) -> Drawn:
     shape, full = (s.int(1, 3), s.int(1, 3), s.int(2, 6)), s.op == "SkipLayerNormalization"
     skip = shape if s.chance(0.6) else s.pick((1, *shape[1:]), shape[1:])
-    row = shape[-1:]
-    shift = [s.values(row) if s.chance(0.5) else None] if full else []
-    bias = s.values(row) if s.chance(0.5) else None
-    return [s.values(shape), s.values(skip), s.values(row), *shift, bias], {
+    row, kind = shape[-1:], s.pick("float32", "float32", "float16", "float64")
+    shift = [s.values(row, kind) if s.chance(0.5) else None] if full else []
+    bias = s.values(row, kind) if s.chance(0.5) else None
+    return [s.values(shape, kind), s.values(skip, kind), s.values(row, kind), *shift, bias], {
         "epsilon": s.pick(1e-5, 1e-3, None)
     }
 
@@ -56,11 +56,11 @@ def embed(s: Source) -> Drawn:
 def fused_matmul(s: Source) -> Drawn:
     m, k, n = (s.size(False) for _ in range(3))
     left, right = s.int(0, 1), s.int(0, 1)
-    before = s.broadcasts(2, 2)
+    before, kind = s.broadcasts(2, 2), s.pick("float32", "float64")
     a = (*before[0], *((k, m) if left else (m, k)))
     b = (*before[1], *((n, k) if right else (k, n)))
     attrs = {"transA": left or None, "transB": right or None, "alpha": s.pick(0.5, None)}
-    return [s.values(a), s.values(b)], attrs
+    return [s.values(a, kind), s.values(b, kind)], attrs
 
 
 ACTIVATIONS: dict[str, tuple[float, ...]] = {
@@ -228,6 +228,9 @@ def nbits(s: Source) -> Drawn:
         groups = s.rng.permutation(np.repeat(np.arange(count), block)).astype(np.int32)
         s.fixed = frozenset((1, 2, 4) if zeros is None else (1, 2, 3, 4))
     attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
+    if s.chance(0.2) and groups is None:
+        x, scales = x.astype(np.float16), scales.astype(np.float16)
+        zeros = zeros if zeros is None or zeros.dtype == np.uint8 else zeros.astype(np.float16)
     return [x, packed, scales, zeros, groups], attrs
 
 

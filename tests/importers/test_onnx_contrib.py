@@ -102,14 +102,15 @@ def texts(*values: Any) -> NDArray:
     return np.array(values, object)
 
 
-def by_onnxruntime(op: str, *inputs: NDArray, **attrs: Any) -> list[NDArray]:
+def by_onnxruntime(op: str, *inputs: NDArray | None, **attrs: Any) -> list[NDArray]:
     onnxruntime = pytest.importorskip("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(
         node_model(op, inputs, **attrs).SerializeToString(), options, ["CPUExecutionProvider"]
     )
-    return list(session.run(None, {f"x{i}": a for i, a in enumerate(inputs)}))
+    feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}
+    return list(session.run(None, feeds))
 
 
 TOKENS: list[tuple[NDArray, dict[str, Any]]] = [
@@ -182,6 +183,37 @@ def test_a_hash_of_text_and_of_numbers() -> None:
     assert y.dtype == np.int32 and y.tolist() == [0x704B81DC]
 
 
+EXPERTS = {"k": 2, "activation_type": "silu", "expert_weight_bits": 4, "block_size": 16}
+
+
+def expert_inputs(kind: str) -> list[NDArray | None]:
+    rng = np.random.default_rng(0)
+    codes = [rng.integers(0, 256, (3, 32, 16)).astype(np.uint8) for _ in range(2)]
+    scales = [(rng.random((3, 32, 2)) * 0.02).astype(kind) for _ in range(2)]
+    x, router = (rng.standard_normal((4, n)).astype(kind) for n in (32, 3))
+    return [x, router, codes[0], scales[0], None, codes[1], scales[1]]
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_experts_of_4_bits(kind: str) -> None:
+    x, router, first, scales, _, second, others = expert_inputs(kind)
+    (y,) = run("QMoE", *expert_inputs(kind), fixed=(2, 3, 5, 6), **EXPERTS)
+    assert y.dtype == kind
+    layers = []
+    for codes, scale in ((first, scales), (second, others)):
+        whole = np.stack([codes & 15, codes >> 4], -1).reshape(3, 32, 32).astype(np.float32) - 8
+        layers.append(whole * np.repeat(scale, 16, 2).astype(np.float32))
+    want = np.zeros((4, 32), np.float32)
+    for row, each in enumerate(x.astype(np.float32)):
+        chosen = np.argsort(-router[row])[:2]
+        weights = np.exp(router[row, chosen].astype(np.float32))
+        for expert, weight in zip(chosen, weights / weights.sum(), strict=True):
+            made = layers[0][expert] @ each
+            want[row] += weight * (layers[1][expert] @ (made / (1 + np.exp(-made))))
+    tolerance = (1e-5 if kind == "float32" else 1e-2) * np.abs(want).max()
+    np.testing.assert_allclose(y, want, atol=tolerance)
+
+
 def test_scores_of_attention_are_those_before_softmax() -> None:
     query, key = floats([1, 2], [3, 4])[None], floats([1, 0], [0, 1])[None]
     mask = np.array([[1, 0]], np.int32)
@@ -205,6 +237,43 @@ def test_numbers_that_cannot_be_are_refused(call: tuple[str, list[Any], dict[str
     inputs = [None if shape is None else np.zeros(shape, np.float32) for shape in shapes]
     with pytest.raises(vs.ModelFormatError, match=f"com.microsoft.{op} node 'y0'"):
         run(op, *inputs, **attrs)
+
+
+PADDED = {"num_heads": 2, "kv_num_heads": 1}
+
+
+def padded_inputs() -> list[NDArray | None]:
+    """Three queries of one batch, two of another; 3 and 2 keys before them."""
+    rng = np.random.default_rng(2)
+    shapes = [(2, 3, 32), (2, 3, 16), (2, 3, 16), (2, 1, 8, 16), (2, 1, 8, 16)]
+    floats_ = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    lengths, most = np.array([5, 3], np.int32), np.array(8, np.int32)
+    return [*floats_, lengths, most, *[None] * 9, np.array([3, 2], np.int32)]
+
+
+def test_queries_that_are_padding_are_not_cached() -> None:
+    inputs = padded_inputs()
+    y, k, v = run("GroupQueryAttention", *inputs, results=3, **PADDED)
+    query, key, old = inputs[0], inputs[1], inputs[3]
+    assert query is not None and key is not None and old is not None
+    np.testing.assert_array_equal(k[0, 0, 3:6], key[0])
+    np.testing.assert_array_equal(k[1, 0, 2:4], key[1, :2])
+    np.testing.assert_array_equal(k[1, 0, :2], old[1, 0, :2])
+    for head in range(2):
+        scores = np.exp(k[1, 0, :4] @ query[1, 1, 16 * head : 16 * head + 16] / 4)
+        want = scores / scores.sum() @ v[1, 0, :4]
+        np.testing.assert_allclose(y[1, 1, 16 * head : 16 * head + 16], want, rtol=1e-4, atol=1e-5)
+
+
+def test_padded_queries_equal_onnxruntime() -> None:
+    inputs = padded_inputs()
+    found = run("GroupQueryAttention", *inputs, results=3, **PADDED)
+    wanted = by_onnxruntime("GroupQueryAttention", *inputs, results=3, **PADDED)
+    np.testing.assert_allclose(found[0][0], wanted[0][0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[0][1, :2], wanted[0][1, :2], rtol=1e-4, atol=1e-5)
+    for got, want in zip(found[1:], wanted[1:], strict=True):
+        np.testing.assert_allclose(got[0, :, :6], want[0, :, :6], rtol=1e-5)
+        np.testing.assert_allclose(got[1, :, :4], want[1, :, :4], rtol=1e-5)
 
 
 # -- attention of blocks ---------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def of_domain(model: ModelProto, domain: str) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
-@pytest.mark.parametrize("device", ["cpu", "vulkan:0"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan:0", marks=pytest.mark.thorough)])
 def test_a_network_with_all_optimizations(device: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     if device not in {d.name for d in vs.devices()}:

@@ -91,7 +91,7 @@ def matmul_bnb4(n: NodeContext) -> Tensor:
     def make(packed: NDArray, scales: NDArray) -> NDArray:
         numbers = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: columns * depth]
         values = codes[numbers].astype(scales.dtype)
-        wide = values * np.repeat(scales, block)[: values.size]
+        wide = values * scales[np.arange(values.size) // block]
         return np.ascontiguousarray(wide.reshape(columns, depth))
 
     return matmul(n.tensor(0), once(n, (1, 2), make), transpose_b=bool(n.attr("transB", 1)))

@@ -52,24 +52,28 @@ from .registry import rule
 @rule("GroupQueryAttention", types=PLAIN | {TensorProto.INT8}, domain=MICROSOFT)
 def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     """Operands: q, k, v, past k, past v, the last key's place in each batch, the most keys, caches
-    of cos and sin, positions, bias of scores, sinks, scales of caches (2), norms of q and k.
+    of cos and sin, positions, bias of scores, sinks, scales of caches (2), norms of q and k, the
+    queries of each batch that are no padding.
 
     The past is a buffer of as many keys or more, of which those of each batch come first; new keys
     are put behind them.
     """
     n.require(not n.attr("sliding_window_cache", 0), "a cache that slides")
-    n.require(not n.has(16), "queries of different lengths")
     q, k, v = _grouped_operands(n)
     (batch, heads, queries, depth), total = q.shape, int(n.number(6))
-    first = queries == total  # a prompt: nothing before it, what is too long is padding
+    given = narrow(n.tensor(16)) if n.has(16) else None
+    # a prompt: nothing before it, what is too long is padding
+    first = queries == total and given is None
     counts = narrow(n.tensor(5)) + 1
-    past = constant(np.zeros(batch, np.int32)) if first else reshape(counts, (batch,)) - queries
+    past = constant(np.zeros(batch, np.int32))
+    if not first:
+        past = reshape(counts, (batch,)) - (queries if given is None else given)
     if n.attr("do_rotary", 0):
         q, k = _turned(n, q, k, past, 7, (9, first))
-    one = first or batch == 1
-    at = 0 if first else total - queries if batch == 1 else past
+    one = first or (batch == 1 and given is None)
+    at = 0 if first else total - queries if one else past
     caches = [_Cache(n, name, 3 + i, 12 + i) for i, name in enumerate("kv")]
-    presents = [cache.put(new, at, total) for cache, new in zip(caches, (k, v), strict=True)]
+    presents = [c.put(t, at, total, given) for c, t in zip(caches, (k, v), strict=True)]
     keys, values = (
         cache.floats(slice_(t, 0, total, 2), q) for cache, t in zip(caches, presents, strict=True)
     )
@@ -88,7 +92,10 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
         mask = both(mask, seen(n, queries, total, at, left, right), q)
         at, left, right = 0, None, None
     assert isinstance(at, int)
-    scores = _scores(n, q, keys, mask, seen(n, queries, total, at, left, right), sinks)
+    scores = None
+    if n.attr("qk_output", 0) and n.wants(3):
+        n.require(sinks is None, "scores of keys and sinks as a result")
+        scores = _scores(n, q, keys, mask, seen(n, queries, total, at, left, right))
     if sinks is not None:
         keys, values, mask = _with_sinks(keys, values, mask, sinks, q)
     y = attention(
@@ -105,21 +112,10 @@ def group_query(n: NodeContext) -> list[Tensor | Value | None]:
     ]
 
 
-def _scores(
-    n: NodeContext,
-    q: Tensor,
-    keys: Tensor,
-    mask: Tensor | None,
-    inside: Tensor,
-    sinks: Tensor | None,
-) -> Tensor | None:
-    """Returns the scores before softmax, 0 where a key is hidden, or behind it, if asked for."""
-    kind = n.attr("qk_output", 0)
-    if not kind or not n.wants(3):
-        return None
-    n.require(sinks is None, "scores of keys and sinks as a result")
+def _scores(n: NodeContext, q: Tensor, keys: Tensor, mask: Tensor | None, inside: Tensor) -> Tensor:
+    """Returns the scores before softmax, 0 where a key is hidden, or behind it."""
     given = scale_of(n, q.shape[3]), n.attr("softcap", 0.0)
-    if kind == 2:
+    if n.attr("qk_output", 0) == 2:
         return scores_of(q, keys, *given, both(mask, inside, q), 3)
     n.require(not n.has(10), "scores with a bias as a result")
     visible = inside if mask is None else logical_and(mask, inside)
@@ -140,11 +136,11 @@ class _Cache:
             n.require(self.elem_type == TensorProto.INT8, "a cache of codes other than int8")
             self.scale = shaped(n.tensor(scale), n.shape(scale))
 
-    def put(self, new: Tensor, at: int | Tensor, total: int) -> Tensor:
-        """Returns the buffer with new rows from a place on."""
+    def put(self, new: Tensor, at: int | Tensor, total: int, counts: Tensor | None) -> Tensor:
+        """Returns the buffer with new rows from a place on; as `put_rows`."""
         if self.scale is not None:
             new = cast(clip(round(new / self.scale), -128, 127), INT32)
-        return put_rows(self.past, new, at, total)
+        return put_rows(self.past, new, at, total, counts)
 
     def floats(self, rows: Tensor, like: Tensor) -> Tensor:
         return rows if self.scale is None else cast(rows, like.dtype) * cast(self.scale, like.dtype)
@@ -211,6 +207,7 @@ def sparse_attention(n: NodeContext) -> list[Tensor]:
     at = 0 if queries == total else past
     presents = [put_rows(n.tensor(3 + i), new, at, total) for i, new in enumerate((k, v))]
     keys, values = (slice_(t, 0, total, 2) for t in presents)
+    n.require_room((n.shape(5)[0], n.shape(5)[1], max(n.shape(5)[1], total)), INT32)
     layouts = constant(_blocks(n.known(5), n.known(6)))
     places = reshape(past, (batch, 1)) + arange(queries)
     blocks = cast(minimum(places // size, layouts.shape[1] - 1), INT32)
@@ -233,9 +230,15 @@ def _blocks(rows: NDArray, columns: NDArray) -> NDArray:
     return out
 
 
-def put_rows(old: Tensor | None, new: Tensor, at: int | Tensor, total: int) -> Tensor:
+def put_rows(
+    old: Tensor | None,
+    new: Tensor,
+    at: int | Tensor,
+    total: int,
+    counts: Tensor | None = None,
+) -> Tensor:
     """Returns a buffer of `total` keys or more with new ones from a place on, or from one for each
-    batch.
+    batch. counts: how many of these are new, by default all.
     """
     batch, shared, count, size = new.shape
     room = 0 if old is None else old.shape[2]
@@ -247,7 +250,8 @@ def put_rows(old: Tensor | None, new: Tensor, at: int | Tensor, total: int) -> T
             parts.append(slice_(old, at + count, length, 2))
         return concat(parts, 2) if len(parts) > 1 else new
     place = arange(length) - reshape(at, (batch, 1))
-    inside = logical_and(greater_equal(place, 0), less(place, count))
+    most = count if counts is None else reshape(counts, (batch, 1))
+    inside = logical_and(greater_equal(place, 0), less(place, most))
     index = reshape(clip(place, 0, max(count - 1, 0)), (batch, 1, length, 1))
     taken = take_along_axis(new, broadcast_to(index, (batch, shared, length, size)), 2)
     if old is None:

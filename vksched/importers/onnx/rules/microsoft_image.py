@@ -52,6 +52,7 @@ def crop_and_resize(n: NodeContext) -> Tensor:
     """
     x, regions, images = n.tensor(0), n.tensor(1), cast(n.tensor(2), INT32)
     counts, mode = n.ints(3), n.attr("mode", "bilinear")
+    n.require_room(counts, x.dtype)
     batch, channels, height, width = x.shape
     table = reshape(channels_last(x), (batch * height * width, channels))
     first = reshape(images, (-1, 1, 1)) * (height * width)
@@ -118,6 +119,7 @@ def max_pool_with_mask(n: NodeContext) -> Tensor:
     for axis in range(axes):
         size, at = n.shape(0)[2 + axis], 2 + 2 * axis
         count = (size + pads[axis] + pads[axes + axis] - kernel[axis]) // strides[axis] + 1
+        n.require_room((*there.shape, count, kernel[axis]), INT32)
         first = np.arange(count, dtype=np.int32)[:, None] * strides[axis] - pads[axis]
         places = first + np.arange(kernel[axis], dtype=np.int32)
         there = there[..., None, None] & ((places >= 0) & (places < size))

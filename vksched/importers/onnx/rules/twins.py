@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from ....ops import gather, matmul, maximum, moveaxis, reduce_sum, reshape, sqrt, square, unsqueeze
 from ....ops.core.tensor import Tensor
-from ....types import normalize_axis
+from ....types import INT32, normalize_axis
 from ..nodes.elements import ANY, EVERY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
@@ -50,6 +50,8 @@ def unfold(n: NodeContext) -> Tensor:
     x, size, step = n.tensor(0), n.attr("size"), n.attr("step", 1)
     axis = normalize_axis("unfold", n.attr("dim", -1), x.rank)
     count = (x.shape[axis] - size) // step + 1
+    n.require(0 < size <= x.shape[axis] and step > 0, f"windows of {size} each {step}")
+    n.require_room((count, size), INT32)
     places = np.arange(count, dtype=np.int32)[:, None] * step + np.arange(size, dtype=np.int32)
     return moveaxis(gather(x, places, axis), axis + 1, -1)
 
