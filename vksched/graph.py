@@ -299,8 +299,8 @@ class Graph:
                 raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
             if inferred != node.type:
                 raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
-            if node.op in ("state", "assign"):
-                self._verify_state(node)
+        for node in (n for n in self.calls if n.op in ("state", "assign")):  # all rules hold now
+            self._verify_state(node)
         if not self.outputs and not self.states:
             raise GraphError("[graph] expected at least one output")
         output_names = [name for name, _ in self.outputs]

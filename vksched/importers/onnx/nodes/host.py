@@ -21,8 +21,9 @@ from onnx import FunctionProto, NodeProto
 from onnx.helper import make_attribute, make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
-from ....errors import ModelFormatError, UnsupportedOp, VkschedError
+from ....errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
 from ....ops.core.attrs import Attrs, AttrValue
+from ....ops.core.domains import LONG, MANY, Dims, Whole, dtype_of
 from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
 from ....types import UINT32, NDArray, TensorType, numpy_dtype
@@ -206,7 +207,18 @@ def declare(name: str) -> str:
     """Declares the op of a kind of nodes, where it is not yet; returns its name."""
     if name not in all_ops():
         kernel = Kernel((), _refuse)
-        register(Op(name, _infer, _reference, kernel, any_dtype=True, foreign=True))
+        register(
+            Op(
+                name,
+                _infer,
+                _reference,
+                kernel,
+                attrs=None,
+                operands=(0, MANY),
+                any_dtype=True,
+                foreign=True,
+            )
+        )
     return name
 
 
@@ -277,7 +289,13 @@ class WrongShape(VkschedError):
 
 
 def _part_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
+    result, start = TensorType(attrs.as_ints("shape"), attrs.as_str("dtype")), attrs.as_int("start")
+    end, dtype = start + result.host_bytes, numpy_dtype(result.dtype)
+    if end > inputs[0].host_bytes or start % dtype.itemsize:
+        raise ShapeError(
+            f"[{PART}] expected {result} within {inputs[0]}, got bytes {start} to {end}"
+        )
+    return result
 
 
 def _part_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -293,6 +311,8 @@ register(
         _part_infer,
         _part_reference,
         None,
+        attrs={"shape": Dims(), "dtype": dtype_of(), "start": Whole(0, LONG)},
+        operands=(1, 1),
         any_dtype=True,
         foreign=True,
         gap="it takes apart what numpy has computed",
