@@ -198,6 +198,18 @@ def test_an_epilogue_is_a_program_of_elementwise_steps(then: AttrValue) -> None:
         infer(get_op("matmul"), (TensorType((4, 4)),) * 2, Attrs(attrs))
 
 
+@pytest.mark.parametrize(
+    "ends", [{"low": 1}, {"high": 1}, {"low": 2, "high": 1}, {"low": False, "high": True}]
+)
+def test_bounds_of_an_input_are_two_numbers_in_order(ends: dict[str, AttrValue]) -> None:
+    own: dict[str, AttrValue] = {"shape": (2,), "dtype": "int32"}
+    assert infer(get_op("input"), (), Attrs({**own, "low": 1, "high": 2})).shape == (2,)
+    with pytest.raises((DTypeError, ShapeError), match="bounds|as low"):
+        infer(get_op("input"), (), Attrs({**own, **ends}))
+    with pytest.raises(DTypeError, match="of an integer input"):
+        infer(get_op("input"), (), Attrs({**own, "dtype": "float32", "low": 1, "high": 2}))
+
+
 # -- sizes -----------------------------------------------------------------------------------------
 
 

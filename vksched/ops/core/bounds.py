@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ...errors import DTypeError
 from ...types import BOOL, INT32, INT64, UINT32, NDArray, TensorType
 from .attrs import Attrs
 from .op import Op
@@ -20,6 +21,16 @@ Rule = Callable[[Known, tuple[TensorType, ...], Attrs], Bounds | None]
 INT32_BOUNDS: Bounds = (-(2**31), 2**31 - 1)
 INT64_BOUNDS: Bounds = (-(2**63), 2**63 - 1)
 OF_DTYPE: dict[str, Bounds] = {BOOL: (0, 1), INT32: INT32_BOUNDS, UINT32: (0, 2**32 - 1)}
+
+
+def check_bounds(op: str, ends: tuple[object, ...], type_: TensorType) -> None:
+    """Raises DTypeError unless these are the least and the largest value of an integer type."""
+    match ends:
+        case int(low), int(high) if low <= high and type_.dtype in (INT32, UINT32, INT64):
+            return
+    raise DTypeError(
+        f"[{op}] expected bounds (low, high) of an integer {op}, got {ends} for {type_.dtype}"
+    )
 
 
 def bounds_of_data(array: NDArray) -> Bounds | None:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...errors import ShapeError
 from ...types import TensorType
 from .attrs import Attrs
-from .domains import Asked, Domain, OneOf, Optional
+from .domains import Asked, Domain, OneOf, Optional, shown
 from .op import Op
 from .precision import PRECISION, PRECISIONS
 
@@ -16,9 +18,9 @@ UNIVERSAL: dict[str, Domain] = {PRECISION: Optional(OneOf(PRECISIONS))}
 """Of all ops whose operands meet in products (`Op.factors`)."""
 
 
-def domains_of(op: Op) -> dict[str, Domain]:
+def domains_of(op: Op) -> Mapping[str, Domain]:
     """Returns the attributes that calls of an op may have; of a foreign op none are known."""
-    own = dict(op.attrs or {})
+    own = op.attrs or {}
     return {**own, **UNIVERSAL} if op.factors else own
 
 
@@ -32,15 +34,15 @@ def check_call(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> None:
         raise ShapeError(f"[{op.name}] expected {number} operands, got {len(inputs)}")
     if op.attrs is None:
         return
-    known = domains_of(op)
-    for name in attrs:
-        if name not in known:
-            raise ShapeError(
-                f"[{op.name}] expected attributes {', '.join(known) or 'none'}, got {name!r}"
-            )
-    call = Asked(op.name, inputs, attrs)
+    known, call = domains_of(op), Asked(op.name, inputs, attrs)
+    given = dict(attrs.items())
     for name, domain in known.items():
-        if name in attrs:
-            domain.check(name, attrs[name], call)
+        if name in given:
+            domain.check(name, given.pop(name), call)
         elif not domain.is_optional:
             raise ShapeError(f"[{op.name}] expected an attribute {name}, got none")
+    if given:
+        raise ShapeError(
+            f"[{op.name}] expected attributes {', '.join(known) or 'none'}, got "
+            f"{shown(', '.join(given))}"
+        )
