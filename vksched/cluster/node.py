@@ -69,6 +69,7 @@ class ClusterNode:
                 "--name node1"
             )
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
+        allowed = None if peers is None else PeerList(peers)
         self.name = name
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
@@ -84,7 +85,7 @@ class ClusterNode:
                 ModelFolders(models),
                 trace.clock,
                 partial(self._serve, trace, timeout_s),
-                None if peers is None else PeerList(peers),
+                allowed,
             )
             self._server = Server(here, address)
         except BaseException:
