@@ -73,6 +73,7 @@ class ClusterNode:
                 "--name node1"
             )
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
+        allowed = None if peers is None else PeerList(peers)
         self.name, self._onnx_ops = name, onnx_ops
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
@@ -88,7 +89,7 @@ class ClusterNode:
                 ModelFolders(models),
                 trace.clock,
                 partial(self._serve, trace, timeout_s),
-                None if peers is None else PeerList(peers),
+                allowed,
             )
             self._server = Server(here, address)
         except BaseException:

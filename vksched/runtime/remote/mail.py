@@ -148,6 +148,8 @@ class Peers:
         self._taken: list[Channel] = []
         self._closed = False
         self._turns: dict[str, threading.Lock] = {}
+        self._said: dict[str, str] = {}
+        """Why a node could not be reached, as the log has it."""
         self._lock = threading.Lock()
 
     def know(self, hosts: Mapping[str, Sequence[str]]) -> None:
@@ -233,7 +235,9 @@ class Peers:
                 raise
             return self._taken_in(Channel(stream, host, self.handler(host, pair)))
         except (VkschedError, Closed) as error:
-            LOG.warning("%r cannot be reached: %r", host, str(error))  # names and texts of others
+            if self._said.get(host) != str(error):  # names and texts of others, once
+                self._said[host] = str(error)
+                LOG.warning("%r cannot be reached: %r", host, str(error))
             raise self._lost(host, REMEDY) from error
 
     def _lost(self, host: str, why: str) -> HostLost:
