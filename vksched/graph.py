@@ -355,6 +355,8 @@ def _verify_held(graph: Graph) -> None:
         raise GraphError(f"[graph] kept or merged nodes {sorted(others)} are not all there")
     leaves, states = set[int](), set[int]()
     for node in graph.nodes:
+        if node.inputs and node.op in ("input", "weight", "constant", "state"):
+            raise GraphError(f"[graph] {node.name} reads values, though it is a leaf")
         if node.op == "state":
             states.add(node.id)
         elif node.op in ("weight", "constant"):

@@ -420,6 +420,7 @@ MALFORMED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "type": (lambda g: with_node(g, 2, type=TensorType((3,), "float32")), "n0 is .*, its rule"),
     "outputs alike": (lambda g: replace(g, outputs=(("y", 2),) * 2), "two outputs share a name"),
     "output": (lambda g: replace(g, outputs=(("y", 99),)), "output 'y' names no node"),
+    "a leaf that reads": (lambda g: with_node(g, 1, inputs=(0,)), "though it is a leaf"),
     "kept": (lambda g: replace(g, kept=(99,)), "kept or merged nodes .*99"),
     "merged": (lambda g: replace(g, merged={"z": -1}), "kept or merged nodes .*-1"),
     "data of an op": (lambda g: replace(g, data={**g.data, 2: g.data[1]}), "data of weights"),
