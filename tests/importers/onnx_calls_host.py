@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_calls import Drawn, Source, calls
 
 from vksched.types import NDArray
@@ -40,6 +40,17 @@ def cast_texts(s: Source) -> Drawn | None:
         return [x, np.array(["a"], object) if writes else np.zeros(1, kind)], {}
     text = TensorProto.STRING
     return [x], {"to": text if writes else helper.np_dtype_to_tensor_dtype(kind)}
+
+
+@calls("Constant", since=12)
+def constant(s: Source) -> Drawn:
+    forms: dict[str, Any] = {
+        "value": numpy_helper.from_array(s.values(s.shape(), s.pick(np.float32, np.int64))),
+        "value_float": 0.5, "value_floats": [0.5, -2.0], "value_int": -7, "value_ints": [1, 2, 3],
+        "value_string": "a text", "value_strings": ["a", "", "Ä"],
+    }  # fmt: skip
+    name = s.pick(*forms)
+    return [], {name: forms[name]}
 
 
 @calls("BitCast", since=26, until=26)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import NodeProto, helper, parser
+from onnx import NodeProto, helper, numpy_helper, parser
 
 import vksched as vs
 from vksched.errors import ModelFormatError
@@ -105,6 +105,25 @@ def test_sequences_at_positions_that_runs_differ_in(op: str) -> None:
             feeds = {name: feeds[name] for name in (v.name for v in session.get_inputs())}
             (wanted,) = session.run(None, feeds)
             np.testing.assert_array_equal(run(**feeds)["y"], wanted)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]], ids=["linear", "pairs"])
+def test_sparse_constants(places: list[Any], opset: int) -> None:
+    values = numpy_helper.from_array(np.array([3.0, -2.0], np.float32), "v")
+    where = numpy_helper.from_array(np.array(places), "i")
+    sparse = helper.make_sparse_tensor(values, where, [2, 3])
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node("Constant", [], ["c"], sparse_value=sparse),
+             helper.make_node("Add", ["x", "c"], ["y"])]  # fmt: skip
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [2, 3])], [info("y", 1, [2, 3])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    x = np.ones((2, 3), np.float32)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with vs.Scheduler(["cpu"]) as sched:
+        found = sched.compile(vs.load(model))(x=x)["y"]
+    np.testing.assert_array_equal(found, [[1, 4, 1], [1, 1, -1]])
+    np.testing.assert_array_equal(found, session.run(None, {"x": x})[0])
 
 
 def test_tables_have_each_op_once_and_none_that_nobody_evaluates() -> None:

@@ -21,10 +21,10 @@ from .schemas import MICROSOFT
 _PLAIN = """
 Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention BatchNormalization BitCast
 BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast CastLike Ceil Celu
-CenterCropPad Clip Col2Im Compress Concat ConcatFromSequence ConstantOfShape Conv ConvInteger Cos
-Cosh CumSum DFT DepthToSpace DequantizeLinear Det Div Dropout Einsum Elu Equal Erf Exp Expand
-EyeLike Flatten Floor Gather GatherElements GatherND Gemm GlobalAveragePool GlobalMaxPool Greater
-GreaterOrEqual GridSample HammingWindow HannWindow HardSigmoid HardSwish Hardmax Identity
+CenterCropPad Clip Col2Im Compress Concat ConcatFromSequence Constant ConstantOfShape Conv
+ConvInteger Cos Cosh CumSum DFT DepthToSpace DequantizeLinear Det Div Dropout Einsum Elu Equal Erf
+Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gemm GlobalAveragePool GlobalMaxPool
+Greater GreaterOrEqual GridSample HammingWindow HannWindow HardSigmoid HardSwish Hardmax Identity
 InstanceNormalization IsInf IsNaN LRN LeakyRelu Less LessOrEqual Log MatMul MatMulInteger Max
 MaxRoiPool MaxUnpool Mean MeanVarianceNormalization MelWeightMatrix Min Mish Mod Mul Neg
 NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow QLinearMatMul QuantizeLinear RMSNormalization
@@ -85,10 +85,14 @@ DOUBTED: dict[str, frozenset[str]] = {
 """Ops, by domain, that the evaluator computes wrongly in some of their forms."""
 
 
+OF_RULES = frozenset(((COUPLING.op_domain, COUPLING.__name__), ("", "RandomUniform")))
+"""Ops of nodes that rules make: a step of probabilities, the seed of what is drawn at random."""
+
+
 def is_compared(node: NodeProto) -> bool:
     """Returns whether the evaluator was compared for a node's op."""
     domain = canonical_domain(node.domain)
-    own = (domain, node.op_type) == (COUPLING.op_domain, COUPLING.__name__)
+    own = (domain, node.op_type) in OF_RULES
     return own or any(node.op_type in table.get(domain, ()) for table in (COMPARED, BY_DATA))
 
 
