@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("onnx")
 import onnx_contrib as page
+import onnx_page
 
 from vksched.importers.onnx.nodes.contrib import HOST_OPS
 from vksched.importers.onnx.nodes.schemas import CONTRIB_DOMAINS, CONTRIB_OPS
@@ -18,6 +19,11 @@ BY_NAME = {(row.domain, row.op): (row, here) for row, here in ROWS}
 def test_the_page_says_what_runs() -> None:
     wrong = [f"{row.op}: {here!r}, not {row.here!r}" for row, here in ROWS if here != row.here]
     assert not wrong, f"{wrong}; try python scripts/onnx_contrib.py"
+
+
+def test_the_page_counts_the_rules() -> None:
+    wanted = onnx_page.rule_counts()
+    assert wanted in page.PAGE.read_text("utf-8"), f"write\n{wanted}"
 
 
 def test_the_page_has_every_rule() -> None:
