@@ -475,9 +475,12 @@ def test_errors_are_one_line_that_says_where(
         ),
         (("info", model, "--shape", "x=2,4"), "got shape (2, 4): axis 1 is 4, not 3; size 1 was"),
         (("info", model, "--shape", "x=2,3,1"), "(2, 3, 1): 3 dimensions, not 2"),
-        (("run", model, "--random", "0", "--tolerance", "-1"), "a tolerance of 0 or more, got -1"),
         (
-            ("run", model, "--random", "0", "--tolerance", "nan"),
+            ("run", model, "--random", "0", "--check", "numpy", "--tolerance", "-1"),
+            "a tolerance of 0 or more, got -1",
+        ),
+        (
+            ("run", model, "--random", "0", "--check", "numpy", "--tolerance", "nan"),
             "a tolerance of 0 or more, got nan",
         ),
         (("run", model, "--random", "0", "--devices", "gpu"), "gpu"),

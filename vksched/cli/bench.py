@@ -131,6 +131,12 @@ def bench(
         raise click.UsageError("--precision needs --suite ops, models or llm.")
     if packages and suite != "clients":
         raise click.UsageError("--packages needs --suite clients.")
+    if suite == "planning":
+        feeds.exclude("--suite planning", {"--devices": devices, "--peers": peers})
+    if list_only:
+        feeds.exclude("--list", {"--output": output, "--json": as_json})
+    if peers is None:
+        feeds.need({"--peer-python": pythons}, "--peers")
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
     from ..version import __version__

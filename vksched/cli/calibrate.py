@@ -39,6 +39,7 @@ def calibrate(
     and the CPU.
     """
     measuring.check_budget("calibrate", budget_s)
+    measuring.check_options(clear, model_files, dims, shapes)
     from ..scheduler import Scheduler
     from ..tuner.calibrator import Calibrator
     from ..tuner.cost_store import CostStore

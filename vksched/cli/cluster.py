@@ -97,11 +97,16 @@ def devices(
     from ..cluster.cluster import Cluster
     from ..cluster.given import as_cluster
     from ..machine.spec import spec_as_dict
+    from . import feeds
 
     if nodes and credentials is None:
         raise click.UsageError("--node needs --credentials, the key of these nodes")
     if credentials is not None and not nodes:
         raise click.UsageError("--credentials needs --node, the addresses of nodes with this key")
+    if nodes:
+        feeds.exclude("--node", {"--address": address != "auto"})
+    else:
+        feeds.need({"--security plain": security != "tls"}, "--node")
     made = Cluster(nodes, credentials, security) if nodes and credentials else as_cluster(address)
     joined = made.join()
     try:

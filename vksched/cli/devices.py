@@ -29,6 +29,9 @@ WIDE_COLUMNS = 150
 def devices(presets: bool, verbose: bool, as_json: bool) -> None:
     """List the devices, their limits, and which of them are used by default."""
     if presets:
+        from . import feeds
+
+        feeds.exclude("--presets", {"--verbose": verbose})
         show_presets(as_json)
         return
     from ..runtime.vulkan import probe

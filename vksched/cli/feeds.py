@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,20 @@ def check_folder(path: str) -> None:
         raise VkschedError(f"[command] expected a folder for {path}, got none at {folder}")
 
 
+def exclude(option: str, others: Mapping[str, object]) -> None:
+    """Refuses options that would have no effect with another one. others: to what they are set."""
+    for other, value in others.items():
+        if value:
+            raise click.UsageError(f"{option} and {other} exclude each other.")
+
+
+def need(options: Mapping[str, object], what: str) -> None:
+    """Refuses options that have no effect without another one, or without a model."""
+    for option, value in options.items():
+        if value:
+            raise click.UsageError(f"{option} needs {what}.")
+
+
 def parse_devices(given: str | None) -> list[str] | None:
     """Returns names of devices, of "vulkan:0,cpu"."""
     return None if given is None else [name.strip() for name in given.split(",")]
@@ -166,6 +180,12 @@ def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
             )
         if not name and not place.endswith(".npz"):
             raise GraphError(f"[command] expected NAME=FILE, got {text!r}")
+        for key in () if name else found:
+            if key not in known:
+                hint = close_text(key, known)
+                raise GraphError(
+                    f"[command] expected arrays in {place} for inputs {known}, got {key!r}{hint}"
+                )
         out.update({name or key: array for key, array in found.items()})
     return out
 

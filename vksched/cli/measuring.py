@@ -55,6 +55,23 @@ def check_budget(command: str, budget_s: float) -> None:
         raise VkschedError(f"[{command}] expected a budget above 0 seconds, got {budget_s:g}")
 
 
+def check_options(
+    clear: bool,
+    files: Sequence[str],
+    dims: Sequence[str],
+    shapes: Sequence[str],
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Refuses options that would have no effect: --clear measures nothing, and sizes are those of
+    models. more: options that a command has besides.
+    """
+    sizes = {"--dim": dims, "--shape": shapes}
+    if clear:
+        feeds.exclude("--clear", {"MODEL.onnx": files, **sizes, **(more or {})})
+    if not files:
+        feeds.need(sizes, "a model")
+
+
 def default_vulkan() -> tuple[list[str], str | None]:
     """Returns the default devices, or all software devices where there are none, each once; and
     why no Vulkan device is used by default, if none is.

@@ -40,6 +40,8 @@ def ops() -> None:
 @click.option("--write", is_flag=True, help="Write docs/ops.md of this clone.")
 def support(as_json: bool, write: bool) -> None:
     """Show op x element type x kind of device, and the reason for each gap."""
+    if as_json:
+        feeds.exclude("--json", {"--write": write})
     from ..cases import support as found
 
     if as_json:

@@ -116,9 +116,9 @@ def plan(
             "--policy": aim.policy != DEFAULT.policy,
             "--objective": aim.objective != DEFAULT.objective,
         }
-        _refuse("--objectives", others_given)
+        feeds.exclude("--objectives", others_given)
     elif node is not None:
-        _refuse("--node", {"--what-if": what_ifs})
+        feeds.exclude("--node", {"--what-if": what_ifs})
     graph, remarks = load_graph(address, dims, shapes)
     machine, aliases, with_cpu = machine_of(devices, machine_file)
     wanted = feeds.parse_places(places)
@@ -148,13 +148,6 @@ def plan(
         click.echo(f"wrote {html}", err=True)
     _note(remarks)
     click.echo(text)
-
-
-def _refuse(option: str, others: Mapping[str, object]) -> None:
-    """Refuses what would be left out beside an option."""
-    given = [other for other, value in others.items() if value]
-    if given:
-        raise click.UsageError(f"{option} and {given[0]} exclude each other.")
 
 
 def _note(remarks: Sequence[str]) -> None:

@@ -104,6 +104,8 @@ def run(
     if repeat < 1:
         raise GraphError(f"[run] expected at least one run, got {repeat}")
     precision = parse_precision(words)
+    if check_by is None:
+        feeds.need({"--tolerance": tolerance is not None}, "--check")
     if tolerance is None:
         tolerance = WORDS[least_exact(precision)]
     if not tolerance >= 0:
@@ -129,6 +131,8 @@ def run(
                 model, given, where, repeat, tape, progress, report is not None
             )
         found.update(aim.as_dict(), **times, tapes=[])
+        if seed is not None and not any(row["made_up"] for row in found["given"]):
+            found["notes"].append("--random has no effect, as all inputs are given")
         if tape_file is not None:
             tape.save(tape_file)
             found["tapes"].append(tape_file)

@@ -40,6 +40,7 @@ def tune(
     Without --devices it measures the default devices, or all software devices where there are none.
     """
     measuring.check_budget("tune", budget_s)
+    measuring.check_options(clear, model_files, dims, shapes, {"--precision": words})
     if words and not model_files:
         raise click.UsageError("--precision needs a model; typical calls have each precision.")
     from ..engine.precision import apply_precision

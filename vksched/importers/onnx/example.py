@@ -66,7 +66,13 @@ def choose_shapes(
     _require(shapes, inputs, "input")
     sizes = dict(dims)
     met: dict[str, set[int]] = {}
-    fixed = {**shapes, **{name: np.shape(a) for name, a in arrays.items() if name in inputs}}
+    given = {name: np.shape(a) for name, a in arrays.items() if name in inputs}
+    for name, shape in given.items():
+        if shapes.get(name, shape) != shape:
+            raise ShapeError(
+                f"[model] expected an array of shape {shapes[name]} for {name!r}, got {shape}"
+            )
+    fixed = {**shapes, **given}
     for name, shape in fixed.items():
         declared = inputs[name].dims
         for dim, size in zip(declared or (), shape, strict=False):
