@@ -245,7 +245,7 @@ def test_tapes(tmp_path: Path) -> None:
 
 
 def test_errors_of_nodes() -> None:
-    told = error_of(fields_of(vs.DeviceError(bad("[node] it failed"))))
+    told = error_of(fields_of(vs.DeviceError(bad("[node] it failed"))), "node1")
     assert isinstance(told, vs.DeviceError) and str(told).startswith(f"[node] it failed{SEEN}")
 
 

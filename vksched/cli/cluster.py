@@ -122,7 +122,6 @@ def devices(
         click.echo(json.dumps(data, indent=2))
         return
     from ..view.console import PrintableConsole
-    from . import feeds
 
     console = PrintableConsole()
     table = feeds.table("device", "label", "free GiB", left=2)
