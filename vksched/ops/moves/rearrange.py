@@ -46,7 +46,7 @@ def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
 
 def _roll_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (x,), axes, shifts = inputs, attrs.as_ints("axes"), attrs.as_ints("shifts")
-    if any(by >= x.shape[axis] for axis, by in zip(axes, shifts, strict=True)):
+    if any(by >= max(1, x.shape[axis]) for axis, by in zip(axes, shifts, strict=True)):
         raise ShapeError(
             f"[roll] expected shifts below the sizes of axes {axes} of {x.shape}, got {shifts}"
         )
@@ -86,7 +86,7 @@ register(
         _roll_reference,
         Kernel(COPIES, _roll_lower, as_words=_roll_words),
         view=lambda inputs, attrs: None if attrs.as_ints("axes") else 0,
-        attrs={"axes": Axes(), "shifts": wholes(1, MAX_ELEMENTS, as_many_as("axes"))},
+        attrs={"axes": Axes(), "shifts": wholes(0, MAX_ELEMENTS, as_many_as("axes"))},
         operands=(1, 1),
         work=_copy_work,
         any_dtype=True,
