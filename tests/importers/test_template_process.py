@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -46,9 +47,19 @@ SWELLING = {
 
 @pytest.fixture
 def renderer() -> Iterator[Renderer]:
-    made = Renderer(seconds=0.2, memory_bytes=128 << 20)
+    made = Renderer(memory_bytes=128 << 20)
     yield made
     made.close()
+
+
+@contextmanager
+def hurried(renderer: Renderer) -> Iterator[None]:
+    """Give renderings a fifth of a second, which usual ones may miss where a machine is busy."""
+    renderer.seconds, before = 0.2, renderer.seconds
+    try:
+        yield
+    finally:
+        renderer.seconds = before
 
 
 def assert_works(renderer: Renderer) -> None:
@@ -58,7 +69,8 @@ def assert_works(renderer: Renderer) -> None:
 @needs_posix
 @pytest.mark.parametrize("name", QUADRATIC)
 def test_a_call_that_takes_minutes_ends_in_time(name: str, renderer: Renderer) -> None:
-    with pytest.raises(ModelFormatError, match=r"expected a rendering within 0.2 seconds"):
+    late = pytest.raises(ModelFormatError, match=r"expected a rendering within 0.2 seconds")
+    with late, hurried(renderer):
         renderer.render(QUADRATIC[name], {"messages": USER})
     assert_works(renderer)
 
@@ -99,7 +111,8 @@ def test_a_child_that_does_not_go_on_is_ended_from_here(renderer: Renderer) -> N
     assert_works(renderer)
     assert renderer.pid is not None
     os.kill(renderer.pid, signal.SIGSTOP)
-    with pytest.raises(ModelFormatError, match=r"expected a rendering within 0.2 seconds"):
+    late = pytest.raises(ModelFormatError, match=r"expected a rendering within 0.2 seconds")
+    with late, hurried(renderer):
         renderer.render(GREETING, {"messages": USER})
     assert_works(renderer)
 
@@ -306,7 +319,7 @@ def test_a_process_that_ends_leaves_no_child_and_no_warning() -> None:
 @pytest.mark.scales
 def test_drawn_templates_end_within_the_limits() -> None:
     most = 160 << 20
-    renderer, random = Renderer(seconds=0.2, memory_bytes=most), Random(5 if THOROUGH else 4)
+    renderer, random = Renderer(memory_bytes=most), Random(5 if THOROUGH else 4)
     ends = {"text": 0, "error": 0}
     given = {"messages": USER * 3, "tools": None, "bos_token": "<s>"}
     hostile = [*QUADRATIC.values(), *SWELLING.values()] if THOROUGH else []
@@ -314,7 +327,8 @@ def test_drawn_templates_end_within_the_limits() -> None:
         source = hostile.pop() if hostile else template(random)
         begin = time.monotonic()
         try:
-            renderer.render(source, given)
+            with hurried(renderer):
+                renderer.render(source, given)
             ends["text"] += 1
         except ModelFormatError as error:
             assert str(error).startswith("[chat template"), source

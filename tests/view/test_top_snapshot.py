@@ -85,5 +85,5 @@ def test_changed_lines_are_read_or_refused() -> None:
 def test_a_terminal_is_told_nothing_by_texts() -> None:
     read = decode(changed(now="a\x1b]0;title\x07b\r\n\x9b2J", name="x" * 5000))
     device = read.schedulers[0].devices[0]
-    assert device.now == "a?]0;title?b???2J"
+    assert device.now == "a\\u001b]0;title\\u0007b\\u000d\\u000a\\u009b2J"
     assert len(device.name) == 200

@@ -88,7 +88,8 @@ struct Log {
         constexpr float infinite = std::numeric_limits<float>::infinity();
         const bool small = x < 0x1p-126f; // which float32 holds with fewer digits
         const int32_t bits = bits_as<int32_t>(small ? x * 0x1p24f : x);
-        const int32_t n = (bits - 0x3f3504f3) >> 23; // less the bits of sqrt(0.5)
+        // less the bits of sqrt(0.5), unsigned: those of numbers below 0 would overflow
+        const int32_t n = static_cast<int32_t>(static_cast<uint32_t>(bits) - 0x3f3504f3u) >> 23;
         const float m = bits_as<float>(static_cast<int32_t>(bits - (static_cast<uint32_t>(n) << 23)));
         const float s = (m - 1.0f) / (m + 1.0f), whole = static_cast<float>(small ? n - 24 : n);
         // log(2) in two parts, as of exponential()

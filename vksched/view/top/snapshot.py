@@ -144,10 +144,10 @@ def decode(line: bytes) -> ProcessNow:
 
 
 def text(given: object) -> str:
-    """Returns a text without control characters, cut to TEXT characters."""
+    """Return a text on one line with control characters as escapes, cut to TEXT characters."""
     if not isinstance(given, str):
         raise TypeError(f"expected a text, got {type(given).__name__}")
-    return printable(given[:TEXT], one_line=True)
+    return printable(given[:TEXT], one_line=True)[:TEXT]
 
 
 def _number(given: object) -> float:
