@@ -17,6 +17,9 @@ import onnx_cases as cases
 import onnx_contrib
 from onnx_cases import FOLDERS, BackendCase, Outcome
 
+from vksched.importers.onnx.nodes.compared import COMPARED
+from vksched.importers.onnx.nodes.evaluator import mended_names
+from vksched.importers.onnx.nodes.forest import MAX_DEPTH
 from vksched.importers.onnx.nodes.host import PART
 from vksched.importers.onnx.rules import rules
 
@@ -188,6 +191,9 @@ def _head(total: Row) -> str:
         newest=onnx.defs.onnx_opset_version(),
         onnx=onnx.__version__,
         counts=rule_counts(),
+        compared=sum(map(len, COMPARED.values())),
+        mended=len(mended_names()),
+        depth=MAX_DEPTH,
         tests=total.tests,
         share=100 * total.plain_on_device / max(1, total.plain),
         plain=total.plain,
@@ -207,12 +213,18 @@ they find.
 ## What runs
 
 - **Opsets**: 7 to {newest} of the default domain, as of onnx {onnx}. Older ones run as far as the
-  evaluator of the onnx package goes. Of other domains run the ops that have a rule, and those that
-  the evaluator knows.
+  evaluator of the onnx package goes. Of other domains run the ops that have a rule, and those of
+  ai.onnx.ml that are below.
 {counts}
   An op without a rule that ONNX declares as a function is lowered as that function.
-- **Other ops** run on the CPU, through the evaluator of the onnx package. Each is one node of the
-  plan. `plan.explain()` and a warning tell the reason.
+- **Other ops**, and calls that a rule refuses, run on the CPU, through the evaluator of the onnx
+  package. Each is one node of the plan. `plan.explain()` and a warning tell the reason.
+- **The evaluator** is asked for {compared} ops alone: those of which drawn calls gave what
+  onnxruntime gives (`vksched/importers/onnx/nodes/compared.py`,
+  `tests/importers/test_compared.py`). {mended} of them are functions of vksched's own, as the
+  package's are wrong or missing. Any other op that no rule expresses is an error at import. It
+  names the node and the op, and says why no rule does it. Then try to export the model for another
+  opset, or without that op.
 - **Types**: devices compute float32, float16, int32, uint32 and bool. They compute int64 where its
   values are known to fit 32 bits. The CPU computes other int64 and float64, exactly. Narrow
   integers are held as int32, bfloat16 and the 8-bit and 4-bit floats as float32, uint64 as int64.
@@ -231,6 +243,29 @@ they find.
 [ONNX models](models.md) shows how to run one. [Model files](architecture/importers.md) tells how it
 works.
 
+## ai.onnx.ml
+
+All ops of ai.onnx.ml run, in versions 1 to 5, with the attributes that they have there. Drawn
+attributes of each are compared with onnxruntime (`tests/importers/onnx_calls_ml.py`), and so are
+converted estimators of scikit-learn, LightGBM and XGBoost where skl2onnx and onnxmltools are there
+(`tests/importers/test_converted_estimators.py`).
+
+| ops | how they run |
+| --- | --- |
+| TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor | on devices: gathers, one level of all trees at a time. Comparisons are exact, NaN and missing values go where the file says. Trees may have {depth} levels |
+| SVMClassifier, SVMRegressor | on devices: products and distances. Probabilities of classes are coupled on the host |
+| LinearClassifier, LinearRegressor | on devices |
+| ArrayFeatureExtractor, Binarizer, FeatureVectorizer, Imputer, Normalizer, OneHotEncoder, Scaler | on devices, those of texts on the host |
+| CategoryMapper, LabelEncoder | on the host |
+| CastMap, DictVectorizer, ZipMap | on the host; maps are dicts, a sequence of maps is a list of dicts, as from onnxruntime |
+
+Labels that are texts are looked up on the host, behind the device's work. Sums over trees are
+rounded in another order than onnxruntime's, so that a tie within rounding may go the other way.
+Two things are as ONNX defines them, where onnxruntime 1.32 has them otherwise: `post_transform` 1
+of TreeEnsemble is SOFTMAX and 2 is LOGISTIC, and a member of a set is one of its numbers, not one
+with a fraction beyond it. PROBIT of two classes has one score; the other one is 0, or the score
+itself for support vectors.
+
 ## The tests of the onnx package
 
 The table has all tests of onnx.backend.test that carry their data: first node tests by op, then
@@ -243,6 +278,6 @@ evaluator passes. A test passes when its results are within the tolerances of on
   the CPU computed alone; how many need no computing, as views do.
 - **32-bit**: of the node tests whose tensors are all float32, int32 or bool, how many the device
   computed as a whole. In all that is {on_device} of {plain}, {share:.1f} %.
-"""
+"""  # noqa: E501
 _FAILS = """The evaluator of onnx {onnx} does not give what these expect, so they are not held
 against vksched either."""

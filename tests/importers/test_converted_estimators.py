@@ -233,3 +233,16 @@ def test_lightgbm(target: str, zipmap: bool, device: str) -> None:
     types = [("x", FloatTensorType([None, X.shape[1]]))]
     model = onnxmltools.convert_lightgbm(estimator, initial_types=types, zipmap=zipmap)
     check(model.SerializeToString(), GAPS, device)
+
+
+@pytest.mark.parametrize("target", ["two", "three", "values"])
+def test_xgboost(target: str, device: str) -> None:
+    xgboost = pytest.importorskip("xgboost")
+    onnxmltools = pytest.importorskip("onnxmltools")
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    kind = xgboost.XGBRegressor if target == "values" else xgboost.XGBClassifier
+    estimator = kind(n_estimators=7, max_depth=4, n_jobs=1).fit(GAPS, TARGETS[target])
+    types = [("x", FloatTensorType([None, X.shape[1]]))]
+    model = onnxmltools.convert_xgboost(estimator, initial_types=types)
+    check(model.SerializeToString(), GAPS, device)

@@ -338,6 +338,36 @@ def test_near_support_vectors_distances_are_exact() -> None:
     np.testing.assert_allclose(run(model, x=near)[0][:, 0], np.exp([-0.25, -0.0625]), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {
+                "classlabels_ints": list(range(60000)),
+                "vectors_per_class": [1] * 60000,
+                "support_vectors": [0.0] * 180000,
+            },
+            "3 of rho for 1799970000 pairs",
+        ),
+        ({"vectors_per_class": [8, -4, 2]}, "vectors_per_class -4"),
+        ({"rho": [0.1]}, "1 of rho for 3 pairs"),
+        ({"coefficients": [1.0]}, "1 coefficients, expected 12"),
+        ({"support_vectors": [1.0] * 7}, "7 numbers of 6 support vectors"),
+        ({"prob_a": [1.0], "prob_b": [1.0]}, "not of all pairs"),
+        ({"kernel_type": "RBG"}, "kernel_type 'RBG'"),
+        ({"post_transform": "SOFT"}, "post_transform 'SOFT'"),
+    ],
+)
+def test_attributes_that_do_not_fit(change: dict[str, Any], said: str) -> None:
+    model = onnx.load_model_from_string(svm())
+    made = model.graph.node[0]
+    kept = [a for a in made.attribute if a.name not in change]
+    del made.attribute[:]
+    made.attribute.extend([*kept, *(helper.make_attribute(k, v) for k, v in change.items())])
+    with pytest.raises(ModelFormatError, match=f"SVMClassifier node.*{said}"):
+        run(model.SerializeToString(), x=ROWS)
+
+
 # -- features ------------------------------------------------------------------------------------
 
 

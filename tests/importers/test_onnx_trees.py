@@ -204,6 +204,14 @@ def test_attributes_that_describe_no_trees(change: dict[str, Any], said: str) ->
         sched.compile(vs.load(model))(x=np.zeros((1, 1), np.float32))
 
 
+def test_far_too_many_targets() -> None:
+    model = stump("BRANCH_LT", 0.0)
+    next(a for a in model.graph.node[0].attribute if a.name == "n_targets").i = 1 << 20
+    said = "with 1048576 targets"
+    with vs.Scheduler(["cpu"]) as sched, pytest.raises(ModelFormatError, match=said):
+        sched.compile(vs.load(model))(x=np.zeros((2, 1), np.float32))
+
+
 def test_features_that_are_not_there() -> None:
     model = stump("BRANCH_LT", 0.0)
     next(a for a in model.graph.node[0].attribute if a.name == "nodes_featureids").ints[0] = 3

@@ -262,3 +262,8 @@ _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
     *((1, _EVER, op) for op in (*TEXTS, *CLASSICAL)),
 )
 """First and last opset of each op that is written anew."""
+
+
+def mended_names() -> frozenset[str]:
+    """Returns the ops of ONNX that are written anew."""
+    return frozenset(op.__name__ for _, _, op in _MENDED if op.op_domain != "vksched")

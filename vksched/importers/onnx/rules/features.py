@@ -120,10 +120,11 @@ def one_hot_encoder(n: NodeContext) -> Value:
 
 
 @rule("FeatureVectorizer", domain=ML, types=NUMERIC)
-def feature_vectorizer(n: NodeContext) -> Value:
+def feature_vectorizer(n: NodeContext) -> Tensor:
     """All operands beside one another, each cut or filled up with 0 to the size it is given."""
     sizes = n.attr("inputdimensions", ())
     n.require(len(sizes) == len(n.inputs), f"{len(sizes)} inputdimensions")
+    n.require(min(sizes) >= 0, f"inputdimensions {min(sizes)}")
     parts = []
     for i, size in enumerate(sizes):
         x = cast(n.tensor(i), FLOAT32)
@@ -136,7 +137,7 @@ def feature_vectorizer(n: NodeContext) -> Value:
             x = ops.concat([x, ops.zeros((x.shape[0], size - x.shape[1]))], 1)
         parts.append(x)
     n.require(len({p.shape[0] for p in parts}) == 1, "operands of different numbers of rows")
-    return Value(T.FLOAT, tensor=parts[0] if len(parts) == 1 else ops.concat(parts, 1))
+    return parts[0] if len(parts) == 1 else ops.concat(parts, 1)
 
 
 @rule("ArrayFeatureExtractor", domain=ML, types=NUMERIC)

@@ -21,7 +21,7 @@ import numpy as np
 from .... import ops
 from ....errors import ModelFormatError
 from ....ops.core.tensor import Tensor, as_tensor
-from ....types import FLOAT32, FLOAT64, NDArray, numpy_dtype
+from ....types import BOOL, FLOAT32, FLOAT64, NDArray, numpy_dtype
 from ..nodes.forest import Forest, from_columns, from_tensors
 from ..nodes.host import describe
 from ..nodes.node import NodeContext
@@ -31,6 +31,8 @@ from .scores import rows_of
 
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 """As TreeEnsemble numbers them."""
+MAX_TARGETS = 1 << 16
+"""More targets or classes are refused, as in onnxruntime."""
 _WEIGHTED = ("treeids", "nodeids", "ids")
 """Attributes with an element for each weight of a leaf."""
 _EMPTY = {"SUM": 0.0, "AVERAGE": 0.0, "MIN": np.inf, "MAX": -np.inf}
@@ -69,40 +71,68 @@ class _Tables:
 
 @dataclass(frozen=True)
 class Scores:
-    """What trees give: columns (rows, 1) by target. given: whether a leaf adds to it, where that is
-    not so of all rows.
+    """What trees give: (rows, used). used: the targets to which some leaf adds. given: whether one
+    does so for a row, (rows, used); None where that is so of all.
     """
 
-    columns: dict[int, Tensor]
-    given: dict[int, Tensor]
+    values: Tensor
+    used: tuple[int, ...]
+    given: Tensor | None
 
     def all(self, targets: int) -> Tensor:
         """Returns (rows, targets), 0 where no leaf adds anything."""
-        columns = [self.column(target) for target in range(targets)]
-        return columns[0] if targets == 1 else ops.concat(columns, 1)
+        values = self.values
+        if self.given is not None:
+            values = ops.where(self.given, values, ops.zeros(values.shape, values.dtype))
+        return self._spread(values, targets)
+
+    def all_given(self, targets: int) -> Tensor | None:
+        """Returns whether a leaf adds to each target (rows, targets); None where always to all."""
+        if self.given is None and len(self.used) == targets:
+            return None
+        given = self.given
+        if given is None:
+            given = ops.full(self.values.shape, True, BOOL)
+        return self._spread(given, targets)
+
+    def _spread(self, x: Tensor, targets: int) -> Tensor:
+        """Returns (rows, used) as (rows, targets), 0 for those that are not used."""
+        if len(self.used) == targets:
+            return x
+        places = np.full(targets, len(self.used), np.int32)
+        places[list(self.used)] = np.arange(len(self.used), dtype=np.int32)
+        empty = ops.full((x.shape[0], 1), 0, x.dtype)
+        return ops.gather(ops.concat([x, empty], 1), places, 1)
 
     def column(self, target: int) -> Tensor:
         """Returns (rows, 1), 0 where no leaf adds anything."""
-        if target in self.columns:
-            return self.masked(target, self.columns[target])
-        some = next(iter(self.columns.values()))
-        return ops.zeros(some.shape, some.dtype)
+        return self.masked(target, self._column(self.values, target))
 
     def masked(self, target: int, x: Tensor) -> Tensor:
         """Returns x (rows, 1), 0 where no leaf adds to a target."""
-        if target not in self.columns:
-            return ops.zeros(x.shape, x.dtype)
-        given = self.given.get(target)
-        return x if given is None else ops.where(given, x, ops.zeros(x.shape, x.dtype))
+        zero = ops.zeros(x.shape, x.dtype)
+        if target not in self.used:
+            return zero
+        return x if self.given is None else ops.where(self.given_to(target), x, zero)
+
+    def given_to(self, target: int) -> Tensor:
+        """Returns whether a leaf adds to a target that is used (rows, 1)."""
+        assert self.given is not None
+        return self._column(self.given, target)
+
+    def _column(self, x: Tensor, target: int) -> Tensor:
+        at = self.used.index(target) if target in self.used else 0
+        return ops.slice(x, at, at + 1, 1) if x.shape[1] > 1 else x
 
     def plus(self, base: NDArray) -> Scores:
         """Returns the same with a value for each target, which counts where a leaf adds to it."""
-        columns = {t: x + base[t].astype(numpy_dtype(x.dtype)) for t, x in self.columns.items()}
-        return Scores(columns, self.given)
+        more = base[list(self.used)].astype(numpy_dtype(self.values.dtype))
+        return Scores(self.values + more, self.used, self.given)
 
 
 def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
     """Returns what the trees of a node give."""
+    n.require(0 < targets <= MAX_TARGETS, f"{targets} targets")
     x = rows_of(n)
     if x.dtype not in (FLOAT32, FLOAT64):
         x = cast(x, FLOAT32)
@@ -117,15 +147,10 @@ def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
     total = _REDUCE[how](found, axis)
     if how == "AVERAGE":
         total = total / float(tables.trees)
-    given: dict[int, Tensor] = {}
+    given = None
     if tables.given is not None:
-        some = ops.reduce_any(ops.gather(tables.given, leaf), axis)
-        given = dict(zip(used, columns_of(some), strict=True))
-    return Scores(dict(zip(used, columns_of(total), strict=True)), given)
-
-
-def columns_of(x: Tensor) -> list[Tensor]:
-    return [x] if x.shape[1] == 1 else list(ops.split(x, (1,) * x.shape[1], 1))
+        given = ops.reduce_any(ops.gather(tables.given, leaf), axis)
+    return Scores(total, used, given)
 
 
 def _walk(x: Tensor, tables: _Tables) -> Tensor:

@@ -147,9 +147,11 @@ def _by_vectors(n: NodeContext, labels: Sequence[int]) -> Results:
     count = sum(per_class)
     vectors, rho = _floats(n, "support_vectors"), _floats(n, "rho")
     n.require(vectors.size % count == 0, f"{vectors.size} numbers of {count} support vectors")
+    n.require(min(per_class) >= 0, f"vectors_per_class {min(per_class)}")
+    count_of_pairs = math.comb(classes, 2)
+    n.require(rho.size >= count_of_pairs, f"{rho.size} of rho for {count_of_pairs} pairs")
     pairs = list(combinations(range(classes), 2))
     table = _pair_weights(n, pairs, per_class)
-    n.require(rho.size >= len(pairs), f"{rho.size} of rho for {len(pairs)} pairs of classes")
     x = _operand(n, vectors.size // count)
     post = n.attr("post_transform", "NONE")
     if not pairs:  # one class
@@ -239,7 +241,8 @@ def svm_regressor(n: NodeContext) -> Results:
 @rule("LinearRegressor", domain=ML, types=NUMERIC)
 def linear_regressor(n: NodeContext) -> Results:
     targets, weights = n.attr("targets", 1), _floats(n, "coefficients")
-    n.require(targets > 0 and weights.size % targets == 0, f"coefficients of {targets} targets")
+    n.require(targets > 0 < weights.size, f"{weights.size} coefficients of {targets} targets")
+    n.require(weights.size % targets == 0, f"{weights.size} coefficients of {targets} targets")
     x = _operand(n, weights.size // targets)
     y = ops.matmul(x, _planes(n, weights, targets))
     shift = _floats(n, "intercepts")

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from .... import ops
 from ....ops.core.tensor import Tensor
-from ....types import BOOL, FLOAT32, NDArray, numpy_dtype
+from ....types import FLOAT32, NDArray, numpy_dtype
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
@@ -53,7 +53,6 @@ def ensemble(n: NodeContext) -> Results:
 
 def _regression(n: NodeContext, how: str, targets: int, post: str, elem_type: int) -> Results:
     n.require(how in AGGREGATES, f"aggregate_function {how!r}")
-    n.require(targets > 0, f"n_targets {targets}")
     base = np.array([], np.float32) if n.op_type == "TreeEnsemble" else floats_of(n, "base_values")
     found = aggregate(n, targets, how)
     if base.size == targets:
@@ -89,16 +88,11 @@ def _of_many(
     """The class of the largest score; one to which no leaf has added has none."""
     scores = found.all(len(labels))
     n.require(base.size in (0, len(labels)), f"{base.size} base_values for {len(labels)} classes")
-    rated = scores
     if base.size:
         rated = scores = scores + base.astype(numpy_dtype(scores.dtype))
-    elif found.given or len(found.columns) < len(labels):
-        shape = (scores.shape[0], 1)
-        given = [
-            found.given.get(c, ops.full(shape, c in found.columns, BOOL))
-            for c in range(len(labels))
-        ]
-        rated = ops.where(ops.concat(given, 1), scores, -np.inf)
+    else:
+        given = found.all_given(len(labels))
+        rated = scores if given is None else ops.where(given, scores, -np.inf)
     label = labelled(ops.argmax(rated, 1, False), labels)
     return [label, _scores(transformed(n, scores, post))]
 
@@ -110,13 +104,13 @@ def _of_two(
     rows it may depend whether one does. Labels are 0 and 1 where both classes have weights.
     """
     n.require(base.size <= 2, f"{base.size} base_values for two classes")
-    alone = len(found.columns) == 1
-    if 1 not in found.columns:
+    alone = len(found.used) == 1
+    if 1 not in found.used:
         rated, scores = _one_score(n, found, base, post)
-    elif 1 not in found.given:
+    elif found.given is None:
         rated, scores = _two_scores(n, found, base, post)
     else:
-        given = found.given[1]
+        given = found.given_to(1)
         made = zip(_two_scores(n, found, base, post), _one_score(n, found, base, post), strict=True)
         rated, scores = (
             ops.where(given, cast(two, FLOAT32), cast(one, FLOAT32)) for two, one in made
@@ -134,7 +128,7 @@ def _one_score(n: NodeContext, found: Scores, base: NDArray, post: str) -> tuple
     if base.size == 2:
         pair = two_columns(first, ops.zeros(first.shape, first.dtype))
         return first, transformed(n, pair, post)
-    alone = len(found.columns) == 1
+    alone = len(found.used) == 1
     if post == "PROBIT" or (base.size and not alone):  # nobody says what the second one is
         score = transformed(n, first, post if post == "PROBIT" else "NONE")
         return first, two_columns(score, ops.zeros(score.shape, score.dtype))
