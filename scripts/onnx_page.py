@@ -14,6 +14,7 @@ from pathlib import Path
 
 import onnx
 import onnx_cases as cases
+import onnx_contrib
 from onnx_cases import FOLDERS, BackendCase, Outcome
 
 from vksched.importers.onnx.nodes.host import PART
@@ -126,7 +127,9 @@ def write_page(results: Results, path: Path = PAGE) -> None:
     names = sorted(by_op, key=lambda op: (op in FOLDERS, op.lower()))
     rows = [make_row(op, by_op[op], results) for op in names]
     total = total_of(rows)
-    lines = [_head(total), HEAD, *map(str, rows), str(total), ""]
+    head, tests = _head(total).split(_TESTS)
+    lines = [head, *onnx_contrib.kept_section(), "", f"{_TESTS}{tests}"]
+    lines += [HEAD, *map(str, rows), str(total), ""]
     lines += ["## 32-bit tests that the device does not compute, or not alone", ""]
     lines += wrapped(_reasons(by_op, results))
     lines += ["", "## Tests that do not count", "", _FAILS.format(onnx=onnx.__version__), ""]
@@ -172,14 +175,19 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
+def rule_counts() -> str:
+    """Returns the line of the page that counts rules by domain."""
+    domains = sorted({r.domain for r in rules()} - {"vksched"})  # made by other rules
+    counts = {d: sum(r.domain == d for r in rules()) for d in domains}
+    others = ", ".join(f"{counts[d]} of {d}" for d in domains if d)
+    return _COUNTS.format(rules=counts[""], others=others)
+
+
 def _head(total: Row) -> str:
-    own = [r for r in rules() if not r.domain]
-    other = sorted({r.domain for r in rules() if r.domain} - {"vksched"})  # made by other rules
     return _HEAD.format(
         newest=onnx.defs.onnx_opset_version(),
         onnx=onnx.__version__,
-        rules=len(own),
-        others=", ".join(f"{sum(r.domain == d for r in rules())} of {d}" for d in other) or "none",
+        counts=rule_counts(),
         tests=total.tests,
         share=100 * total.plain_on_device / max(1, total.plain),
         plain=total.plain,
@@ -187,6 +195,10 @@ def _head(total: Row) -> str:
     )
 
 
+_COUNTS = """\
+- **Ops**: {rules} ops of the default domain have rules, which express them by vksched's ops. So
+  have, of other domains, {others}."""
+_TESTS = "## The tests of the onnx package"
 _HEAD = """# All ONNX ops
 
 Written by `python scripts/onnx_backend.py --write`; do not edit. Tests compare the table with what
@@ -197,9 +209,8 @@ they find.
 - **Opsets**: 7 to {newest} of the default domain, as of onnx {onnx}. Older ones run as far as the
   evaluator of the onnx package goes. Of other domains run the ops that have a rule, and those that
   the evaluator knows.
-- **Ops**: {rules} ops of the default domain have rules, which express them by vksched's ops. So
-  have, of other domains, {others}. An op without a rule that ONNX declares
-  as a function is lowered as that function.
+{counts}
+  An op without a rule that ONNX declares as a function is lowered as that function.
 - **Other ops** run on the CPU, through the evaluator of the onnx package. Each is one node of the
   plan. `plan.explain()` and a warning tell the reason.
 - **Types**: devices compute float32, float16, int32, uint32 and bool. They compute int64 where its

@@ -68,18 +68,19 @@ class Commands:
     def stop(self) -> None:
         """End what runs, and start nothing more. Ctrl-C in a terminal reached it already.
 
-        They ignore SIGINT where this process does, as in the background of a script.
+        They ignore SIGINT where this process does, as in the background of a script. One that is
+        just starting may lose it.
         """
         ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        number = signal.SIGTERM if ignored else signal.SIGINT
         with self._lock:
             self._stopped = True
             running = list(self._running)
-        for process in running:
-            try:
-                process.wait(STOP_WAIT_S)
-            except subprocess.TimeoutExpired:
-                process.send_signal(number)
+        for number in [signal.SIGTERM] if ignored else [signal.SIGINT, signal.SIGTERM]:
+            for process in running:
+                try:
+                    process.wait(STOP_WAIT_S)
+                except subprocess.TimeoutExpired:
+                    process.send_signal(number)
 
 
 @dataclass

@@ -26,11 +26,13 @@ def main() -> None:
     try:
         from .cli import import_named
         from .cli import main as run
+        from .view.terminal import guard_streams
 
         import_named(sys.argv[1:])
     finally:
         if ours:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+    guard_streams()  # for the rest of the process: a traceback is printed as it ends
     run(prog_name="vksched")
 
 

@@ -4,7 +4,8 @@ Windows a file that somebody has open cannot be replaced: there a call is tried 
 
 Plans and costs are taken from there, and steps of language models tell what a user runs. So folders
 are made for this user alone (0700, files 0600), and a folder in which others may write is not used.
-On Windows the user's profile has these rights.
+On Windows the user's profile has these rights. A file that makes no sense is set aside: the user
+may look at it, and nothing reads it again.
 
 Examples: tests/tuner/test_tuner_store.py.
 """
@@ -18,7 +19,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -51,17 +52,33 @@ def default_folder() -> Path | None:
         return None
     if not named:
         _take_back(found)
+    return found if _is_own(found) else None
+
+
+def folder_of(name: str) -> Path | None:
+    """Returns the folder of one kind of results; None where the user has no folders, or where
+    others may write there, which is logged.
+    """
+    whole = default_folder()
+    if whole is None:
+        return None
+    found = whole / name
+    _take_back(found)
+    return found if _is_own(found) else None
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether nobody else may write in a folder, or there is none yet; who may is logged."""
     try:
-        why = others_who_write(found.stat())
-    except OSError:  # there is none yet
-        return found
-    if not why:
-        return found
-    _warn_once(
-        f"[cache] expected {found} to be yours alone, got {why}; nothing is read or kept there; "
-        f"try `chmod 700`, or VKSCHED_CACHE={found / 'new'}"
-    )
-    return None
+        why = others_who_write(folder.stat())
+    except OSError:
+        return True
+    if why:
+        _warn_once(
+            f"[cache] expected {folder} to be yours alone, got {why}; nothing is read or kept "
+            f"there; try `chmod 700`, or VKSCHED_CACHE={folder / 'new'}"
+        )
+    return not why
 
 
 def _take_back(folder: Path) -> None:
@@ -200,8 +217,20 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def read_whole(path: Path) -> bytes:
-    """Returns the bytes of a file that others may replace at any time."""
-    return _while_busy(path.read_bytes)
+    """Returns the bytes of a file that other processes may replace at any time.
+
+    Raises:
+        OSError: there is none, or another user made it or may write it: its folder was open once.
+    """
+    return _while_busy(lambda: _read_own(path))
+
+
+def _read_own(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        why = others_who_write(os.fstat(file.fileno()))
+        if why:
+            raise PermissionError(f"expected a file that is yours alone, got {why}: {path}")
+        return file.read()
 
 
 def replace_whole(path: Path, content: str | bytes) -> None:
@@ -221,6 +250,16 @@ def replace_whole(path: Path, content: str | bytes) -> None:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
+
+
+def set_aside(path: Path, content: bytes, is_locked: bool = False) -> None:
+    """Renames a file that is damaged to `.damaged`, unless somebody has written it anew since.
+
+    content: what was read of it. is_locked: whether the caller holds the lock of its folder.
+    """
+    with suppress(OSError), nullcontext() if is_locked else locked(path.parent / "lock"):
+        if read_whole(path) == content:
+            path.replace(path.with_suffix(".damaged"))
 
 
 def remove_old(folder: Path, most: int, names: str = "*.json") -> None:

@@ -284,14 +284,7 @@ class Graph:
             for i in node.inputs:
                 if not 0 <= i < position:
                     raise GraphError(f"[graph] {node.name} reads a value that comes later")
-            if node.op in ("weight", "constant"):
-                array = self.data.get(node.id)
-                if array is None or array.shape != node.type.shape:
-                    raise GraphError(f"[graph] {node.name} has no data of shape {node.type.shape}")
-                if array.dtype != numpy_dtype(node.type.dtype):
-                    raise GraphError(
-                        f"[graph] {node.name} has data of {array.dtype}, not {node.type.dtype}"
-                    )
+        _verify_held(self)
         for node in self.calls:
             try:
                 inferred = infer(node.declaration, self.input_types(node), node.attrs)
@@ -299,8 +292,8 @@ class Graph:
                 raise GraphError(f"[graph] {node.name} breaks its rule: {error}") from error
             if inferred != node.type:
                 raise GraphError(f"[graph] {node.name} is {node.type}, its rule {inferred}")
-            if node.op in ("state", "assign"):
-                self._verify_state(node)
+        for node in (n for n in self.calls if n.op in ("state", "assign")):  # all rules hold now
+            self._verify_state(node)
         if not self.outputs and not self.states:
             raise GraphError("[graph] expected at least one output")
         output_names = [name for name, _ in self.outputs]
@@ -353,6 +346,37 @@ class Graph:
             for n in self.nodes
         ]
         return {"nodes": nodes, "outputs": [list(o) for o in self.outputs]}
+
+
+def _verify_held(graph: Graph) -> None:
+    """Nodes that hold something are leaves and states, and none else; others are there."""
+    others = (*graph.kept, *graph.merged.values())
+    if others and not 0 <= min(others) <= max(others) < len(graph.nodes):
+        raise GraphError(f"[graph] kept or merged nodes {sorted(others)} are not all there")
+    leaves, states = set[int](), set[int]()
+    for node in graph.nodes:
+        if node.inputs and node.op in ("input", "weight", "constant", "state"):
+            raise GraphError(f"[graph] {node.name} reads values, though it is a leaf")
+        if node.op == "state":
+            states.add(node.id)
+        elif node.op in ("weight", "constant"):
+            leaves.add(node.id)
+            held = graph.data.get(node.id)
+            if held is None or held.shape != node.type.shape:
+                raise GraphError(f"[graph] {node.name} has no data of shape {node.type.shape}")
+            if held.dtype != numpy_dtype(node.type.dtype):
+                raise GraphError(
+                    f"[graph] {node.name} has data of {held.dtype}, not {node.type.dtype}"
+                )
+    if not graph.data.keys() <= leaves or not graph.initial.keys() <= states:
+        raise GraphError("[graph] expected data of weights, constants and states alone")
+    for node_id, array in graph.initial.items():
+        type_ = graph.nodes[node_id].type
+        if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
+            raise GraphError(
+                f"[graph] {graph.nodes[node_id].name} starts with {array.dtype} of shape "
+                f"{array.shape}, not {type_}"
+            )
 
 
 def build_graph(

@@ -50,6 +50,23 @@ def word_of(name: str, known: Sequence[str]) -> str:
     return value
 
 
+def number_of(name: str) -> int | None:
+    """Returns the whole number that a variable is set to; None where it is not set, or empty.
+
+    Raises:
+        VkschedError: it is no whole number of 0 or more.
+    """
+    value = os.environ.get(name, "").strip()
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise VkschedError(
+            f"[environment] expected {name} to be a whole number, got {value[:40]!r}; try "
+            f"{name}=1024, or leave it out"
+        )
+    return int(value)
+
+
 def names_in(name: str) -> tuple[str, ...]:
     """Returns the names that a variable lists, with commas between; none where it is not set."""
     return tuple(filter(None, (each.strip() for each in os.environ.get(name, "").split(","))))

@@ -14,6 +14,8 @@ import numpy as np
 from .errors import DTypeError, ShapeError, VkschedError
 
 MAX_RANK = 8
+MAX_ELEMENTS = 1 << 40
+"""Of a tensor: more than any computer holds; offsets and sizes in bytes stay far below 2^63."""
 MAX_MADE = 1 << 28
 """Elements of a constant that a builder makes."""
 WORD_BYTES = 4
@@ -94,6 +96,10 @@ class TensorType:
             )
         if self.shape and min(self.shape) < 0:
             raise ShapeError(f"[type] expected dimensions of 0 or more, got {self.shape}")
+        if math.prod(filter(None, self.shape)) > MAX_ELEMENTS:  # numpy counts empty ones like that
+            raise ShapeError(
+                f"[type] expected at most 2^40 elements, got shape {self.shape}; try less at once"
+            )
 
     @property
     def rank(self) -> int:

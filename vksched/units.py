@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 ROUNDED = 0.9995
 """From this part of a unit on three digits round up to 1 of it, and not to 1e+03 of the next."""
 
@@ -57,6 +59,22 @@ def count_of(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
-def printable(text: str, kept: str = "\n\t") -> str:
-    """Returns a text of somebody else without what could move a cursor, or is no letter."""
-    return "".join(c if c.isprintable() or c in kept else "?" for c in text)
+_ORDERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ud800-\udfff\ufff9-\ufffb]"
+)
+"""Control characters but newline and tab, and those that turn the order of letters."""
+_SPACES = str.maketrans({"\n": "\\u000a", "\t": "\\u0009"})
+
+
+def printable(text: str, *, one_line: bool = False) -> str:
+    """Return a text of somebody else with what is an order to a terminal as escapes.
+
+    Parameters
+    ----------
+    text
+        Any text, as `"a\\x1b[2J"`; the result is `"a\\\\u001b[2J"`.
+    one_line
+        Whether newlines and tabs are escapes, too, as in a name.
+    """
+    text = _ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text.translate(_SPACES) if one_line else text

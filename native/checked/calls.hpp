@@ -43,6 +43,7 @@ VkResult note(VkResult result, Handle* handle)
 struct Opened {
     VkPhysicalDevice physical = VK_NULL_HANDLE;
     bool featured = false;  // with what it has beyond Vulkan 1.1
+    bool robust = false; // keeps accesses beyond a buffer from the memory of others
     bool timelines = false; // with timeline semaphores
     bool host_query_reset = false; // the host may reset queries
     std::vector<uint32_t> families; // of its queues

@@ -9,6 +9,7 @@
 namespace {
 
 thread_local VkResult noted = VK_SUCCESS; // the first error
+thread_local bool robust_access = false;
 
 std::mutex opened_mutex;
 std::map<VkDevice, vksched::Opened> opened;
@@ -53,6 +54,18 @@ EXPORT int vksched_featured(VkDevice device)
     return find_opened(device).featured ? 1 : 0;
 }
 
+// Whether devices that this thread opens keep accesses beyond a buffer from the memory of others.
+EXPORT void vksched_robust_access(int on)
+{
+    robust_access = on != 0;
+}
+
+// Whether a device was opened so.
+EXPORT int vksched_robust(VkDevice device)
+{
+    return find_opened(device).robust ? 1 : 0;
+}
+
 // Whether a device was opened with timeline semaphores.
 EXPORT int vksched_timelines(VkDevice device)
 {
@@ -90,7 +103,7 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
     VkResult result = VK_ERROR_FEATURE_NOT_PRESENT;
     vksched::Opened made;
     if (physical != VK_NULL_HANDLE && !info->pEnabledFeatures && !info->pNext) {
-        const vksched::Features features(physical);
+        const vksched::Features features(physical, robust_access);
         std::vector<const char*> names(info->ppEnabledExtensionNames,
                                        info->ppEnabledExtensionNames + info->enabledExtensionCount);
         names.insert(names.end(), features.extensions.begin(), features.extensions.end());
@@ -100,6 +113,7 @@ WRAP(VkResult, vkCreateDevice, VkPhysicalDevice physical, const VkDeviceCreateIn
         asked.ppEnabledExtensionNames = names.data();
         result = __real_vkCreateDevice(physical, &asked, allocator, device);
         made.featured = result == VK_SUCCESS;
+        made.robust = made.featured && features.core.features.robustBufferAccess == VK_TRUE;
         made.timelines = made.featured && features.timelines.timelineSemaphore == VK_TRUE;
         made.host_query_reset = made.featured && features.host_query_reset.hostQueryReset == VK_TRUE;
     }

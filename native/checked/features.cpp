@@ -24,7 +24,7 @@ std::vector<std::string> device_extensions(VkPhysicalDevice device)
     return names;
 }
 
-Features::Features(VkPhysicalDevice device)
+Features::Features(VkPhysicalDevice device, bool robust)
 {
     core.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     VkPhysicalDeviceProperties properties{};
@@ -73,18 +73,20 @@ Features::Features(VkPhysicalDevice device)
         }
     }
 
-    // What no kernel uses stays off: some of it costs speed, as robust access does.
+    // What no kernel uses stays off: some of it costs speed.
     const VkPhysicalDeviceFeatures found = core.features;
     core.features = {};
     core.features.shaderInt64 = found.shaderInt64;
     core.features.shaderInt16 = found.shaderInt16;
+    core.features.robustBufferAccess = robust ? found.robustBufferAccess : VK_FALSE;
     storage16.uniformAndStorageBuffer16BitAccess = VK_FALSE;
     storage16.storagePushConstant16 = VK_FALSE;
     storage16.storageInputOutput16 = VK_FALSE;
     storage8.uniformAndStorageBuffer8BitAccess = VK_FALSE;
     storage8.storagePushConstant8 = VK_FALSE;
     memory_model.vulkanMemoryModelAvailabilityVisibilityChains = VK_FALSE;
-    matrices.cooperativeMatrixRobustBufferAccess = VK_FALSE;
+    matrices.cooperativeMatrixRobustBufferAccess =
+      robust ? matrices.cooperativeMatrixRobustBufferAccess : VK_FALSE;
 }
 
 } // namespace vksched

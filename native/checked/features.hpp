@@ -44,7 +44,8 @@ std::vector<std::string> device_extensions(VkPhysicalDevice device);
 // The features that a device of Vulkan 1.1 or newer has, as VkDeviceCreateInfo takes them: only
 // those that are used are set. Not copied: the structures point at each other.
 struct Features {
-    explicit Features(VkPhysicalDevice device);
+    // robust: with accesses beyond a buffer kept from the memory of others, which may cost speed.
+    explicit Features(VkPhysicalDevice device, bool robust = false);
     Features(const Features&) = delete;
     Features& operator=(const Features&) = delete;
 

@@ -54,15 +54,17 @@ using FillCache = void (*)(VkDevice, const void*, size_t);
 using ReadCache = VkResult (*)(VkDevice, size_t*, void*);
 using CountPipelines = void (*)(VkDevice, size_t*);
 using KeepPipelines = size_t (*)(size_t);
-using PreferCached = void (*)(int);
+using Switch = void (*)(int);
 using RequireSubgroup = void (*)(uint32_t);
 using Featured = int (*)(VkDevice);
 
 struct InKp {
     TakeError take_noted = nullptr;
-    PreferCached prefer_cached = nullptr;
+    Switch prefer_cached = nullptr;
     RequireSubgroup require_subgroup = nullptr;
     Featured featured = nullptr;
+    Switch robust_access = nullptr;
+    Featured robust = nullptr;
     Featured timelines = nullptr;
     Featured host_query_reset = nullptr;
     MakePipeline make_pipeline = nullptr;

@@ -107,6 +107,8 @@ void find_functions(const py::module_& kp_module)
     };
     find(in_kp.take_noted, "vksched_take_error");
     find(in_kp.featured, "vksched_featured");
+    find(in_kp.robust_access, "vksched_robust_access");
+    find(in_kp.robust, "vksched_robust");
     find(in_kp.timelines, "vksched_timelines");
     find(in_kp.host_query_reset, "vksched_host_query_reset");
     find(in_kp.prefer_cached, "vksched_prefer_cached");

@@ -132,6 +132,11 @@ void bind_memory(py::module_& m)
     m.def("featured",
           [](kp::Manager& manager) { return in_kp.featured(open_device(manager)) != 0; },
           py::arg("manager"), "Whether the device opened with what it has beyond Vulkan 1.1.");
+    m.def("robust_access", [](bool on) { in_kp.robust_access(on); }, py::arg("on"),
+          "Whether devices that this thread opens keep accesses beyond a buffer from others' memory.");
+    m.def("robust",
+          [](kp::Manager& manager) { return in_kp.robust(open_device(manager)) != 0; },
+          py::arg("manager"), "Whether the device opened so.");
     m.def("timelines",
           [](kp::Manager& manager) { return in_kp.timelines(open_device(manager)) != 0; },
           py::arg("manager"), "Whether the device opened with timeline semaphores.");

@@ -5,6 +5,7 @@
 //   norms.cpp      norms of rows
 //   resample.cpp   weighted sums of a few elements along an axis
 //   texts.cpp      strings of files
+//   extents.hpp    how far loops of programs reach
 //   told_loop.hpp  loops of programs that are one function
 //   conv/          convolutions and pools
 //   elementwise/   functions of one value, and chains of elementwise steps
@@ -16,6 +17,7 @@
 // A calls.cpp in one of these is what Python calls, apart from the loops.
 #pragma once
 
+#include "loops/extents.hpp"
 #include "platform.hpp"
 
 #include <cstddef>
@@ -75,6 +77,8 @@ struct Told {
 struct Loop {
     virtual ~Loop() = default;
     virtual void run(const Operands& given, size_t piece) const = 0;
+    // Tells how far all pieces reach in each slot; throws where a number makes no sense.
+    virtual void reach(Extents& to) const = 0;
 };
 
 // A loop by its name; throws KeyError where there is no such loop.

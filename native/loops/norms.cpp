@@ -192,11 +192,22 @@ void norms(const ToldLoop<NormLoop>& step, const Operands& given, size_t piece)
     norm.eps = step.reals[0];
     step.called(norm, given.get<float>(0) + first * told[1], step.result(given) + first * told[1]);
 }
+
+void norms_reach(const ToldLoop<NormLoop>& step, Extents& to)
+{
+    const int64_t* told = step.numbers.data();
+    const size_t given = (told[3] != 0) + (told[4] != 0);
+    require(step.last == 1 + given, "expected a slot for each operand and the result");
+    for (const size_t slot : {size_t{0}, step.last})
+        to.all(slot, 4, {told[0], told[1]});
+    for (size_t slot = 1; slot <= given; ++slot)
+        to.all(slot, 4, {told[1]});
+}
 } // namespace
 
 std::unique_ptr<Loop> norm_loop(const Told& told)
 {
-    return told_loop(told, {1, 5, 1}, norms, told.wide && has_wide() ? norm_rows_wide : norm_rows);
+    return told_loop(told, {1, 5, 1}, norms, norms_reach, told.wide && has_wide() ? norm_rows_wide : norm_rows);
 }
 
 void add_norms(py::module_& m)

@@ -15,18 +15,21 @@
 template <class Called>
 struct ToldLoop : Loop {
     using Way = void (*)(const ToldLoop&, const Operands&, size_t);
+    using Reach = void (*)(const ToldLoop&, Extents&);
 
-    ToldLoop(const Told& told, Way way, Called called)
-      : way(way), numbers(told.numbers), reals(told.reals), last(told.slots - 1),
+    ToldLoop(const Told& told, Way way, Reach reaches, Called called)
+      : way(way), reaches(reaches), numbers(told.numbers), reals(told.reals), last(told.slots - 1),
         pieces(told.pieces), called(called)
     {
     }
     void run(const Operands& given, size_t piece) const override { way(*this, given, piece); }
+    void reach(Extents& to) const override { reaches(*this, to); }
     float* result(const Operands& given) const { return given.get<float>(last); }
     // The first row of a piece, of so many rows.
     int64_t first_row(int64_t rows, size_t piece) const { return rows * int64_t(piece) / pieces; }
 
     Way way;
+    Reach reaches;
     std::vector<int64_t> numbers;
     std::vector<float> reals;
     size_t last;
@@ -44,12 +47,13 @@ struct Counts {
 
 template <class Called = Nothing>
 std::unique_ptr<Loop> told_loop(const Told& told, const Counts& counts,
-                                typename ToldLoop<Called>::Way way, Called called = {})
+                                typename ToldLoop<Called>::Way way,
+                                typename ToldLoop<Called>::Reach reaches, Called called = {})
 {
     require(told.slots > counts.operands && told.numbers.size() == counts.numbers
                 && told.reals.size() == counts.reals,
             "expected as many slots, numbers and reals as the loop has");
-    return std::make_unique<ToldLoop<Called>>(told, way, called);
+    return std::make_unique<ToldLoop<Called>>(told, way, reaches, called);
 }
 
 INLINED float total_of(float (&sums)[16])

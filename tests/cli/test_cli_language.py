@@ -55,7 +55,7 @@ def test_parts_and_what_is_missing_are_told(
     drafts[0] = drafts[0].with_key("tokenizer.ggml.model", ValueType.STRING, "gpt2")
     paths = write_parts(tmp_path, drafts)
     _, out, _ = call(capsys, "info", str(paths[1]))
-    assert "?[2Jbad: llama, GGUF version 3, in 3 parts" in out
+    assert "\\u001b[2Jbad: llama, GGUF version 3, in 3 parts" in out
     assert "tokenizer: gpt2, without a chat template" in out
     assert "parts: m-00001-of-00003.gguf m-00002-of-00003.gguf m-00003-of-00003.gguf" in out
     assert "note: [gguf] expected the key 'llama.block_count'" in out

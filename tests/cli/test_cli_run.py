@@ -335,6 +335,24 @@ def test_run_over_stages(capsys: pytest.CaptureFixture[str], cut: str, tmp_path:
     assert {e["args"]["device"] for e in events if e["name"] == "step onnx.Unique"} == {"cpu"}
 
 
+def test_a_tensor_of_a_stranger_opens_no_other_file(
+    capsys: pytest.CaptureFixture[str],
+    cut: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from onnx import TensorProto
+
+    (tmp_path / "secret.bin").write_bytes(np.array([3, 1, 3]).tobytes())
+    monkeypatch.chdir(tmp_path)
+    tensor = TensorProto(dims=[3], data_type=TensorProto.INT64)
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="secret.bin")
+    (tmp_path / "x.pb").write_bytes(tensor.SerializeToString())
+    code, _, err = call(capsys, "run", cut, "--devices", "cpu", "--input", "x=x.pb")
+    assert code == 1 and "expected data within the model, got external data in 'secret.bin'" in err
+
+
 def test_sequences_texts_and_types_that_numpy_lacks(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

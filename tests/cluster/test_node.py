@@ -293,10 +293,11 @@ def test_the_command_says_what_is_wrong_with_a_key(tmp_path: Path) -> None:
         (["node", "--credentials", "key", "--cache", "inf"], "Invalid value for '--cache'"),
         (["node", "--credentials", "key", "--silent", "inf"], "Invalid value for '--silent'"),
         (["node", "--credentials", "key", "--silent", "nan"], "expected a number of seconds"),
+        (["node", "--credentials", "{}/key", "--peers", "10.0.0.0/33"], "or a network as a peer"),
     ],
 )
 def test_commands_say_what_to_try(command: list[str], said: str, tmp_path: Path) -> None:
-    clusters.made()
+    clusters.made().save(tmp_path / "key")
     done = CliRunner().invoke(main, [each.format(tmp_path) for each in command])
     assert done.exit_code in (1, 2) and said in done.output
 
@@ -306,7 +307,7 @@ def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
 ) -> None:
     taken: list[list[Path]] = []
     monkeypatch.setattr(
-        "vksched.cluster.node.ClusterNode", lambda *about, models: taken.append(models)
+        "vksched.cluster.node.ClusterNode", lambda *about, models, onnx_ops: taken.append(models)
     )
     monkeypatch.setenv("VKSCHED_MODELS", f"{tmp_path}, {tmp_path / 'b'}")
     on_ray._Served("node1", clusters.made().text(), "tls", "127.0.0.1")

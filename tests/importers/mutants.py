@@ -6,12 +6,14 @@ import gc
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 SPARE_BYTES = 512 << 20
 LIMIT_S = 10
 NO_MEMORY = ("MemoryError", "bad_alloc", "Unable to allocate", "allocate memory")
 TESTS = Path(__file__).parent
+FOLDERS = [TESTS, TESTS.parent, *(TESTS.parent / each for each in ("support", "plan", "models"))]
 
 
 class Watch:
@@ -51,10 +53,10 @@ def maps_of(folder: Path) -> int:
 
 
 def read_mutants(
-    script: str, seed: str, first: int, count: int, *options: str
+    script: str, seed: str, first: int, count: int, *options: str, python: Sequence[str] = ()
 ) -> tuple[list[str], int, int, int]:
-    """Runs a script of this folder; returns what went wrong, and how many mutants were read, were
-    refused, and ran.
+    """Runs a script of this folder, or by its path; returns what went wrong, and how many mutants
+    were read, were refused, and ran. python: options of the interpreter.
 
     A process that ends at a mutant is followed by one that starts behind it.
     """
@@ -62,9 +64,9 @@ def read_mutants(
     loaded = refused = ran = 0
     end = first + count
     while first < end:
-        command = [sys.executable, str(TESTS / script), "--seed", seed, *options]
+        command = [sys.executable, *python, str(TESTS / script), "--seed", seed, *options]
         command += ["--first", str(first), "--count", str(end - first)]
-        paths = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+        paths = os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "2"}
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", env=env, check=False

@@ -10,7 +10,7 @@ import numpy as np
 from onnx_calls import Drawn, Source
 from onnx_calls import calls as register
 from onnx_calls_math import BYTES, scale_of, zero_of
-from onnx_calls_nn import room, window
+from onnx_calls_nn import conv, room, window
 
 calls = partial(register, domain="com.microsoft", since=17)
 
@@ -27,10 +27,10 @@ def gelu(s: Source) -> Drawn:
 def skip_norm(s: Source) -> Drawn:
     shape, full = (s.int(1, 3), s.int(1, 3), s.int(2, 6)), s.op == "SkipLayerNormalization"
     skip = shape if s.chance(0.6) else s.pick((1, *shape[1:]), shape[1:])
-    row = shape[-1:]
-    shift = [s.values(row) if s.chance(0.5) else None] if full else []
-    bias = s.values(row) if s.chance(0.5) else None
-    return [s.values(shape), s.values(skip), s.values(row), *shift, bias], {
+    row, kind = shape[-1:], s.pick("float32", "float32", "float16", "float64")
+    shift = [s.values(row, kind) if s.chance(0.5) else None] if full else []
+    bias = s.values(row, kind) if s.chance(0.5) else None
+    return [s.values(shape, kind), s.values(skip, kind), s.values(row, kind), *shift, bias], {
         "epsilon": s.pick(1e-5, 1e-3, None)
     }
 
@@ -56,24 +56,33 @@ def embed(s: Source) -> Drawn:
 def fused_matmul(s: Source) -> Drawn:
     m, k, n = (s.size(False) for _ in range(3))
     left, right = s.int(0, 1), s.int(0, 1)
-    before = s.broadcasts(2, 2)
+    before, kind = s.broadcasts(2, 2), s.pick("float32", "float64")
     a = (*before[0], *((k, m) if left else (m, k)))
     b = (*before[1], *((n, k) if right else (k, n)))
     attrs = {"transA": left or None, "transB": right or None, "alpha": s.pick(0.5, None)}
-    return [s.values(a), s.values(b)], attrs
+    return [s.values(a, kind), s.values(b, kind)], attrs
 
 
 ACTIVATIONS: dict[str, tuple[float, ...]] = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": (0.3,), "Clip": (-1.0, 1.5),
-    "HardSigmoid": (0.3, 0.4),
+    "HardSigmoid": (0.3, 0.4), "HardSwish": (),
+}  # fmt: skip
+
+
+GEMM_ACTIVATIONS: dict[str, tuple[str, ...]] = {
+    "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "LeakyRelu": ("alpha",),
+    "Celu": ("alpha",), "Elu": ("alpha",), "ThresholdedRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"), "ParametricSoftplus": ("alpha", "beta"),
+    "ScaledTanh": ("alpha", "beta"), "Selu": ("alpha", "gamma"),
 }  # fmt: skip
 
 
 @calls("FusedGemm")
 def fused_gemm(s: Source) -> Drawn:
     m, k, n = (s.size(False) for _ in range(3))
-    kind = s.pick("Relu", "Tanh", "Sigmoid", "LeakyRelu")
-    given = {"activation_alpha": 0.3} if kind == "LeakyRelu" else {}
+    kind = s.pick(*GEMM_ACTIVATIONS)
+    names = GEMM_ACTIVATIONS[kind]
+    given = {f"activation_{name}": 0.3 + 0.1 * i for i, name in enumerate(names)}
     bias = s.values(s.pick((m, n), (n,))) if s.chance(0.6) else None
     return [s.values((m, k)), s.values((k, n)), bias], {"activation": kind, **given}
 
@@ -147,6 +156,15 @@ def pools(s: Source) -> Drawn:
     return [x, scale_of(s), zero_of(s, kind), scale_of(s), zero_of(s, kind)], attrs
 
 
+@calls("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearConv")
+def with_channels_last(s: Source) -> Drawn:
+    drawn = conv(s) if s.op == "QLinearConv" else pools(s)
+    operands, attrs = drawn[:2]
+    assert operands[0] is not None
+    operands[0] = np.ascontiguousarray(np.moveaxis(operands[0], 1, -1))
+    return operands, {**attrs, "channels_last": 1}
+
+
 @calls("QLinearConcat")
 def concat(s: Source) -> Drawn:
     kind, shape = s.pick(*BYTES), list(s.shape(1, 3, empty=False))
@@ -204,7 +222,16 @@ def nbits(s: Source) -> Drawn:
     elif zeros == 1:
         zeros = s.values((n, count), scale=4.0)
     x = s.values((*s.shape(1, 2, empty=False), k))
-    return [x, packed, scales, zeros], {"K": k, "N": n, "bits": bits, "block_size": block}
+    groups = None
+    # with groups onnxruntime takes zero points of 4 bits to be 8, whatever they are
+    if (zeros is None or zeros.dtype == np.float32) and k % block == 0 and s.chance(0.4):
+        groups = s.rng.permutation(np.repeat(np.arange(count), block)).astype(np.int32)
+        s.fixed = frozenset((1, 2, 4) if zeros is None else (1, 2, 3, 4))
+    attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
+    if s.chance(0.2) and groups is None:
+        x, scales = x.astype(np.float16), scales.astype(np.float16)
+        zeros = zeros if zeros is None or zeros.dtype == np.uint8 else zeros.astype(np.float16)
+    return [x, packed, scales, zeros, groups], attrs
 
 
 # -- attention -------------------------------------------------------------------------------------
@@ -276,6 +303,7 @@ def grouped(s: Source) -> Drawn:
         np.full(batch, total - 1, np.int32),
         np.array(total, np.int32),
     ]
+    scores = s.pick(1, 2, None, None)
     if rotary:
         angles = s.rng.random((8, size // 2)).astype(np.float32) * math.pi
         operands += [np.cos(angles), np.sin(angles)]
@@ -284,7 +312,22 @@ def grouped(s: Source) -> Drawn:
         "do_rotary": 1 if rotary else None, "softcap": s.pick(2.0, None, None),
         "local_window_size": s.pick(2, -1, None),
         "rotary_interleaved": s.pick(0, 1) if rotary else None,
-    }, 3  # fmt: skip
+        "qk_output": scores, **quantised_cache(s, operands, past),
+    }, 4 if scores else 3  # fmt: skip
+
+
+def quantised_cache(s: Source, operands: list[Any], past: int) -> dict[str, Any]:
+    """Makes codes of the past, with their scales, of some calls; returns the attributes."""
+    if not past or s.chance(0.6):
+        return {}
+    kind = s.pick("PER_TENSOR", "PER_CHANNEL")
+    operands += [None] * (12 - len(operands))
+    for i in (3, 4):
+        _, shared, _, size = operands[i].shape
+        operands[i] = s.values(operands[i].shape, np.int8, full=True)
+        shape = (1,) if kind == "PER_TENSOR" else (1, shared, 1, size)
+        operands.append(scale_of(s, shape) * np.float32(0.05))
+    return {"k_quant_type": kind, "v_quant_type": kind, "kv_cache_bit_width": 8}
 
 
 @calls("RotaryEmbedding")

@@ -313,15 +313,22 @@ def compress(s: Source) -> Drawn:
     return [x, s.values((s.int(0, length),), bool)], {"axis": axis}
 
 
-@calls("NonZero", "Unique")
-def found(s: Source) -> Drawn:
+@calls("NonZero")
+def non_zero(s: Source) -> Drawn:
     only = ("float32", "int64", "bool", "int32", "uint8")
+    return [s.values(s.shape(1, 4), s.dtype(0, *only))], {}
+
+
+@calls("Unique", since=11)
+def unique(s: Source) -> Drawn:
     # of nothing Unique of onnxruntime ends the process
-    x = s.values(s.shape(1, 4, empty=s.op == "NonZero"), s.dtype(0, *only))
-    if s.op == "NonZero":
-        return [x], {}
+    x = s.values(s.shape(1, 4, empty=False), s.dtype(0, "float32", "float64", "int64", "int8"))
+    if s.chance(0.3):
+        x = np.sign(x).astype(x.dtype)  # more that are equal
+    if s.chance(0.2):
+        x = np.array(["b", "a", "", "Ä", "ab"], object)[s.rng.integers(0, 5, x.shape)]
     axis = s.axis(x.ndim) if s.chance(0.5) else None
-    return [x], {"axis": axis, "sorted": s.pick(1, None)}, s.int(1, 4)
+    return [x], {"axis": axis, "sorted": s.pick(0, 1, None)}, s.int(1, 4)
 
 
 @calls("ReverseSequence")

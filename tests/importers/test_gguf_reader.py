@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import subprocess
@@ -19,6 +20,7 @@ from mutants import maps_of
 
 from vksched.errors import ModelFormatError
 from vksched.importers.gguf.read.cursor import Cursor
+from vksched.importers.gguf.read.limits import MAX_RANK
 from vksched.importers.gguf.read.loader import GgufFile, read_gguf
 from vksched.importers.gguf.read.metadata import MANY
 from vksched.importers.gguf.read.texts import Texts
@@ -128,6 +130,13 @@ def test_tensors_equal_those_of_the_package(version: int, tmp_path: Path) -> Non
         got, expected = tensor.to_numpy(), gguf.dequantize(there.data, there.tensor_type)
         assert got.dtype == np.float32
         np.testing.assert_array_equal(got, expected.reshape(tensor.shape))
+
+
+@pytest.mark.parametrize("rank", [1, 2, MAX_RANK])
+def test_tensors_have_as_many_sizes_as_the_format_allows(rank: int) -> None:
+    shape = (2, *(1,) * (rank - 2), 32)[-rank:]
+    draft = Draft().with_tensor("w", shape, Type.F32, bytes(4 * math.prod(shape)))
+    assert read_gguf(draft.packed()).tensors["w"].shape == shape
 
 
 def test_pieces_of_a_large_tensor_are_put_together(rng: np.random.Generator) -> None:

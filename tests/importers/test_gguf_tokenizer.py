@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,6 +190,49 @@ def test_a_table_of_characters_that_points_outside_is_an_error() -> None:
     tokenizer = Tokenizer(unigram(precompiled_charsmap=np.frombuffer(data, np.int8)))
     with pytest.raises(ModelFormatError, match="precompiled_charsmap"):
         tokenizer.encode("abc")
+
+
+def with_table(entries: dict[int, int], texts: bytes) -> Tokenizer:
+    """A tokenizer whose table of characters has these entries, of 256."""
+    table = np.zeros(256, "<u4")
+    for at, entry in entries.items():
+        table[at] = entry
+    data = np.uint32(table.nbytes).tobytes() + table.tobytes() + texts
+    return Tokenizer(unigram(precompiled_charsmap=np.frombuffer(data, np.int8)))
+
+
+A = ord("a")
+REPLACED = {A: 128 << 10 | 1 << 8 | A, A ^ 128: 1 << 31}
+"""The letter a becomes the first of the texts."""
+ENDLESS = {A: A << 10 | A}
+"""A run of the letter a is looked up to its end, from each of its letters on."""
+
+
+@pytest.mark.parametrize(
+    ("entries", "texts", "told"),
+    [
+        (REPLACED, b"b" * (4 << 20) + b"\0", "4096 bytes"),
+        (REPLACED, b"b" * 4096 + b"\0", "64 bytes for each byte"),
+        (ENDLESS, b"b\0", "at most 256 bytes"),
+    ],
+)
+def test_a_table_of_characters_makes_no_more_than_tables_do(
+    entries: dict[int, int], texts: bytes, told: str
+) -> None:
+    tokenizer = with_table(entries, texts)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFormatError, match=told):
+            tokenizer.encode("a" * 50_000)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_table_of_characters_may_make_texts_eleven_times_as_long() -> None:
+    """As NFKC does of U+FDFA."""
+    tokenizer = with_table(REPLACED, b"b" * 11 + b"\0")
+    assert tokenizer.encode("a" * 2000) == tokenizer.encode("b" * 22_000)
 
 
 def test_without_a_way_to_cut_there_is_a_warning() -> None:

@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import vksched.importers.files
 from vksched.errors import ModelFormatError
 from vksched.importers import below
-from vksched.importers.onnx.read import check, files, tensors, wire
+from vksched.importers.onnx.nodes import limits
+from vksched.importers.onnx.read import check, files, wire
 from vksched.importers.onnx.read.loader import OnnxFile, read_onnx
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
@@ -843,7 +844,7 @@ def test_sparse_tensors_are_bounded() -> None:
 def test_external_data_that_many_attributes_share_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensors, "MAX_MADE_BYTES", 1 << 16)
+    monkeypatch.setattr(limits, "MAX_MADE_BYTES", 1 << 16)
     (tmp_path / "k.bin").write_bytes(bytes(1 << 14))
     model = relu()
     for number in range(9):

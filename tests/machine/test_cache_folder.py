@@ -10,7 +10,7 @@ import pytest
 from conftest import needs_posix
 
 from vksched import caches
-from vksched.caches import default_folder, make_folder, replace_whole
+from vksched.caches import default_folder, folder_of, make_folder, read_whole, replace_whole
 
 pytestmark = needs_posix
 
@@ -99,3 +99,40 @@ def test_the_users_own_folder_of_an_older_version_is_taken_back(
     (tmp_path / "own").chmod(0o777)
     assert default_folder() == tmp_path / "own"
     assert mode_of(tmp_path / "own") == 0o700
+
+
+def test_folders_inside_that_others_could_write_are_taken_back(named: Path) -> None:
+    (named / "steps").mkdir(parents=True)
+    named.chmod(0o755)
+    (named / "steps").chmod(0o777)
+    assert folder_of("steps") == named / "steps" and mode_of(named / "steps") == 0o700
+    assert folder_of("layers") == named / "layers"
+    named.chmod(0o777)
+    assert folder_of("steps") is None
+
+
+def test_folders_inside_of_another_user_are_not_used(
+    named: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (named / "steps").mkdir(parents=True)
+    about, own = (named / "steps").stat(), named.stat()
+    stranger = os.stat_result([*about[:4], os.geteuid() + 2, *about[5:10]])
+    monkeypatch.setattr(Path, "stat", lambda path, **_: stranger if path.name == "steps" else own)
+    assert folder_of("steps") is None and folder_of("layers") is not None
+    assert f"one of user {os.geteuid() + 2}" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o664, 0o602])
+def test_files_that_others_may_write_are_not_read(
+    named: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of an older version, or were put there while the folder was open."""
+    monkeypatch.setattr(caches, "_is_own_group", lambda _: False)
+    make_folder(named)
+    replace_whole(named / "x", "one")
+    assert read_whole(named / "x") == b"one"
+    (named / "x").chmod(mode)
+    with pytest.raises(PermissionError, match=f"yours alone, got mode {mode:o}"):
+        read_whole(named / "x")
+    replace_whole(named / "x", "two")
+    assert read_whole(named / "x") == b"two"

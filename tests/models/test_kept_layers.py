@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -26,6 +27,7 @@ from vksched.machine.spec import Machine
 from vksched.models.layers import kept, place
 from vksched.models.layers.kept import kept_or_measured, key_of
 from vksched.models.layers.measure import Measured
+from vksched.trace import VkschedWarning
 
 TINY = Tiny(layers=3, vocabulary=61)
 MACHINE = Machine((*cards(40, 40), CPU))
@@ -208,6 +210,55 @@ def test_file_that_is_damaged_is_written_anew(
     assert asked(model, measures=False) == first
 
 
+def forged(text: str, change: Callable[[Any], object]) -> str:
+    """Returns a file with the digest of what it has been made."""
+    data = json.loads(text)
+    change(data["measured"])
+    return json.dumps({**data, "digest": kept._digest(data["measured"])})
+
+
+def first(told: Any) -> Any:
+    return told["layers"][0]
+
+
+FORGED: dict[str, Callable[[Any], object]] = {
+    "words": lambda told: first(told).update(cache_bytes="many"),
+    "bytes below none": lambda told: first(told)["weights"].update(w=-(1 << 40)),
+    "no time at all": lambda told: first(told).update(write_s=[math.nan] * 3),
+    "times of other devices": lambda told: first(told).update(read_s=[1.0]),
+    "endless times": lambda told: told["stretch_s"][0].__setitem__(0, math.inf),
+    "no layers": lambda told: told.update(layers=[]),
+    "more than layers have": lambda told: first(told).update(own=1),
+    "no experts": lambda told: first(told).update(experts={"size_bytes": 1}),
+    "tokens of a part": lambda told: told.update(tokens="8"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_files_that_were_made_to_mislead_are_set_aside(
+    name: str, model: LanguageModel, folder: Path
+) -> None:
+    right = asked(model)
+    (path,) = folder.glob("*.json")
+    path.write_text(forged(path.read_text(), FORGED[name]))
+    with pytest.warns(VkschedWarning, match="is set aside as .damaged"):
+        assert asked(model) == right
+    assert path.with_suffix(".damaged").exists()
+    assert asked(model, measures=False) == right
+
+
+def test_a_file_of_another_question_is_set_aside(model: LanguageModel, folder: Path) -> None:
+    asked(model, Machine((*cards(40), CPU)))
+    (other,) = folder.glob("*.json")
+    text = other.read_text()
+    other.unlink()
+    right = asked(model)
+    (path,) = folder.glob("*.json")
+    path.write_text(text)
+    with pytest.warns(VkschedWarning, match="of another question"):
+        assert asked(model) == right
+
+
 def test_bytes_that_are_no_text(model: LanguageModel, folder: Path) -> None:
     first = asked(model)
     (path,) = folder.glob("*.json")
@@ -222,7 +273,7 @@ def test_folder_that_cannot_be_written(model: LanguageModel, folder: Path) -> No
 
 
 def test_no_folder_at_all(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "default_folder", lambda: None)
+    monkeypatch.setattr(kept, "folder_of", lambda name: None)
     assert asked(model) == asked(model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from vksched.passes import optimize
 from vksched.plan.documents.plans import carried_document
 from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
+from vksched.trace import VkschedWarning
 from vksched.types import NDArray
 
 TINY = Tiny(kind="Q8_0")
@@ -324,6 +326,109 @@ def test_files_that_are_damaged_are_written_anew(
     assert written == 0 and np.array_equal(got, right)
 
 
+# -- what is made to mislead -----------------------------------------------------------------------
+
+
+def forged(file: Path, change: Callable[[Any], object]) -> None:
+    """Changes what a file tells, and gives it the digest of that."""
+    content = file.read_bytes()
+    document = kept_steps._document_of(content)
+    told = json.loads(json.dumps(document.told))
+    change(told)
+    file.write_bytes(kept_steps._bytes_of(replace(document, told=told)))
+
+
+def node_of(told: Any, op: str) -> Any:
+    return next(node for node in told["nodes"] if node[0] == op)
+
+
+def over_another(told: Any) -> None:
+    """Two results of a device that are needed at once in one place."""
+    for row in told["plan"]["locations"]:
+        row[2][0] = row[2][1] = 0
+
+
+def another_order(told: Any) -> None:
+    told["plan"]["splits"][0]["nodes"].reverse()
+
+
+def attr_of_first_norm(told: Any) -> Any:
+    return told["attrs"][node_of(told, "rms_norm")[2]]
+
+
+FORGED: dict[str, Callable[[Any], object]] = {
+    "of another key": lambda told: told.update(key="0" * 32),
+    "no key": lambda told: told.pop("key"),
+    "nodes left out of the plan": lambda told: told["plan"]["splits"][0]["nodes"].pop(),
+    "another order": another_order,
+    "a node that is not there": lambda told: told["plan"]["splits"][0]["nodes"].append(10**6),
+    "a device that is not there": lambda told: told["plan"]["splits"][0].update(device=7),
+    "another placement": lambda told: told["plan"]["placements"][-1].__setitem__(0, 1),
+    "a plan of words": lambda told: told["plan"].update(copies="many"),
+    "no plan at all": lambda told: told.update(plan={}),
+    "a result that is not there": lambda told: told["outputs"][0].__setitem__(1, -1),
+    "kept of nobody": lambda told: told.update(kept=[10**6]),
+    "merged of nobody": lambda told: told["merged"].update(x=-5),
+    "an operand that comes later": lambda told: told["nodes"][-1][1].__setitem__(0, 10**6),
+    "an op of another name": lambda told: told["nodes"][-1].__setitem__(0, "os.system"),
+    "a type of no size": lambda told: told["types"][-1].__setitem__(0, [-1]),
+    "a weight for an op": lambda told: told["leaves"].append(
+        [len(told["nodes"]) - 1, "weight", [*told["leaves"][0][2]]]
+    ),
+    "a leaf of no node": lambda told: told["leaves"].append([-1, "constant", 0]),
+    "numbers as names": lambda told: told["nodes"][0].__setitem__(4, 5),
+    "an object as an attribute": lambda told: attr_of_first_norm(told).update(eps={}),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_files_that_were_made_to_mislead_are_set_aside(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    right, _ = read(made(tmp_path / "m.gguf"), monkeypatch)
+    files = {path: path.read_bytes() for path in folder.glob("*.step")}
+    for file in files:
+        forged(file, FORGED[name])
+    with pytest.warns(VkschedWarning, match="is set aside as .damaged, and made anew"):
+        got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
+    assert written == 2 and np.array_equal(got, right)
+    assert {file.with_suffix(".damaged") for file in files} == set(folder.glob("*.damaged"))
+    got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch)
+    assert written == 0 and np.array_equal(got, right)
+
+
+@pytest.mark.parametrize("device", CARD)
+def test_places_on_a_device_are_verified(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    right, _ = read(made(tmp_path / "m.gguf"), monkeypatch, "f16", device)
+    for file in folder.glob("*.step"):
+        forged(file, over_another)
+    with pytest.warns(VkschedWarning, match="is set aside"):
+        got, written = read(loaded(tmp_path / "m.gguf"), monkeypatch, "f16", device)
+    assert written == 2 and np.array_equal(got, right)
+
+
+def test_the_file_of_another_model_does_not_pass_for_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """Both have weights of the same names and sizes, and other constants."""
+    read(made(tmp_path / "a.gguf", replace(TINY, slowed=True)), monkeypatch)
+    others = {path.read_bytes() for path in folder.glob("*.step")}
+    for path in folder.glob("*.step"):
+        path.unlink()
+    tiny = replace(TINY, slowed=True)
+    right, _ = read(made(tmp_path / "b.gguf", tiny, seed=6), monkeypatch)
+    for path in folder.glob("*.step"):
+        path.write_bytes(others.pop())
+    with pytest.warns(VkschedWarning, match="it is of another model"):
+        got, written = read(loaded(tmp_path / "b.gguf"), monkeypatch)
+    assert written == 2 and np.array_equal(got, right)
+
+
+# -- where nothing is kept -------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     "how", ["few layers", "no folder", "in memory", "a folder in its way", "code that has changed"]
 )
@@ -335,7 +440,7 @@ def test_nothing_is_kept(
     if how == "few layers":
         monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 3)
     elif how == "no folder":
-        monkeypatch.setattr(kept_steps, "default_folder", lambda: None)
+        monkeypatch.setattr(kept_steps, "folder_of", lambda name: None)
     elif how == "code that has changed":
         monkeypatch.setattr(kept_steps, "loaded_code", lambda: None)
     elif how == "in memory":

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from vksched.cases.packed import blocks
+from vksched.errors import ShapeError
 from vksched.ops.core import loops
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
 
@@ -72,6 +73,15 @@ def test_words_take_as_much_as_the_file(name: str) -> None:
     each = FORMATS[name].step
     for columns in range(each, 20 * each, each):  # rows start where four words are read at once
         assert FORMATS[name].row_words(columns) % 4 == 0
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_that_are_not_of_whole_blocks_are_refused(name: str) -> None:
+    kind = FORMATS[name]
+    for columns in (0, kind.step + kind.step // 2):
+        raw = np.zeros((2, kind.row_bytes(columns)), np.uint8)
+        with pytest.raises(ShapeError, match=f"multiple of {kind.step} values, got {columns}"):
+            repack(name, raw, (2, columns))
 
 
 def test_threads_repack_as_one_does() -> None:

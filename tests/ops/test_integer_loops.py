@@ -17,7 +17,7 @@ from vksched.machine.limits import Limits
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Call, get_op
+from vksched.ops.core.op import Call, Dispatch, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.products.codes import pack
 from vksched.types import INT32, UINT32, TensorType
@@ -148,3 +148,19 @@ def test_columns_too_long_for_a_cpu_driver_are_refused() -> None:
     call = Call(types[:1], types[1], Attrs({"signed": False}), Limits(software=True))
     with pytest.raises(UnsupportedOp, match="steps in a row"):
         lower(get_op("pack_codes"), call)
+
+
+def test_columns_that_one_dispatch_of_a_cpu_driver_cannot_pack_are_refused() -> None:
+    """There are two groups, and each lane has time for a few columns of so many rows."""
+    limits, rows = Limits(software=True, max_groups=(2, 1, 1)), 1 << 13
+    most = 2 * LOCAL_SIZE * (LOOP_STEPS // ((1 + 4) * rows // 4 + 1))
+
+    def pack(columns: int) -> tuple[Dispatch, ...]:
+        words = TensorType((columns // 16, 1 + rows // 4, 16), UINT32)
+        x = TensorType((rows, columns), INT32)
+        call = Call((x,), words, Attrs({"signed": False}), limits)
+        return lower(get_op("pack_codes"), call).dispatches
+
+    assert len(pack(most)) == 1
+    with pytest.raises(UnsupportedOp, match=f"{most + 16} columns of {rows} rows are too many"):
+        pack(most + 16)

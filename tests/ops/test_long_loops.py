@@ -13,7 +13,7 @@ from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import Call, Work, get_op
-from vksched.ops.core.strides import LOCAL_SIZE, SERIAL_STEPS
+from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
 from vksched.ops.windows import pool
 from vksched.plan.cost import why_not, work_seconds
 from vksched.types import NDArray, TensorType
@@ -79,6 +79,24 @@ def test_no_invocation_of_many_items_goes_on_for_long(groups: int) -> None:
     assert starts == [0, *ends[:-1]] and ends[-1] == 15000
     for start, end, d in zip(starts, ends, parts.dispatches, strict=True):
         assert -(-(end - start) // (d.groups[0] * LOCAL_SIZE)) << 18 <= SERIAL_STEPS
+
+
+LONG_RUNS: dict[str, tuple[dict[str, Any], tuple[TensorType, ...]]] = {
+    "neg": ({}, (f32(1 << 29),)),
+    "add": ({}, (f32(1 << 29), f32(1 << 29))),
+    "where": ({}, (TensorType((1 << 29,), "bool"), f32(1 << 29), f32(1 << 29))),
+    "widen": ({"axis": 0}, (TensorType((1 << 29,), "uint8"), f32())),
+}
+
+
+@pytest.mark.parametrize("software", [False, True])
+@pytest.mark.parametrize("op", LONG_RUNS)
+def test_runs_of_fours_have_invocations_enough(op: str, software: bool) -> None:
+    limits = Limits(max_buffer_bytes=1 << 32, software=software, subgroup_size=8)
+    attrs, types = LONG_RUNS[op]
+    (dispatch,) = lowered(op, attrs, *types, limits=limits).dispatches
+    invocations = dispatch.groups[0] * dict(dispatch.constants)["LOCAL_X"]
+    assert -(-types[0].size // (4 * invocations)) <= LOOP_STEPS
 
 
 def graph_of(y: vs.Tensor) -> dict[str, int]:

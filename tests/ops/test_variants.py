@@ -246,3 +246,21 @@ def test_one_query_of_attention_fills_a_gpu(heads: int, keys: int, parts: int) -
     call = Call((q, k, k), q, Attrs(attributes(64)), GPU)
     first = lower(get_op("attention"), call).dispatches[0]
     assert first.groups == (heads, parts, 1)
+
+
+@pytest.mark.parametrize("most", [1, 2, 65535])
+def test_sequences_of_a_recurrent_layer_have_groups_as_far_as_the_device_has_them(
+    most: int,
+) -> None:
+    layer = next(c for c in CASES if c.id.startswith("recurrent-gru fb-"))
+    count, _, batch, _ = layer.inputs[0].shape
+    limits = replace(GPU, max_groups=(most, 1, 1))
+    call = Call(layer.types, layer.result_type(), Attrs(layer.attrs), limits)
+    names = [name for name in variants_of(layer.declaration, call) if name.isdigit()]
+    assert names
+    for sequences in names:
+        dispatches = lower(layer.declaration, replace(call, variant=sequences)).dispatches
+        wanted = min(count * -(-batch // int(sequences)), most)
+        assert [d.groups for d in dispatches if d.shader.startswith("recurrent")] == [
+            (wanted, 1, 1)
+        ]

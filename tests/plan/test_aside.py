@@ -255,6 +255,23 @@ def test_both_checkers_find_memory_that_is_used_again_before_it_was_copied_out()
         mutant.verify()
 
 
+def test_both_checkers_find_copies_in_that_write_over_what_is_copied_out() -> None:
+    plan, _, _ = run_on_null(pipeline(), True)
+    first, second = plan.splits[0], plan.splits[1]
+    assert LEAVING in first.aside and COMING in second.aside and second.hands_over == (0,)
+    theirs = plan.locations[0, first.copies_out[0].node]
+    copies = (replace(second.copies_in[0], target=theirs), *second.copies_in[1:])
+    moved = {**plan.locations, (0, copies[0].node): theirs}
+    # they wait for the work of the split before, which the queue copies out behind them
+    orders = (*second.orders, Order(COMING, WORK, 0))
+    splits = (first, replace(second, copies_in=copies, orders=orders), *plan.splits[2:])
+    mutant = replace(plan, splits=splits, locations=moved)
+    (found,) = check_events(mutant, events_of(mutant, 1))
+    assert found.kind == "stale" and found.message.startswith("copy out of first0")
+    with pytest.raises(PlanError, match="copies out, before the host has waited"):
+        mutant.verify()
+
+
 def test_both_checkers_find_copies_in_that_write_over_what_is_read() -> None:
     plan, _, _ = run_on_null(layers(4), True)
     second, third = plan.splits[1], plan.splits[2]
@@ -297,6 +314,17 @@ def test_verify_refuses_stages_that_no_copy_queue_has(stages: tuple[str, ...]) -
     splits = (replace(plan.splits[0], aside=stages), *plan.splits[1:])
     with pytest.raises(PlanError, match="beside its work"):
         replace(plan, splits=splits).verify()
+
+
+@pytest.mark.parametrize("change", [{"orders": (Order(COMING, WORK, 0),)}, {"hands_over": (0,)}])
+def test_verify_refuses_orders_where_no_split_has_copies_beside_its_work(
+    change: dict[str, tuple[object, ...]],
+) -> None:
+    plan, _, _ = run_on_null(layers(4), False)
+    splits = list(plan.splits)
+    splits[2] = replace(splits[2], **change)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="null:0 no queue"):
+        replace(plan, splits=tuple(splits)).verify()
 
 
 def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:

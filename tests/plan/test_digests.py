@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import needs_posix
 
 import vksched.plan.documents.digests as digests
 from vksched.importers.files import open_model
@@ -70,6 +71,22 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, read: list[int], way:
     if way == "its time set back":
         os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert digest_of(weight(path)) == hashlib.sha256(path.read_bytes()[:1024]).hexdigest() != before
+
+
+@needs_posix
+@pytest.mark.parametrize("whose", ["file", "folder"])
+def test_hashes_that_others_may_write_are_not_believed(
+    tmp_path: Path, read: list[int], whose: str
+) -> None:
+    """Whoever gives a weight the hash of another one decides what a node computes with."""
+    path = tmp_path / "w"
+    write(path)
+    digest_of(weight(path))
+    (hashes,) = (tmp_path / "cache" / "hashes").iterdir()
+    (hashes if whose == "file" else hashes.parent).chmod(0o777)
+    where, _ = hashes.read_text().rsplit(" ", 1)
+    hashes.write_text(f"{where} {'0' * 64}\n")
+    assert digest_of(weight(path)) == hashlib.sha256(path.read_bytes()[:1024]).hexdigest()
 
 
 def test_what_may_change_within_a_tick_is_not_kept(

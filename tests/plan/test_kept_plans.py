@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ import vksched as vs
 from vksched.graph import Graph, build_graph
 from vksched.machine.costs import BOUNDS, Costs, Curve
 from vksched.machine.spec import DeviceSpec, Machine
-from vksched.plan.documents.kept import KeptPlan, kept_document
+from vksched.plan.documents.kept import DamagedPlan, KeptPlan, kept_document
 from vksched.plan.documents.plans import carried_document
 from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
@@ -141,15 +142,19 @@ def test_what_is_asked_otherwise_is_planned(what: str) -> None:
     assert kept.answer(*OTHERWISE[what](question, machine)) is None and not kept.taken
 
 
-def test_documents_of_another_kind_raise_nothing() -> None:
+def test_documents_of_another_kind_are_no_plans() -> None:
     plan, question, machine = chain()
     document = through_json(plan, question)
     assert document is not None
     for key in document:
         for value in (None, [], {}, [[0]], "x"):
-            KeptPlan(plan.graph, {**document, key: value}).answer(question, machine)
-        less = {name: each for name, each in document.items() if name != key}
-        assert KeptPlan(plan.graph, less).answer(question, machine) is None
+            with suppress(DamagedPlan):
+                found = KeptPlan(plan.graph, {**document, key: value}).answer(question, machine)
+                assert found is None or found.verify()
+        less = KeptPlan(plan.graph, {k: each for k, each in document.items() if k != key})
+        with pytest.raises(DamagedPlan, match=key):
+            less.answer(question, machine)
+        assert less.answer(question, machine) is None and not less.taken, "it is told once"
     assert KeptPlan(plan.graph, None).answer(question, machine) is None
 
 

@@ -128,6 +128,14 @@ WRONG: dict[str, Callable[[dict[str, Any]], object]] = {
     "a weight of no node": lambda d: {**d, "weights": [{"node": -1, "hash": "00"}]},
     "a weight of a far node": lambda d: {**d, "weights": [{"node": 1 << 40, "hash": "00"}]},
     "a state of no state": lambda d: {**d, "states": [{"node": 1 << 40, "key": "s"}]},
+    "a link of no bytes": lambda d: {
+        **d,
+        "default_link": {"bytes_per_s": 0.0, "latency_s": 0.0},
+    },
+    "a link of no time": lambda d: {
+        **d,
+        "default_link": {"bytes_per_s": 1.0, "latency_s": {"float": "nan"}},
+    },
     "a rule that is not there": lambda d: {**d, "rules": []},
     "no cpu": lambda d: {**d, "machine": {"devices": []}, "memory": []},
 }
@@ -140,3 +148,121 @@ def test_a_document_that_is_no_sound_part_is_refused(name: str) -> None:
     assert part_of(document, lambda digest: array).host == "node1"
     with pytest.raises(vs.PlanError, match="parts|plan|machine"):
         part_of(WRONG[name](document), lambda digest: array)
+
+
+# -- attributes that only builders would refuse ----------------------------------------------------
+
+
+def image() -> vs.Tensor:
+    return vs.input("x", (1, 2, 6, 6))
+
+
+def weights() -> vs.Tensor:
+    return vs.input("w", (4, 2, 3, 3))
+
+
+def conv() -> vs.Tensor:
+    return vs.conv(image(), weights(), vs.input("b", (4,)), stride=2, padding=1)
+
+
+def product() -> vs.Tensor:
+    return vs.matmul(vs.input("a", (4, 8)), vs.input("b", (8, 4)))
+
+
+BIG = 1 << 62
+HOSTILE: dict[str, tuple[Callable[[], vs.Tensor], dict[str, Any], str]] = {
+    "axes from the end": (
+        lambda: vs.reduce_sum(image(), 3),
+        {"axes": [-1]},
+        r"axes in 0\.\.3, each once, sorted as axes",
+    ),
+    "axes twice": (lambda: vs.reduce_sum(image(), 3), {"axes": [3, 3]}, "each once"),
+    "no stride": (conv, {"stride": [0, 2]}, "an integer of 1 or more each as stride"),
+    "a stride below none": (conv, {"stride": [-2, 2]}, "as stride"),
+    "a dilation below none": (conv, {"dilation": [-1, 1]}, "as dilation"),
+    "a dilation that overflows": (conv, {"dilation": [BIG, 1]}, "dilation below"),
+    "a begin below none": (conv, {"begin": [-1, 1]}, "as begin"),
+    "too few strides": (conv, {"stride": [2]}, "a tuple of 2 values as stride"),
+    "no groups": (conv, {"groups": 0}, "as groups"),
+    "a flag for a number": (conv, {"groups": True}, "as groups, got True"),
+    "a scan from the end": (lambda: vs.cumsum(image(), 1), {"axis": -1}, "as axis, got -1"),
+    "a scan of no axis": (lambda: vs.cumsum(image(), 1), {"axis": 4}, "as axis, got 4"),
+    "a large kernel": (lambda: vs.max_pool(image(), 2), {"kernel": [BIG, BIG]}, "window below"),
+    "a kernel beyond x": (lambda: vs.max_pool(image(), 2), {"kernel": [7, 2]}, "max_pool"),
+    "results of no windows": (lambda: vs.max_pool(image(), 2), {"sizes": [9, 9]}, "max_pool"),
+    "a softmax of no axis": (lambda: vs.softmax(image()), {"axis": 9}, "as axis"),
+    "rows of no axis": (
+        lambda: vs.gather(image(), vs.input("i", (3,), "int32"), 1),
+        {"axis": -1},
+        "as axis",
+    ),
+    "an axis twice": (lambda: vs.transpose(image()), {"axes": [3, 2, 1, 1]}, "each once"),
+    "a slice of no step": (lambda: image()[:, :, ::2], {"steps": [0]}, "other than 0"),
+    "a large padding": (
+        lambda: vs.pad(image(), 1),
+        {"begins": [BIG] * 4, "ends": [-BIG] * 4},
+        "as begins",
+    ),
+    "a large shape": (lambda: vs.full((4,), 0.5), {"shape": [BIG, BIG]}, "as shape"),
+    "no number": (lambda: vs.elu(image()), {"alpha": "one"}, "as alpha"),
+    "an attribute too many": (lambda: vs.relu(image()), {"axis": 0}, "expected attributes none"),
+    "a precision that is none": (product, {"precision": "any"}, "as precision"),
+    "an epilogue of other ops": (
+        product,
+        {"then": [1, [["transpose", [0], [["axes", [1, 0]]]]], []]},
+        "steps that a chain holds",
+    ),
+    "a register that is not there": (
+        product,
+        {"then": [1, [["add", [0, 40], []]], []]},
+        "register",
+    ),
+    "an epilogue without end": (
+        product,
+        {"then": [1, [["neg", [0], []]] * 5000, []]},
+        "at most 1024",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_part_with_attributes_that_no_builder_makes_is_refused(name: str) -> None:
+    build, attrs, match = HOSTILE[name]
+    graph = vs.build_graph(build())[0]
+    (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
+    document = json.loads(json.dumps(part_document(part, str)))
+    assert part_of(document, lambda digest: np.ones(1, np.float32)).plan.graph.nodes
+    own = max(document["nodes"], key=lambda node: node["id"])
+    own["attrs"].update(attrs)
+    with pytest.raises(vs.PlanError, match=match):
+        part_of(document, lambda digest: np.ones(1, np.float32))
+
+
+def test_a_part_whose_call_lacks_an_attribute_or_operand_is_refused() -> None:
+    graph = vs.build_graph(conv())[0]
+    (part,) = cut(vs.plan_graph(graph, vs.Machine.from_dict({"devices": []})))
+    for change, match in (
+        (lambda own: own["attrs"].pop("stride"), "an attribute stride, got none"),
+        (lambda own: own["inputs"].append(0), "expected 2 to 4 operands|conv"),
+    ):
+        document = json.loads(json.dumps(part_document(part, str)))
+        own = max(document["nodes"], key=lambda node: node["id"])
+        change(own)
+        with pytest.raises(vs.PlanError, match=match):
+            part_of(document, lambda digest: np.ones(1, np.float32))
+
+
+def test_a_small_document_makes_no_million_nodes() -> None:
+    document = part_document(cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[1], str)
+    with pytest.raises(vs.PlanError, match="expected 1048576 placements, got"):
+        part_of({**document, "size": 1 << 20}, lambda digest: np.ones(1, np.float32))
+
+
+def test_what_is_shown_of_a_value_is_a_node() -> None:
+    part = cut(spread(make_plan(*chain([A, B])), ("node1", "node2")))[2]
+    document, array = json.loads(json.dumps(part_document(part, str))), np.ones(1, np.float32)
+    ((_, (take,)), *_) = document["steps"]
+    for shown in ([1 << 40], [-1]):
+        take[2] = shown
+        with pytest.raises(vs.PlanError, match="shows"):
+            part_of(document, lambda digest: array)

@@ -202,6 +202,7 @@ WRONG: dict[str, tuple[Callable[[list[Part]], list[Part]], str]] = {
     ),
     "steps stand nowhere": (lambda p: changed(p, 1, steps={7: p[1].steps[1]}), "steps at"),
     "numbers are missing": (lambda p: changed(p, 1, numbers=()), "0 numbers for 1 splits"),
+    "a number is too large": (lambda p: changed(p, 1, numbers=(9,)), r"numbers \(9,\) of"),
     "results are too many": (lambda p: changed(p, 1, results=9), "9 results"),
     "two have one name": (lambda p: [*p, p[1]], "one part for each host"),
 }

@@ -315,6 +315,57 @@ def test_broken_plans_with_states_are_refused(name: str) -> None:
         change(plan).verify()
 
 
+def counted_from_the_end(plan: Plan) -> Plan:
+    """All that is on the first device, as if it were counted from the last one on."""
+    back = -len(plan.machine.devices)
+    splits = [replace(s, device=back) if s.device == 0 else s for s in plan.splits]
+    places = [replace(p, device=back) if p.device == 0 else p for p in plan.placements]
+    locations = {
+        (back if d == 0 else d, value): span for (d, value), span in plan.locations.items()
+    }
+    return replace(plan, splits=tuple(splits), placements=tuple(places), locations=locations)
+
+
+def with_copy(plan: Plan, node: int) -> Plan:
+    """The first copy from the caller is of another node."""
+    split = next(s for s in plan.splits if s.copies_in)
+    first, *others = split.copies_in
+    return with_split(plan, split.id, copies_in=(replace(first, node=node), *others))
+
+
+NUMBERS: dict[str, tuple[Change, str]] = {
+    "devices from the end": (counted_from_the_end, r"devices \[-3, .*expected some of 3"),
+    "a device that is not there": (lambda p: placed(p, 7, "w"), "devices .*7"),
+    "a copy from the end": (lambda p: with_copy(p, -len(p.graph.nodes)), "nodes -"),
+    "a copy of no node": (lambda p: with_copy(p, 10**6), "nodes .* to 1000000"),
+    "a node from the end": (lambda p: with_split(p, 0, observed=(-1,)), "nodes -1 to"),
+    "a place of no node": (
+        lambda p: replace(p, locations={**p.locations, (0, scratch_of(10**6)): Span(0, 0, 4)}),
+        "nodes .* to 1000000",
+    ),
+    "what is no weight": (
+        lambda p: with_memory(p, weights=(node_id(p, "a"),)),
+        r"weights \(\d+,\) of",
+    ),
+    "what is no state": (
+        lambda p: with_memory(p, states=(*p.memory[0].states, node_id(p, "a"))),
+        "states .* in the memory of",
+    ),
+    "a state less": (lambda p: with_memory(p, states=p.memory[0].states[1:]), "states .* of"),
+    "a state twice": (
+        lambda p: with_memory(p, states=p.memory[0].states * 2),
+        "states .* expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(NUMBERS))
+def test_numbers_that_name_nothing_are_refused(name: str) -> None:
+    change, message = NUMBERS[name]
+    with pytest.raises(vs.PlanError, match=message):
+        change(stateful()).verify()
+
+
 def test_two_values_in_one_window_are_refused() -> None:
     plan = make_plan(*pair())
     one, two = plan.splits[0].copies_out
@@ -369,13 +420,45 @@ MALFORMED: dict[str, tuple[Callable[[Graph], Graph], str]] = {
     "type": (lambda g: with_node(g, 2, type=TensorType((3,), "float32")), "n0 is .*, its rule"),
     "outputs alike": (lambda g: replace(g, outputs=(("y", 2),) * 2), "two outputs share a name"),
     "output": (lambda g: replace(g, outputs=(("y", 99),)), "output 'y' names no node"),
+    "a leaf that reads": (lambda g: with_node(g, 1, inputs=(0,)), "though it is a leaf"),
+    "kept": (lambda g: replace(g, kept=(99,)), "kept or merged nodes .*99"),
+    "merged": (lambda g: replace(g, merged={"z": -1}), "kept or merged nodes .*-1"),
+    "data of an op": (lambda g: replace(g, data={**g.data, 2: g.data[1]}), "data of weights"),
+    "a state of nobody": (lambda g: replace(g, initial={2: np.ones(1)}), "data of weights"),
 }
+
+
+def test_states_begin_with_what_their_type_says() -> None:
+    held = vs.state(np.zeros(4, np.float32), "s")
+    graph, ids = vs.build_graph([held + 1], updates={held: held + 1})
+    for wrong in (np.zeros(3, np.float32), np.zeros(4, np.int32)):
+        with pytest.raises(vs.GraphError, match="s starts with"):
+            replace(graph, initial={ids[held]: wrong}).verify()
 
 
 @pytest.mark.parametrize("name", list(MALFORMED))
 def test_malformed_graphs_are_refused(name: str) -> None:
     change, message = MALFORMED[name]
     graph, _ = vs.build_graph(chain([A, A])[0])
+    with pytest.raises(vs.GraphError, match=message):
+        change(graph).verify()
+
+
+MALFORMED_STATES: dict[str, tuple[Callable[[Graph], Graph], str]] = {
+    "next value of an input": (lambda g: with_node(g, 4, inputs=(0, 3)), "assigns to x, no state"),
+    "next value from a state": (lambda g: with_node(g, 4, inputs=(1, 1)), "the memory of a state"),
+    "no first value": (lambda g: replace(g, initial={}), "s has nothing to start with"),
+    "no key": (lambda g: replace(g, keys={}), "s has nothing to start with"),
+}
+
+
+@pytest.mark.parametrize("name", list(MALFORMED_STATES))
+def test_malformed_states_are_refused(name: str) -> None:
+    change, message = MALFORMED_STATES[name]
+    held = vs.state(np.zeros(64, np.float32), name="s")
+    graph, _ = vs.build_graph([vs.input("x", 64)], {held: held + 1.0})
+    assert [node.op for node in graph.nodes] == ["input", "state", "constant", "add", "assign"]
+    graph.verify()
     with pytest.raises(vs.GraphError, match=message):
         change(graph).verify()
 

@@ -324,6 +324,23 @@ def test_a_planted_mistake_is_caught_by_null_devices(
 # -- known timelines -------------------------------------------------------------------------------
 
 
+def test_a_run_of_one_split_on_the_cpu_takes_no_handing_over() -> None:
+    clock = vs.SimulatedClock()
+    costs = Costs(start_s=1e-4, submit_s=2e-3, fence_s=3e-3, run_s=4e-3, alone_s=5e-3, calls=1)
+    specs = [replace(SPECS[0], costs=COSTS[A]), replace(SPECS[2], costs=costs)]
+    devices = [vs.NullDevice(specs[0], clock, link=LINKS[A]), vs.NullDevice(specs[1], clock)]
+    x = vs.input("x", (16, 32))
+    with vs.Scheduler(devices, trace=vs.Trace(clock), optimize=False) as sched:
+        for placement, splits, least_s in (({"*": CPU}, 1, 5.1e-3), ({"a": A}, 2, 9.1e-3)):
+            run = sched.compile(vs.exp(vs.relu(x, name="a")), {"*": CPU, **placement})
+            assert len(run.plan.splits) == splits
+            start = clock.now()
+            run(x=np.ones((16, 32), np.float32))
+            took_s = clock.now() - start
+            assert took_s == pytest.approx(simulate(run.plan).seconds, rel=1e-9)
+            assert least_s < took_s < least_s + 1e-3
+
+
 def step(device: int, seconds: float, waits: tuple[int, ...] = (), crossed_s: float = 0) -> Step:
     return Step(device, 0.0, waits, crossed_s, seconds)
 

@@ -202,6 +202,22 @@ def test_where_a_second_set_of_windows_does_not_fit_nothing_is_written_ahead() -
     assert planned(graph, machine(3 * MIB, False)).memory[0].peak_bytes <= 3 * MIB
 
 
+def test_where_one_set_of_windows_just_fits_values_lie_as_close_as_can_be() -> None:
+    """Values 3 MiB and 256 KiB for columns, twice as much for these where they lie apart; windows
+    for input, weight and result 3 MiB.
+    """
+    h = vs.input("x", (512, WIDTH))
+    for i in range(4):
+        h = h @ vs.weight(np.zeros((WIDTH, WIDTH), np.float32), name=f"w{i:02}")
+        wide = vs.tanh(h)
+        best = [vs.reduce_max(vs.tanh(vs.exp(h[:, at : at + 64])), 1, True) for at in (0, 64)]
+        h = wide @ h + (best[0] + best[1])
+    graph = vs.build_graph(h)[0]
+    for kib, peak in ((6 * 1024 + 256, 6.25), (8 * 1024, 7.5)):
+        plan = planned(graph, machine(kib * 1024, False), policy="priority")
+        assert on_card(plan) == 8 and plan.memory[0].peak_bytes == peak * MIB
+
+
 def test_few_weights_keep_their_windows() -> None:
     plan = planned(model(), machine(40 * MIB, False), LAYERS - 2)
     assert on_card(plan) == LAYERS and not refilled(plan)

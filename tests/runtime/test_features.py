@@ -17,6 +17,7 @@ from test_mapped import run_with, to_plant
 from vksched.machine.limits import FEATURES, Limits
 from vksched.runtime.vulkan import binding, probe
 from vksched.runtime.vulkan import context as context_module
+from vksched.runtime.vulkan.binding import robust_access
 from vksched.runtime.vulkan.context import Context, HostBuffer, Pipeline
 from vksched.runtime.vulkan.device import VulkanDevice
 
@@ -129,6 +130,17 @@ def context(info: probe.DeviceInfo) -> Iterator[Context]:
 
 def test_devices_open_with_what_they_claim(context: Context) -> None:
     assert context.featured
+
+
+@pytest.mark.own_devices
+def test_devices_of_nodes_keep_kernels_from_the_memory_of_others(info: probe.DeviceInfo) -> None:
+    """Where their drivers can; those of schedulers do without what it costs."""
+    opened = Context(info.index, info.name)
+    with robust_access():
+        safe = Context(info.index, info.name)
+    assert not opened.robust and safe.robust and safe.featured
+    for each in (opened, safe):
+        each.close()
 
 
 @pytest.mark.parametrize("feature", SHADERS)

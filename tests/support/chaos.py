@@ -26,7 +26,7 @@ from forked_nodes import BRIEF, TICK_S, Forked, ForkedNode
 import vksched as vs
 from vksched.errors import DeviceError, StateLost, VkschedError
 from vksched.runtime.remote import client, measuring
-from vksched.runtime.remote.client import Nodes
+from vksched.runtime.remote.client import Node, Nodes
 from vksched.types import NDArray
 
 NAMES = ("node1", "node2")
@@ -287,17 +287,17 @@ def tried(forked: Forked, fault: str, states: str, at: int) -> tuple[list[str], 
     return found + lab.close(), counter.frames
 
 
-def _hosts(nodes: Nodes, names: Iterable[str]) -> dict[str, list[str]]:
+def _hosts(nodes: Nodes, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
     first = next(iter(nodes._nodes.values()))
-    return hosts_behind(LABS[first.address].peer_addresses, nodes, names)
+    return hosts_behind(LABS[first.address].peer_addresses, nodes, at, names)
 
 
 def hosts_behind(
-    peers: Mapping[str, str], nodes: Nodes, names: Iterable[str]
+    peers: Mapping[str, str], nodes: Nodes, at: Node, names: Iterable[str]
 ) -> dict[str, list[str]]:
     """Returns what nodes are told of where others are: at these addresses."""
     known = {name: nodes._nodes[name] for name in names if name in nodes._nodes}
-    return {name: [peers[name], node.life] for name, node in known.items()}
+    return {name: [peers[name], nodes._pair(at, node)] for name, node in known.items()}
 
 
 @contextmanager

@@ -15,15 +15,16 @@ from vksched.cluster.node import ClusterNode
 class Nodes:
     """Starts nodes that serve the CPU, and closes them all."""
 
-    def __init__(self, folder: Path, models: Sequence[Path] = ()) -> None:
-        self._folder, self._models = folder, models
+    def __init__(self, folder: Path, models: Sequence[Path] = (), onnx_ops: bool = False) -> None:
+        self._folder = folder
+        self._options: dict[str, Any] = {"models": models, "onnx_ops": onnx_ops}
         self._made: list[ClusterNode] = []
 
     def __call__(self, name: str, address: str = "127.0.0.1:0") -> ClusterNode:
         """Returns a new node. address: of one that was, where it is to come back."""
         about = clusters.made(), "tls", ["cpu"]
-        folders: dict[str, Any] = {"cache_folder": self._folder / name, "models": self._models}
-        self._made.append(ClusterNode(name, address, *about, **folders))
+        cache = self._folder / name
+        self._made.append(ClusterNode(name, address, *about, cache_folder=cache, **self._options))
         return self._made[-1]
 
     def close(self) -> None:

@@ -37,13 +37,13 @@ class Pool:
 
         class Kept(kind):  # type: ignore[misc]
             def __new__(cls, *args: Any) -> Any:
-                free = pool.free.get(repr(args)) if pool.keeps else None
+                free = pool.free.get(_kind(args)) if pool.keeps else None
                 return free.pop() if free else super().__new__(cls)
 
             def __init__(self, *args: Any) -> None:
                 if not hasattr(self, "opened_with"):
                     super().__init__(*args)
-                    self.opened_with = repr(args)
+                    self.opened_with = _kind(args)
 
             def destroy(self) -> None:
                 free = pool.free.setdefault(self.opened_with, [])
@@ -60,6 +60,13 @@ class Pool:
         taken = [manager for managers in self.free.values() for manager in managers]
         self.free.clear()
         return taken
+
+
+def _kind(args: tuple[Any, ...]) -> str:
+    """Return what devices must have been opened with to stand for each other."""
+    from vksched.runtime.vulkan import binding
+
+    return repr((args, binding.robust.get()))
 
 
 _pools: list[Pool] = []

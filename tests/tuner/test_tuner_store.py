@@ -216,7 +216,7 @@ def test_file_that_another_process_has_open_is_tried_again(
 
     monkeypatch.setattr(os, "replace", busy(os.replace))
     assert store.add(DEVICE, [TWO]) and left == [-1]
-    monkeypatch.setattr(Path, "read_bytes", busy(Path.read_bytes))
+    monkeypatch.setattr(caches, "_read_own", busy(caches._read_own))
     left[0] = 3
     assert store.load(DEVICE).keys() == {ONE.key, TWO.key} and left == [-1]
     left[0] = 1000

@@ -80,7 +80,9 @@ def _of(*inputs: NDArray, normed: bool = False) -> Case:
 ERRORS = [
     ErrorCase(lambda: beside("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
     ErrorCase(lambda: beside("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 matrices"),
-    ErrorCase(lambda: beside("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "1 to 3"),
+    ErrorCase(
+        lambda: beside("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
+    ),
     ErrorCase(
         lambda: beside("q4_K", (1,), 256, (16, 32), True, "silu").result_type(),
         ShapeError,

@@ -40,7 +40,8 @@ def _of_each() -> list[Case]:
             inputs: tuple[NDArray, ...] = (bools(3, 8), sample(FLOAT32, 3, 8), floats(3, 8, seed=2))
         elif "_to_" in name:
             dtype, to = name.split("_to_")
-            of_cast = (step("cast", 0, to=to), step("cast", 1, to=dtype))
+            back = step("cast", 1, to=dtype) if f"{to}_to_{dtype}" in UNARY else step("neg", 1)
+            of_cast = (step("cast", 0, to=to), back)
             out.append(chain(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
             continue
         elif op in ("logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"):

@@ -86,6 +86,20 @@ ERRORS = [
     ErrorCase(lambda: _linear((4, 8), (3, 5, 8), (4,)), vs.ShapeError, "expected chosen"),
     ErrorCase(
         lambda: vs.grouped_linear(
+            vs.input("x", (4, 8), "int32"), vs.input("w", (3, 5, 8)), np.ones((4, 2), np.int32)
+        ),
+        vs.DTypeError,
+        "got int32 and float32",
+    ),
+    ErrorCase(
+        lambda: vs.grouped_linear(
+            vs.input("x", (4, 8)), vs.input("w", (3, 5, 8), "int32"), np.ones((4, 2), np.int32)
+        ),
+        vs.DTypeError,
+        "got float32 and int32",
+    ),
+    ErrorCase(
+        lambda: vs.grouped_linear(
             np.ones((4, 8), np.float32), np.ones((3, 5, 8), np.float32), np.ones((4, 2), np.float32)
         ),
         vs.DTypeError,

@@ -208,8 +208,12 @@ ERRORS: list[ErrorCase] = [
         (lambda: _conv(vs.input("x", (1, 8, 2), "int32")), vs.ShapeError, "window within"),
         (lambda: vs.quantize(_a(), f32(1)), vs.DTypeError, "operands of float32"),
         (lambda: vs.quantize(vs.input("x", (3, 5)), floats(4)), vs.ShapeError, "along axis 0"),
-        (lambda: vs.quantize(vs.input("x", (3,)), f32(1), high=1 << 20), vs.ShapeError, "codes"),
+        (lambda: vs.quantize(vs.input("x", (3,)), f32(1), high=1 << 20), vs.ShapeError, "as high"),
         (lambda: vs.requantize(_a(), vs.constant(floats(4)), axis=1), vs.ShapeError, "axis 1"),
-        (lambda: apply("requantize", (_a(), _a(), _a()), {"axis": 0}), vs.DTypeError, "operands"),
+        (
+            lambda: apply("requantize", (_a(),) * 3, {"axis": 0, "zero": 0, "low": 0, "high": 1}),
+            vs.DTypeError,
+            "operands",
+        ),
     )
 ]

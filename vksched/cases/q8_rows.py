@@ -56,5 +56,5 @@ ERRORS = [
     ErrorCase(lambda: vs.from_q8_0(_words(2, 17, dtype="int32"), 64), vs.DTypeError, "to_q8_0"),
     ErrorCase(lambda: vs.from_q8_0(_words(2, 16), 64), vs.ShapeError, "17 words for 64 values"),
     ErrorCase(lambda: vs.from_q8_0(_words(), 64), vs.ShapeError, "17 words"),
-    ErrorCase(lambda: vs.from_q8_0(_words(2, 0), -1), vs.ShapeError, "expected rows"),
+    ErrorCase(lambda: vs.from_q8_0(_words(2, 0), -1), vs.ShapeError, "as columns"),
 ]

@@ -109,7 +109,7 @@ def refused(error: type[Exception], match: str, *shapes: Shape, tile: int = 2) -
 
 _X = (1, 2, 4, 4)
 ERRORS = [
-    refused(vs.ShapeError, "tiles of 2 or 4", _X, (25, 3, 2), tile=3),
+    refused(vs.ShapeError, "one of 2, 4 as tile", _X, (25, 3, 2), tile=3),
     refused(vs.ShapeError, r"\(rows, channels, 3, 3\)", (2, 2, 3, 2)),
     refused(vs.ShapeError, r"points \(16, rows, C\)", _X, (16, 3, 4)),
     refused(vs.ShapeError, r"points \(36, rows, C\)", _X, (16, 3, 2), tile=4),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from ..errors import VkschedError
-from ..units import printable
+from ..view.terminal import printable_streams
 
 INTERRUPTED = 130
 """128 and the number of SIGINT."""
@@ -36,13 +34,6 @@ MODULES = {
     "tune": "tune",
 }
 """Where each command is: one starts sooner without the modules of the others."""
-
-
-def _take_every_character() -> None:
-    """Pipes on Windows take the characters of one code page: others are written as escapes."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
@@ -76,19 +67,24 @@ class _Group(click.Group):
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        _take_every_character()
         try:
             with _warnings_as_lines():
                 return super().invoke(ctx)
         except VkschedError as error:
-            raise click.ClickException(printable(" ".join(str(error).split()))) from error
+            raise click.ClickException(" ".join(str(error).split())) from error
         except (KeyboardInterrupt, click.Abort) as error:
             click.echo("\nAborted!", err=True)
             raise click.exceptions.Exit(INTERRUPTED) from error
 
 
 class _Main(_Group):
-    """Has the commands of all modules, each imported when it is asked for."""
+    """Has the commands of all modules, each imported when it is asked for. All that they print is
+    printable, errors of click too.
+    """
+
+    def main(self, *args: Any, **named: Any) -> Any:
+        with printable_streams():
+            return super().main(*args, **named)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(MODULES)

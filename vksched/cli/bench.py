@@ -214,14 +214,12 @@ class _bar:
     """A progress bar on stderr: `advance` after each case, `tell` what goes on."""
 
     def __init__(self, quiet: bool, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-        console = Console(stderr=True)
-        columns = (BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-        text = TextColumn("{task.description}")
-        quiet |= not console.is_terminal
-        self._bars = Progress(*columns, text, console=console, transient=True, disable=quiet)
+        from ..view.console import Bars, Described
+
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
+        self._bars = Bars(*columns, quiet=quiet)
         self._task = self._bars.add_task("", total=total)
 
     def __enter__(self) -> tuple[Any, Any]:
@@ -272,9 +270,9 @@ def show(report: Report) -> None:
 
 def _print(table: Any) -> None:
     """Prints a table, in a file as wide as it needs to be."""
-    from rich.console import Console
+    from ..view.console import PrintableConsole
 
-    console = Console(highlight=False)
+    console = PrintableConsole()
     if not console.is_terminal:
         console.width = 160
     console.print(table)

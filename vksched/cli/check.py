@@ -47,6 +47,9 @@ def _compare(name: str, got: Any, wanted: Any, tolerance: float) -> list[Differe
         return [
             d for i, (one, other) in pairs for d in _compare(f"{name}[{i}]", one, other, tolerance)
         ]
+    if isinstance(got, dict) and isinstance(wanted, dict) and list(got) == list(wanted):
+        one, other = (np.array(list(m.values())) for m in (got, wanted))
+        return [_numbers(name, one, other, tolerance)]
     if got is None or wanted is None or isinstance(got, list):
         same = got is None and wanted is None
         return [Difference(name, 0.0, 0.0, "" if same else "another kind of value")]

@@ -121,9 +121,9 @@ def devices(
         data = {"devices": [spec_as_dict(spec) for spec in specs], "links": between}
         click.echo(json.dumps(data, indent=2))
         return
-    from rich.console import Console
+    from ..view.console import PrintableConsole
 
-    console = Console(highlight=False)
+    console = PrintableConsole()
     table = feeds.table("device", "label", "free GiB", left=2)
     for spec in specs:
         table.add_row(spec.name, spec.label, f"{spec.memory_bytes / GIB:.1f}")
@@ -141,11 +141,10 @@ def _show(nodes: Sequence[RayNode], as_json: bool) -> None:
     if not nodes:
         click.echo("no node runs; try `vksched cluster start`")
         return
-    from rich.console import Console
-
+    from ..view.console import PrintableConsole
     from . import feeds
 
     table = feeds.table("node", "address", "devices", "callers", left=3)
     for node in nodes:
         table.add_row(node.name, node.address, ", ".join(node.devices), str(node.callers))
-    Console(highlight=False).print(table)
+    PrintableConsole().print(table)

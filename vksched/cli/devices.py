@@ -40,9 +40,9 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_as_plain(info) for info in found.devices], indent=2))
     else:
-        from rich.console import Console
+        from ..view.console import PrintableConsole
 
-        console = Console(highlight=False)
+        console = PrintableConsole()
         console.print(device_table(found.devices, console.width))
         if verbose:
             console.print(feature_table(found.devices))
@@ -103,7 +103,6 @@ def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
     """Returns the table of devices for a terminal of this many columns."""
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     wide = width >= WIDE_COLUMNS
     about = ["device", "type", "driver", "UUID"] if wide else ["device"]
@@ -126,7 +125,7 @@ def device_table(found: tuple[DeviceInfo, ...], width: int) -> RenderableType:
             (", " if wide else "\n").join(limits),
             f"no: {info.why_not}" if info.why_not else "yes",
         ]
-        table.add_row(*map(Text, cells), style="" if info.default else "dim")
+        table.add_row(*cells, style="" if info.default else "dim")
     return table
 
 
@@ -134,7 +133,6 @@ def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
     """Returns the table of what devices have beyond Vulkan 1.1; numpy has no part in it."""
     from rich import box
     from rich.table import Table
-    from rich.text import Text
 
     from ..machine.limits import FEATURES
 
@@ -145,7 +143,7 @@ def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
         table.add_column(f"\n{info.name}", overflow="fold")
     for name in FEATURES:
         cells = [_said(getattr(info.limits, name)) for info in cards]
-        table.add_row(name.replace("_", " "), *map(Text, cells))
+        table.add_row(name.replace("_", " "), *cells)
     return table if cards else ""
 
 

@@ -195,9 +195,13 @@ def _read(place: str) -> dict[str, Any]:
     try:
         if path.suffix == ".pb":
             from onnx import TensorProto
-            from onnx.numpy_helper import to_array
 
-            return {"": to_array(TensorProto.FromString(path.read_bytes()))}
+            from ..importers.onnx.read.files import Folder
+            from ..importers.onnx.read.tensors import TensorReader
+
+            tensor = TensorProto.FromString(path.read_bytes())
+            # the reader of the onnx package would open a file of the working folder for it
+            return {"": TensorReader(Folder(None)).array(tensor, "the tensor")}
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):
             return {"": found}
@@ -255,12 +259,11 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _bars() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    from ..view.console import Bars, Described
+
+    return Bars(Described(), BarColumn(), DownloadColumn(), TimeElapsedColumn())
 
 
 def table(*columns: str, left: int = 1) -> Any:
@@ -276,10 +279,10 @@ def table(*columns: str, left: int = 1) -> Any:
 
 def print_table(made: Any, wide: bool = False) -> None:
     """Prints a table, and an empty line behind it. wide: in a file its lines are not folded."""
-    from rich.console import Console
+    from ..view.console import PrintableConsole
 
-    console = Console(highlight=False)
+    console = PrintableConsole()
     if wide and not console.is_terminal:
-        console = Console(highlight=False, width=WIDE)
+        console = PrintableConsole(width=WIDE)
     console.print(made)
     click.echo()

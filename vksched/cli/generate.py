@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import VkschedError
-from ..units import count_of, printable
+from ..units import count_of
 from . import feeds
 from .precision import AUTO, SINGLE, chat_precision_option
 
@@ -170,9 +170,12 @@ def _opened(
     meanwhile.
     """
     from ..importers import load_gguf
+    from ..importers.gguf.tokenizer.chat import start_renderer
     from ..models.chat import Chat
     from ..scheduler import Scheduler
 
+    if not isinstance(prompt, str):
+        start_renderer()
     model = load_gguf(model_file)
     own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
     with Scheduler(feeds.parse_devices(devices), precision=own or SINGLE) as sched:
@@ -211,7 +214,7 @@ def _stream(answer: Answer) -> str:
     try:
         for piece in answer:
             pieces.append(piece)
-            click.echo(printable(piece), nl=False)
+            click.echo(piece.replace("\r", ""), nl=False)
     except KeyboardInterrupt:
         answer.close()
     click.echo()

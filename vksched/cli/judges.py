@@ -69,7 +69,7 @@ def _onnxruntime(source: Source, inputs: Mapping[str, Any], names: Sequence[str]
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what is wrong is raised; names of nodes are not printed
     given = source if isinstance(source, str) else source.SerializeToString()
     session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     found: Sequence[Any] = session.run(list(names), dict(inputs))

@@ -149,4 +149,4 @@ def _span(hyper: Mapping[str, Any], name: str) -> str:
 
 def _echo(text: str = "") -> None:
     """Prints a line. A file may hold what would move the cursor, or is no letter."""
-    click.echo(printable(text, ""))
+    click.echo(printable(text, one_line=True))

@@ -62,6 +62,18 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     "May be given several times.",
 )
 @click.option(
+    "--onnx-ops",
+    is_flag=True,
+    help="Compute nodes of ONNX files, too, that no op of vksched expresses. Callers can then keep "
+    "this computer busy for ever, and take any memory.",
+)
+@click.option(
+    "--peers",
+    metavar="A,B",
+    help="Connect to these addresses alone for callers, as 10.0.0.0/24 or node2:7700; without it, "
+    "wherever a caller says that another node is.",
+)
+@click.option(
     "--silent",
     "silent_s",
     type=click.FloatRange(1, 3600),
@@ -79,6 +91,8 @@ def node(
     devices: str | None,
     cache_gb: int,
     folders: tuple[Path, ...],
+    onnx_ops: bool,
+    peers: str | None,
     silent_s: float,
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
@@ -102,6 +116,8 @@ def node(
         named,
         cache_bytes=cache_gb * GB,
         models=folders,
+        onnx_ops=onnx_ops,
+        peers=None if peers is None else peers.split(","),
     )
     try:
         click.echo(f"{made.name} listens at {made.address} with {', '.join(made.devices)}")

@@ -193,13 +193,12 @@ def _gradient_devices(wanted: Iterable[str]) -> list[str]:
 
 
 def _progress(quiet: bool) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    columns = (BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeElapsedColumn())
-    text = TextColumn("{task.description}")
-    return Progress(*columns, text, console=console, transient=True, disable=quiet)
+    from ..view.console import Bars, Described
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
+    return Bars(*columns, quiet=quiet)
 
 
 def _table(*columns: str) -> Any:
@@ -213,10 +212,8 @@ def _table(*columns: str) -> Any:
 
 
 def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     from ..cases.proof import summary
+    from ..view.console import PrintableConsole
 
     table = _table("op", "device", "cases", "right", "by numpy", "wrong", "largest NMSE")
     rows = [r for r in summary(outcomes) if verbose or r.wrong or r.by_numpy]
@@ -224,9 +221,9 @@ def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
         style = "red" if row.wrong else ""
         error = f"{row.nmse:.0e}" if row.nmse is not None else ""
         cells = (row.op, row.device, row.cases, row.right, row.by_numpy, row.wrong, error)
-        table.add_row(*(Text(str(cell)) for cell in cells), style=style)
+        table.add_row(*map(str, cells), style=style)
     if rows:
-        Console(highlight=False).print(table)
+        PrintableConsole().print(table)
     for outcome in outcomes:
         if outcome.error:
             click.echo(f"wrong: {outcome.error}")
@@ -242,17 +239,15 @@ def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
 def _show_gradients(
     outcomes: list[GradientOutcome], without: dict[str, str], verbose: bool
 ) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     from ..cases.gradient_proof import summary
+    from ..view.console import PrintableConsole
 
     table = _table("op", "by", "cases", "directions", "kinks", "largest error", "wrong")
     for row in summary(outcomes):
         error = f"{row.error:.0e}" if row.cases else ""
         cells = (row.op, row.by, row.cases, row.directions or "", row.kinks or "", error, row.wrong)
-        table.add_row(*(Text(str(cell)) for cell in cells), style="red" if row.wrong else "")
-    Console(highlight=False).print(table)
+        table.add_row(*map(str, cells), style="red" if row.wrong else "")
+    PrintableConsole().print(table)
     for outcome in outcomes:
         if outcome.wrong:
             click.echo(f"wrong: {outcome.case} by {outcome.by}: {outcome.wrong}")
@@ -269,16 +264,15 @@ def _show_gradients(
 
 
 def _show_timings(timings: list[Timing]) -> None:
-    from rich.console import Console
-    from rich.text import Text
+    from ..view.console import PrintableConsole
 
     table = _table("case", "device", "us", "GFLOP/s", "GB/s", "x numpy")
     for t in timings:
         speed = f"{t.numpy_s / t.seconds:.2f}" if t.seconds else ""
         cells = [f"{1e6 * t.seconds:.0f}", f"{t.flops_per_s / 1e9:.2f}"]
         cells += [f"{t.bytes_per_s / 1e9:.2f}", speed]
-        table.add_row(*map(Text, (t.case, t.device, *cells)))
-    console = Console(highlight=False)
-    widest = Console(width=1000).measure(table).maximum
+        table.add_row(t.case, t.device, *cells)
+    console = PrintableConsole()
+    widest = PrintableConsole(width=1000).measure(table).maximum
     console.width = max(console.width, widest)  # names stay whole
     console.print(table)

@@ -7,7 +7,6 @@ import json
 import click
 
 from ..errors import VkschedError
-from ..units import printable
 
 
 @click.command()
@@ -23,6 +22,6 @@ def replay(tape_file: str, as_json: bool) -> None:
     from ..trace import load_tape
 
     found = replay_tape(load_tape(tape_file))
-    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else printable(str(found)))
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
     if found.difference is not None:
         raise VkschedError(f"[replay] {found.difference}")

@@ -343,10 +343,16 @@ def _by_op(meter: Meter, runs: int) -> list[dict[str, Any]]:
 
 
 def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Returns outputs by name, the items of sequences as outputs of their own."""
+    """Returns outputs by name, the items of sequences as outputs of their own; of maps the keys of
+    one, and the values of all.
+    """
     out: list[tuple[str, Any]] = []
     for name, value in outputs.items():
-        if isinstance(value, list):
+        maps = value if isinstance(value, list) else [value]
+        if maps and all(isinstance(item, dict) for item in maps):
+            values = np.array([list(item.values()) for item in maps], np.float32)
+            out += [(f"{name}.keys", np.array(list(maps[0]))), (f"{name}.values", values)]
+        elif isinstance(value, list):
             out += _flat({f"{name}[{i}]": item for i, item in enumerate(value)})
         else:
             out.append((name, value))

@@ -15,9 +15,8 @@ import click
 from ..errors import VkschedError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..monitor.client import Client
+    from ..view.console import PrintableConsole
     from ..view.top.draw import Window
     from ..view.top.snapshot import ProcessNow
 
@@ -56,12 +55,11 @@ def _tell(client: Client, processes: Sequence[ProcessNow], as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps([asdict(process) for process in processes], indent=2))
     else:
-        from rich.console import Console
-
+        from ..view.console import PrintableConsole
         from ..view.top.draw import Window, page
         from ..view.top.state import State
 
-        console = Console(highlight=False)
+        console = PrintableConsole()
         lines = 2 + 2 * len(processes) + 5 * sum(len(p.devices) for p in processes)
         window = Window(console.width, max(lines, 5), console.options.ascii_only, live=False)
         console.print(page(State(), processes, window))
@@ -73,19 +71,21 @@ def _watch(client: Client) -> None:
     """Draws until the user quits, or the one process ends."""
     import selectors
 
-    from rich.console import Console
     from rich.live import Live
 
+    from ..view.console import PrintableConsole
+    from ..view.terminal import printable_streams
     from ..view.top.draw import page
     from ..view.top.keys import parse, single_keys, typed
     from ..view.top.state import State, press
 
-    console = Console(highlight=False)
+    console = PrintableConsole()
     state = State()
     shown: Sequence[ProcessNow] = ()
     looked_s = drawn_s = 0.0
     drawn: object = None
-    with single_keys() as number, Live(console=console, screen=True, auto_refresh=False) as live:
+    shows = Live(console=console, screen=True, auto_refresh=False)
+    with single_keys() as number, shows as live, printable_streams():
         client.selector.register(number, selectors.EVENT_READ)
         while not state.ended:
             now_s = time.monotonic()
@@ -107,7 +107,7 @@ def _watch(client: Client) -> None:
                     state = press(state, key, [process.pid for process in shown])
 
 
-def _window(console: Console) -> Window:
+def _window(console: PrintableConsole) -> Window:
     """Returns the terminal as it is now; COLUMNS and LINES say what it was."""
     from rich.console import ConsoleDimensions
 

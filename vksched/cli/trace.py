@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..units import printable
 from . import feeds
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json
         if path is not None:
             found.save(path)
             click.echo(f"wrote {path}", err=True)
-    click.echo(json.dumps(as_dict(found), indent=2) if as_json else printable(as_text(found)))
+    click.echo(json.dumps(as_dict(found), indent=2) if as_json else as_text(found))
 
 
 def check_end(path: str | None, end: str) -> None:

@@ -100,9 +100,9 @@ def _told(steps: Steps | str) -> list[str]:
 def _ask_another(case: Case, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
     """Asks onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
     from ..importers.onnx.nodes.bodies import all_nodes
-    from ..importers.onnx.nodes.evaluator import find_doubted
+    from ..importers.onnx.nodes.compared import is_doubted
 
-    doubted = sorted({str(n.op_type) for n in find_doubted(all_nodes(case.model.nodes))})
+    doubted = sorted({str(n.op_type) for n in all_nodes(case.model.nodes) if is_doubted(n)})
     known = f"the onnx evaluator is wrong in some forms of {', '.join(doubted)}" if doubted else ""
     other = JUDGES["onnxruntime"]
     if not other.is_installed:

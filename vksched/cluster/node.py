@@ -8,19 +8,21 @@ Examples: tests/cluster/test_node.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..caches import default_folder
+from ..caches import folder_of
 from ..engine.devices import DeviceSet, Wanted
 from ..errors import VkschedError
 from ..machine.hosts import CPU
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache
 from ..runtime.remote.folders import ModelFolders
+from ..runtime.remote.hello import NAME
 from ..runtime.remote.keys import Credentials
+from ..runtime.remote.peer_list import PeerList
 from ..runtime.remote.ports import Caller, Post
 from ..runtime.remote.secure import Security, place_of, place_text
 from ..runtime.remote.served import PartHost
@@ -33,7 +35,6 @@ from ..tuner.cost_store import CostStore
 from ..tuner.store import Store
 from ..tuner.tuner import Tuner, mode_of
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 TIMEOUT_S = 300.0
 
 
@@ -43,7 +44,10 @@ class ClusterNode:
     name: as plans have it before the slash. listen: HOST:PORT; port 0 stands for a free one.
     devices: as a Scheduler takes them. timeout_s: how long a run may wait for one submission.
     cache_bytes: what weights of callers may take on disk. models: folders whose files callers may
-    have read as weights.
+    have read as weights. onnx_ops: callers may have nodes of ONNX files computed here that no op of
+    vksched expresses. The onnx package computes them, which cannot be ended, and may take any time
+    and memory. peers: the only addresses that it connects to for callers, as `PeerList` takes them;
+    None: all.
 
     Raises:
         VkschedError: a device, the name or the address cannot be had.
@@ -60,6 +64,8 @@ class ClusterNode:
         cache_bytes: int = MOST_BYTES,
         cache_folder: Path | None = None,
         models: Sequence[Path] = (),
+        onnx_ops: bool = False,
+        peers: Sequence[str] | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise VkschedError(
@@ -67,21 +73,23 @@ class ClusterNode:
                 "--name node1"
             )
         address, trace, mode = place_of(listen), Trace(), mode_of("auto")
-        self.name = name
+        allowed = None if peers is None else PeerList(peers)
+        self.name, self._onnx_ops = name, onnx_ops
         self._tuner, self._calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
         self._opened = DeviceSet()
         try:
-            self._opened.open(devices)
+            self._opened.open(devices, robust=True)  # several callers have memory there
             here = Here(
                 name,
                 tuple(self._opened.devices),
                 self._told,
                 Security(credentials, security),
-                PartDocuments(),
-                WeightCache(cache_folder or _cache_folder(), cache_bytes),
+                PartDocuments(onnx_ops),
+                WeightCache(cache_folder or folder_of("weights"), cache_bytes),
                 ModelFolders(models),
                 trace.clock,
                 partial(self._serve, trace, timeout_s),
+                allowed,
             )
             self._server = Server(here, address)
         except BaseException:
@@ -120,9 +128,5 @@ class ClusterNode:
         links = {a: link for a, b, link in self._calibrator.links(self._opened.devices) if b == CPU}
         for device in self._opened.devices:
             spec = self._calibrator.costed(self._tuner.tuned(device.spec))
+            spec = replace(spec, onnx_ops=self._onnx_ops)
             yield Told(spec, links.get(device.name, device.link))
-
-
-def _cache_folder() -> Path | None:
-    folder = default_folder()
-    return None if folder is None else folder / "weights"

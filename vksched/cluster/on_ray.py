@@ -21,13 +21,15 @@ from typing import Any, NamedTuple
 from ..errors import DeviceError, VkschedError
 from ..runtime.remote.keys import Credentials
 from ..runtime.remote.secure import SECURITY
-from ..switches import names_in
+from ..switches import is_on, names_in
 from .cluster import Cluster
 from .ray_address import AUTO, CLIENT, find_ray
 from .ray_room import release, reserved
 
 MODELS = "VKSCHED_MODELS"
 """Variable of a computer's owner: folders of models, with commas between."""
+ONNX_OPS = "VKSCHED_ONNX_OPS"
+"""Switch of a computer's owner: whether its node computes nodes of ONNX files for callers."""
 NAMESPACE = "vksched"
 """Of the actors' names in Ray."""
 ASK_S = 5.0
@@ -55,7 +57,7 @@ class _Served:
         self._key, self._security = key, security
         models = [Path(each) for each in names_in(MODELS)]
         about = name, f"{address}:0", Credentials.of_text(key), security
-        self._node = ClusterNode(*about, models=models)
+        self._node = ClusterNode(*about, models=models, onnx_ops=is_on(ONNX_OPS))
 
     def about(self) -> tuple[str, str, str, tuple[str, ...], int]:
         import ray

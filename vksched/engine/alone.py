@@ -111,7 +111,7 @@ class Alone:
         if decision.objective.word == "latency":
             foreseen_s = single.metrics.latency_s
         several = not decision.won.single and single.single in single.devices
-        if not several or runs < self._next or measured_s <= SURE * foreseen_s:
+        if self.only or not several or runs < self._next or measured_s <= SURE * foreseen_s:
             return None
         foreseen_s *= slower(single.single) / min(map(slower, decision.won.devices))
         saved_s = measured_s - foreseen_s

@@ -6,6 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from ..errors import DeviceError, PlanError
 from ..fork import in_child
@@ -15,7 +16,7 @@ from ..machine.spec import SYNC
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan import probe
-from ..runtime.vulkan.binding import drivers_kept
+from ..runtime.vulkan.binding import drivers_kept, robust_access
 from ..runtime.vulkan.opening import open_device
 from ..runtime.wrapped import WrappedDevice, innermost
 from .hosts import Hosts
@@ -41,11 +42,13 @@ class DeviceSet:
         self._aliases: dict[str, str] = {}
         self._dropped: weakref.finalize[[Hosts], DeviceSet] | None = None
 
-    def open(self, devices: Wanted | None, hosts: Hosts | None = None) -> None:
+    def open(
+        self, devices: Wanted | None, hosts: Hosts | None = None, robust: bool = False
+    ) -> None:
         """Opens devices by name, takes open ones; None stands for all that are used by default, and
-        all of the other computers.
+        all of the other computers. robust: what is opened keeps kernels from the memory of others.
         """
-        with drivers_kept():
+        with drivers_kept(), robust_access() if robust else nullcontext():
             self._open(devices, hosts)
 
     def _open(self, devices: Wanted | None, hosts: Hosts | None) -> None:

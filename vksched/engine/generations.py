@@ -50,6 +50,10 @@ from .request import Request
 
 R = TypeVar("R")
 NO_TURN = nullcontext()
+MAX_FAILURES = 64
+"""Of one run, and of one plan until it is ready; another plan follows each. A device is out of use
+after three at most, so more are of devices that come back again and again, or of hosts that lie.
+"""
 Done = tuple[tuple[NDArray, ...], tuple[Plan, RunStats] | None]
 """The outputs of a run; its plan and what it cost, where that is known."""
 
@@ -97,18 +101,14 @@ class Compiled:
         # What follows changes under this condition; it wakes those who wait for the end.
         self._state = threading.Condition()
         self._pool = RunPool(stream_on(preparing.opened.devices))
-        self._callers: set[int] = set()
-        """Threads in `run`, each of which alone takes itself out."""
+        self._callers: set[int] = set()  # threads in `run`, each of which alone takes itself out
         self._accepted: set[Future[Any]] = set()
         self._workers: set[int] = set()
         self._closing = False
-        self._closer = False
-        """Whether somebody is closing it now."""
+        self._closer = False  # whether somebody is closing it now
         self._closed = False
-        self._inside: set[int] = set()
-        """Threads of the pool that carry out a run."""
-        self._placed: list[Plan] = []
-        """Plans that count as users of their states."""
+        self._inside: set[int] = set()  # threads of the pool that carry out a run
+        self._placed: list[Plan] = []  # plans that count as users of their states
         self.graph = request.graph
         """Whose ids callers give; a plan may have another version of it."""
         asked = Asked(request.overrides, preparing.opened.with_cpu, preparing.copies, request.sums)
@@ -241,6 +241,7 @@ class Compiled:
 
         A device that fails when all results are there costs at most what it held of the states.
         """
+        failures = 0
         while True:
             executor = self._executor
             if self._stale or self._drift.left or not _works(executor, self._quarantine):
@@ -264,7 +265,8 @@ class Compiled:
             except DeviceError as error:
                 with self._changing:
                     self._faults.take_in(executor.take_faults(), executor.devices)
-                if not self._faults.may_replay(error):
+                failures += 1
+                if failures > MAX_FAILURES or not self._faults.may_replay(error):
                     raise
                 continue
             if broken:
@@ -350,6 +352,7 @@ class Compiled:
 
     def _prepare(self, progress: Progress | None, why: tuple[Again | None, str]) -> Carrier:
         preparing, request = self._preparing, self._request
+        failures = 0
         while True:
             self._quarantine.require_empty()
             left_out, small = self._faults.left_out, bool(self._faults.short)
@@ -364,7 +367,8 @@ class Compiled:
                     return preparing.executor(request, left_out, small, *about)
             except DeviceError as error:
                 self._faults.take_in([error], devices)
-                if not self._faults.may_replay(error):
+                failures += 1
+                if failures > MAX_FAILURES or not self._faults.may_replay(error):
                     self._faults.forget_memory()  # the next run tries again
                     raise
 

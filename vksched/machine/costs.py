@@ -64,11 +64,12 @@ class Costs:
 
     curves: factors by kind. launch_s: of one call in a submission, beside its work. start_s: of a
     submission, on the device itself, before and after its calls. submit_s, fence_s: host time to
-    hand a submission over, and to learn of its end. run_s: host time of a run, whatever it
-    submits. flops_per_s, bytes_per_s: the largest rates seen. calls: how many were measured; 0: all
-    the above is unknown. when: the day of the last one, as YYYY-MM-DD.
-    paces: how many times longer than that calls take now, as runs showed, by op; under ANY for ops
-    that no run had.
+    hand a submission over, and to learn of its end. run_s: host time of a run, whatever it submits.
+    alone_s: all host time of a run of one split, which the CPU computes on the thread that waits
+    for it; 0: unknown. flops_per_s, bytes_per_s: the largest rates seen. calls: how many were
+    measured; 0: all the above is unknown. when: the day of the last one, as YYYY-MM-DD. paces: how
+    many times longer than that calls take now, as runs showed, by op; under ANY for ops that no run
+    had.
     """
 
     curves: tuple[Curve, ...] = ()
@@ -77,6 +78,7 @@ class Costs:
     submit_s: float = 0.0
     fence_s: float = 0.0
     run_s: float = 0.0
+    alone_s: float = 0.0
     flops_per_s: float = 0.0
     bytes_per_s: float = 0.0
     calls: int = 0
@@ -117,6 +119,12 @@ class Costs:
     def at_pace(self, paces: Mapping[str, float]) -> Costs:
         """Returns the same costs with what runs showed."""
         return replace(self, paces=tuple(sorted(paces.items())))
+
+    def alone(self) -> Costs:
+        """Returns the costs of a CPU that computes a run of one split on the thread that waits."""
+        if not self.alone_s:
+            return self
+        return replace(self, submit_s=0.0, fence_s=0.0, run_s=self.alone_s)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the costs as plain data that json.dumps takes; `from_dict` makes costs of that.

@@ -60,6 +60,8 @@ class DeviceSpec:
     inf, in files the word infinite: never. out_of_use: why nothing may be placed here, as the
     device failed; "" for one that works. costs: what was measured of its speed; `plan/cost.py`
     turns that into seconds.
+    onnx_ops: whether it computes nodes of ONNX files that no op expresses, by the onnx package. One
+    of another host does so only if its owner allows that.
     busy_watts, idle_watts: what it takes while it works, and while it does not; None: assumed by
     its kind, see power.py.
     """
@@ -86,6 +88,7 @@ class DeviceSpec:
     busy_watts: float | None = None
     idle_watts: float | None = None
     launch_s: float = 0.0
+    onnx_ops: bool = True
 
     @property
     def on_cores(self) -> bool:

@@ -15,7 +15,14 @@ were loaded then: a file that was written by other ones is of no use, and none i
 of them has changed since it was loaded. Whether the plan is still the right one is seen when it is
 asked for (plan/documents/kept.py). Nothing here is needed: a file that is damaged, of another
 format, or does not fit the weights means that the step is written; so does a folder that cannot be
-found or written. Examples: tests/models/test_kept_steps.py.
+found or written.
+
+The digest tells a file that was damaged, not one that was made to mislead: whoever may write in the
+folder may compute one. So types are checked, the graph and the plan are verified as those of a
+stranger are, and a file says of itself which question it answers. What does not hold is set aside
+with a warning. Numbers that the graph computes with are as the file has them: whoever may write
+there decides on answers, as whoever may write the package does.
+Examples: tests/models/test_kept_steps.py.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ import numpy as np
 from ..caches import (
     PACKAGE,
     about_loaded,
-    default_folder,
+    folder_of,
     is_code,
     kept_if_room,
     loaded_code,
@@ -44,14 +51,16 @@ from ..caches import (
     read_whole,
     remove_old,
     replace_whole,
+    set_aside,
 )
-from ..errors import VkschedError
 from ..graph import Graph, Node
 from ..ops.core import loops
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.late import Held, as_array
+from ..plan.documents.graphs import NONSENSE
 from ..plan.documents.kept import KeptPlan
-from ..tuner.device_files import DAMAGE
+from ..trace import warn
+from ..trace.schema import Either, Row, Table, check
 from ..types import NDArray, TensorType, numpy_dtype
 from ..version import __version__
 
@@ -59,7 +68,7 @@ if TYPE_CHECKING:
     from ..importers.gguf.cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
-FORMAT = 4
+FORMAT = 5
 LEAST_LAYERS = 12
 """Of a model whose steps take long enough to write."""
 MOST_FILES = 32
@@ -69,6 +78,21 @@ MOST_BYTES = 8 << 20
 """Of the constants of a graph that is kept."""
 ALIGN = 64
 """Bytes of which a constant begins at a multiple, as the line before them does not."""
+STEP = {
+    "key": str,
+    "code": [Row((str, int, int))],
+    "plan": Either((None, dict)),
+    "nodes": [Row((str, [int], int, int, str))],
+    "attrs": [dict],
+    "types": [Row(([int], str))],
+    "leaves": [Row((int, str, Either((int, list))))],
+    "outputs": [Row((str, int))],
+    "kept": [int],
+    "merged": Table(int),
+}
+"""key: of the question that the step answers. nodes: op, inputs, and positions of attributes and
+type, and name. leaves: node, kind, and name or place of what it holds. The rest: as in `Graph`.
+"""
 
 
 class KeptStep:
@@ -79,10 +103,12 @@ class KeptStep:
     ) -> None:
         self._model, self._cache = model, cache
         self._read: Document | None = None
-        key, folder = None, default_folder()
+        self._content = b""
+        key, folder = None, folder_of("steps")
         if rewriting is not None and folder is not None and model.hyper.layers >= LEAST_LAYERS:
             key = key_of(model, cache, size, rewriting)
-        self._path = None if key is None or folder is None else folder / "steps" / f"{key}{SUFFIX}"
+        self._key = key
+        self._path = None if key is None or folder is None else folder / f"{key}{SUFFIX}"
 
     def read(self) -> KeptPlan | None:
         """Returns the graph of the step as it was rewritten, with this model's weights and the
@@ -91,15 +117,32 @@ class KeptStep:
         if self._path is None:
             return None
         try:
-            document = _document_of(read_whole(self._path))
+            self._content = read_whole(self._path)
+        except OSError:
+            return None
+        try:
+            document = _document_of(self._content)
+            if document.told["key"] != self._key:
+                raise ValueError("it is of another model, or of a step of another size")
             if not is_code(document.told["code"]):
                 return None
             graph = _graph(document, self._model, self._cache)
             kept = KeptPlan(graph, document.told["plan"])
             self._read = document
             return kept
-        except (*DAMAGE, VkschedError):
+        except NONSENSE as error:
+            self.set_aside(error)
             return None
+
+    def set_aside(self, why: BaseException) -> None:
+        """Renames the file that was read, which makes no sense, and warns."""
+        self._read = None
+        if self._path is not None:
+            set_aside(self._path, self._content)
+            warn(
+                f"[steps] {self._path} is not used: {type(why).__name__}: {why}; it is set aside "
+                "as .damaged, and made anew"
+            )
 
     def write(self, graph: Graph, plan: Mapping[str, Any] | None) -> None:
         """Keeps the graph of a step that was compiled, or read. plan: its own, where that can be
@@ -112,7 +155,8 @@ class KeptStep:
             return
         # those that made a graph that was read, and those that made a plan of it
         made_by = sorted({*map(tuple, document.told.get("code", ())), *code})
-        whole = replace(document, told={**document.told, "plan": plan, "code": made_by})
+        told = {**document.told, "key": self._key, "plan": plan, "code": made_by}
+        whole = replace(document, told=told)
         with kept_if_room(self._path.parent):
             make_folder(self._path.parent)
             with locked(self._path.parent / "lock"):
@@ -159,12 +203,14 @@ def _bytes_of(document: Document) -> bytes:
 
 
 def _document_of(content: bytes) -> Document:
-    """Raises one of DAMAGE where a file is not as it was written."""
+    """Raises one of NONSENSE where a file is not as it was written."""
     whole, size = memoryview(content), len(_digest(b""))
     if content[: size + 1] != _digest(whole[size + 1 :]) + b"\n":
         raise ValueError("another digest")
     end = content.index(b"\n", size + 1)
-    return Document(json.loads(content[size + 1 : end]), whole[end + 1 :])
+    told = json.loads(content[size + 1 : end])
+    check(told, STEP, "the step")
+    return Document(told, whole[end + 1 :])
 
 
 def _digest(content: bytes | memoryview) -> bytes:
@@ -227,7 +273,7 @@ def _graph(document: Document, model: LanguageModel, cache: KeyValueCache) -> Gr
     """Returns the graph of a document.
 
     Raises:
-        VkschedError, or one of DAMAGE: it does not fit the model.
+        One of NONSENSE: it does not fit the model.
     """
     told = document.told
     attrs = [Attrs({k: _attr(v) for k, v in each.items()}) for each in told["attrs"]]

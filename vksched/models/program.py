@@ -30,7 +30,7 @@ from ..importers.onnx.lower.lowering import (
 from ..importers.onnx.nodes.elements import from_storage, to_storage
 from ..importers.onnx.nodes.host import WrongShape
 from ..importers.onnx.nodes.names import item_slot, slots_of
-from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey, Value, type_of
+from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey, Value, has_maps, type_of
 from ..ops.core.tensor import Tensor
 from ..plan.names import NameIndex
 from ..trace import Trace
@@ -262,7 +262,7 @@ def flatten(arrays: Mapping[str, HostValue]) -> dict[str, HostValue]:
     out: dict[str, HostValue] = {}
     for name, value in arrays.items():
         out[name] = value
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple)) and not has_maps(value):
             out.update(flatten({item_slot(name, i): item for i, item in enumerate(value)}))
     return out
 

@@ -20,6 +20,7 @@ from ..engine.precision import check_precision
 from ..errors import OutOfMemory, StateLost
 from ..ops.core.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.products.ahead import Ahead as MadeAhead
+from ..plan.documents.kept import DamagedPlan
 from ..plan.make.collector import resting_collector
 from ..runtime.device import Ahead, Uploads
 from ..trace import warn_user
@@ -279,10 +280,14 @@ class Reader:
             rewriting += repr(self._precision)
         file = KeptStep(self._model, self._cache, size, rewriting)
         with resting_collector(NODES * self._model.hyper.layers * parts):
-            kept = file.read()
+            kept, run = file.read(), None
             if kept is not None:
-                run = self._scheduler.graphs.compile_kept(kept, self._progress)
-            else:
+                try:
+                    run = self._scheduler.graphs.compile_kept(kept, self._progress)
+                except DamagedPlan as error:  # then its graph is not trusted, either
+                    file.set_aside(error)
+                    kept = None
+            if run is None:
                 step = self._model.step(self._cache, size, parts)
                 run = self._scheduler.compile(
                     step.logits,

@@ -285,7 +285,7 @@ class Direct:
 def _arrays(value: HostValue) -> list[NDArray]:
     if isinstance(value, (list, tuple)):
         return [array for item in value for array in _arrays(item)]
-    return [] if value is None else [value]
+    return [value] if isinstance(value, np.ndarray) else []
 
 
 def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
@@ -294,8 +294,8 @@ def _owned(value: HostValue, given: list[NDArray]) -> HostValue:
     """
     if isinstance(value, list):
         return [_owned(item, given) for item in value]
-    if value is None:
-        return None
+    if not isinstance(value, np.ndarray):
+        return value
     if not value.flags.writeable or any(_shares(value, other) for other in given):
         value = value.copy()
     given.append(value)

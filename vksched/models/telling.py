@@ -55,6 +55,8 @@ def warn_of_step(stage: Stage, step: HostStep, values: Sequence[HostValue], told
 def _is_few(value: HostValue) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_few, value))
+    if isinstance(value, dict):
+        return len(value) <= FEW_ELEMENTS
     return value is None or value.size <= FEW_ELEMENTS
 
 
@@ -127,6 +129,8 @@ def _made_for(types: Mapping[str, TypeKey], guards: Mapping[str, NDArray]) -> st
 def _type(kind: TypeKey) -> str:
     if isinstance(kind, HostType):
         return f"{element_name(kind.elem_type)}[{','.join(map(str, kind.shape))}]"
+    if isinstance(kind, str):
+        return kind
     return "nothing" if kind is None else f"({', '.join(map(_type, kind))})"
 
 

@@ -42,6 +42,8 @@ def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
     """Returns why a device cannot run a node, or None when it can."""
     if spec.out_of_use:
         return f"it is out of use, {spec.out_of_use}"
+    if not spec.onnx_ops and node.declaration.foreign:
+        return f"{node.op} is of an ONNX file, which its owner does not allow there"
     if spec.kind == "cpu":
         return None
     # of a leaf a device holds all, though a node may read a view of a part only

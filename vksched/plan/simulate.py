@@ -100,6 +100,9 @@ def make_program(
     flows = [(part.device, part.entering, part.waits) for part in parts]
     values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
     walks = make_walks(machine, flows, written, results, values)
+    costs_of = {part.device: machine.devices[part.device].costs for part in parts}
+    if len(parts) == 1 and walks is None and machine.is_cpu(parts[0].device):
+        costs_of = {device: costs.alone() for device, costs in costs_of.items()}
     steps: list[Step] = []
     for number, part in enumerate(parts):
         given_s = crossed_s = 0.0
@@ -127,7 +130,7 @@ def make_program(
             part.refills,
         )
         on_device_s += sum([seconds(node, part.device) for node in part.nodes])
-        costs = machine.devices[part.device].costs
+        costs = costs_of[part.device]
         steps.append(
             Step(
                 part.device,
@@ -147,7 +150,7 @@ def make_program(
     for value, split in results:
         if host_of(parts[split].device) == CALLER:
             fetched_s += leaves_s(value, parts[split].device)
-    run_s = max((machine.devices[part.device].costs.run_s for part in parts), default=0.0)
+    run_s = max((costs.run_s for costs in costs_of.values()), default=0.0)
     if walks is not None:
         run_s = walks.run_s[walks.caller]
     about = written, fetched_s, final_waits, run_s, walks

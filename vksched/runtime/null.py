@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
+from ..machine.costs import Costs
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
@@ -146,13 +147,20 @@ class NullSession:
         self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
         self._waited_until_s = [0.0] * plan.copies
         self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
+        self._alone = plan.machine.is_cpu(index) and len(plan.splits) == 1 and not plan.any_order
         specs, used = plan.machine.devices, {s.device for s in plan.splits}
         if plan.any_order:  # it tells of this device only, and any other one may take part
             used = {d for d, spec in enumerate(specs) if not spec.out_of_use}
         runs_s = [specs[d].costs.run_s for d in used if d != index]
         # what the host does for a run it does once, at its first device
         first = index == min(used, default=-1)
-        self._run_s = max([device.spec.costs.run_s, *runs_s]) if first else 0.0
+        self._run_s = max([self._costs.run_s, *runs_s]) if first else 0.0
+
+    @property
+    def _costs(self) -> Costs:
+        """The costs of the device now, as they count for this plan."""
+        spec = self._device.spec
+        return spec.costs.alone() if self._alone else spec.costs
 
     def _copies_s(self, split: Split) -> float:
         """Returns what the device itself takes for values that enter and leave a split. Of weights
@@ -193,7 +201,7 @@ class NullSession:
         for copy in split.copies_in if stage == COMING else split.copies_out:
             seconds += self._own_s(way, nodes[copy.node].type.device_bytes, aside=True)
         device.submissions += 1
-        device.clock.advance_to(device.clock.now() + device.spec.costs.submit_s)
+        device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
         device.copying_until_s = start + seconds
         self._aside[slot][split.id, stage] = (start, start + seconds)
@@ -240,7 +248,7 @@ class NullSession:
             self._copy_aside(slot, made, COMING)
         device.submissions += 1
         spec = device.spec
-        device.clock.advance_to(device.clock.now() + spec.costs.submit_s)
+        device.clock.advance_to(device.clock.now() + self._costs.submit_s)
         duration = self._submission_s
         duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
         duration = device.slowdown * duration + self._beside_s[split]
@@ -287,7 +295,7 @@ class NullSession:
 
     def _see_fence(self) -> None:
         clock = self._device.clock
-        clock.advance_to(clock.now() + self._device.spec.costs.fence_s)
+        clock.advance_to(clock.now() + self._costs.fence_s)
 
     def _give_out(self, slot: int, split: int) -> None:
         """Has copied out, and waits for, what a split and those before it give."""

@@ -59,6 +59,10 @@ LAST = 3
 """Times of a split whose median counts; of two the lesser, as others make times longer only."""
 EARLY = 16
 """Runs of a plan that are looked at one by one."""
+SHORT_S = EVERY_S / 32
+"""Of a shorter run the one after it is looked at: the first one after a while is likely to begin
+where another program took its turn, with cold caches.
+"""
 LATE = 64
 """Looks at a device whose median tells how long it usually takes."""
 GAIN, OP_GAIN = 0.3, 0.05
@@ -147,6 +151,7 @@ class _Plan:
     splits: tuple[_Split | None, ...] = ()
     next_s: float = -math.inf
     looks: int = 0
+    due: bool = False
 
 
 class Paces:
@@ -227,6 +232,9 @@ class Paces:
                 self._plans[plan] = _Plan(stats)
                 return False
             if stats.start_s < known.next_s:
+                return False
+            known.due = known.looks >= EARLY and not known.due and stats.seconds < SHORT_S
+            if known.due:
                 return False
             known.looks += 1
             if known.looks == 1:

@@ -148,9 +148,7 @@ class InferenceSession(OfProcess):
 
     def _arg(self, value: ModelValue) -> NodeArg:
         shape = list(value.dims or ()) if value.kind == "tensor" else []
-        type_ = f"tensor({value.dtype})"
-        kind = {"tensor": "", "sequence": "seq", "optional": "optional"}[value.kind]
-        return NodeArg(value.name, shape, f"{kind}({type_})" if kind else type_)
+        return NodeArg(value.name, shape, value.type)
 
     @property
     def _inputs_meta(self) -> list[NodeArg]:  # programs read it

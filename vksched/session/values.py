@@ -13,7 +13,7 @@ from .faults import translated
 
 
 class OrtValue:
-    """A tensor or a sequence of tensors in host memory."""
+    """A tensor, a sequence of tensors, or maps in host memory."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -106,7 +106,7 @@ class OrtValue:
         return False
 
     def is_tensor_sequence(self) -> bool:
-        return isinstance(self._value, list)
+        return isinstance(self._value, list) and not _has_maps(self._value)
 
     def has_value(self) -> bool:
         return self._value is not None
@@ -118,6 +118,11 @@ class OrtValue:
         """Returns the type as onnxruntime writes it: "tensor(float)"."""
         from ..importers.onnx.nodes.elements import element_name, element_of
 
+        if _has_maps(self._value):
+            maps = self._value if isinstance(self._value, list) else [self._value]
+            key = "string" if isinstance(next(iter(maps[0]), 0), str) else "int64"
+            inner = f"map({key},tensor(float))"
+            return inner if maps is not self._value else f"seq({inner})"
         if self.is_tensor_sequence():
             inner = OrtValue(self._value[0]).data_type() if self._value else "tensor(float)"
             return f"seq({inner})"
@@ -146,6 +151,11 @@ class OrtValue:
             ShapeError, DTypeError: it does not fit.
         """
         fill(self._value, plain(data), "the value")
+
+
+def _has_maps(value: Any) -> bool:
+    """Returns whether a value is a map, or a sequence of maps."""
+    return isinstance(value[0] if isinstance(value, list) and value else value, dict)
 
 
 class _Capsule:

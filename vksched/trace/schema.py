@@ -7,8 +7,11 @@ be missing), `Table` of one schema by any key, `Row` of a fixed number, or `Eith
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from types import NoneType
+from typing import Any
 
 FORMAT = 1
 """Of files; another number is another format."""
@@ -197,22 +200,64 @@ def check(data: object, schema: object, where: str) -> None:
     Raises:
         Wrong: they differ; the text says where.
     """
+    if not holds(data, schema):
+        _tell(data, schema, where)
+
+
+def holds(data: object, schema: object) -> bool:
+    """Whether plain data, as JSON gives it, is what a schema says; quick, as starts wait for it."""
+    return _all_hold([data], schema)
+
+
+def _all_hold(data: Sequence[Any], schema: object) -> bool:
+    """Whether each of some values is what a schema says: a column of many rows at once."""
+    kinds = set(map(type, data))
+    if schema is str or schema is None:
+        return kinds <= {str if schema is str else NoneType}
+    if schema is int:
+        return not data or (kinds == {int} and min(data) >= -LARGEST and max(data) <= LARGEST)
+    if isinstance(schema, type):
+        return all(_is(each, schema) for each in data)
+    if isinstance(schema, Either):
+        return all(any(holds(each, of) for of in schema.of) for each in data)
+    if isinstance(schema, list):
+        return kinds <= {list} and _all_hold([*chain.from_iterable(data)], schema[0])
+    if isinstance(schema, Row):
+        if not (kinds <= {list} and set(map(len, data)) <= {len(schema.of)}):
+            return False
+        columns = zip(*data, strict=True)
+        return all(_all_hold(column, of) for column, of in zip(columns, schema.of, strict=False))
+    if not kinds <= {dict}:
+        return False
+    if isinstance(schema, Table):
+        return _all_hold([value for each in data for value in each.values()], schema.of)
+    assert isinstance(schema, dict)
+    for key, of in schema.items():
+        name = key.removesuffix("?")
+        found = [each[name] for each in data if name in each]
+        if (name == key and len(found) < len(data)) or not _all_hold(found, of):
+            return False
+    return True
+
+
+def _tell(data: object, schema: object, where: str) -> None:
+    """Raises Wrong that tells the first place where data is not what a schema says."""
     if isinstance(schema, list):
         _expect(isinstance(data, list), "a list", data, where)
         assert isinstance(data, list)
         for at, each in enumerate(data):
-            check(each, schema[0], f"{where}[{at}]")
+            _tell(each, schema[0], f"{where}[{at}]")
     elif isinstance(schema, Row):
         size = len(schema.of)
         _expect(isinstance(data, list) and len(data) == size, f"a list of {size}", data, where)
         assert isinstance(data, list)
         for at, (each, of) in enumerate(zip(data, schema.of, strict=True)):
-            check(each, of, f"{where}[{at}]")
+            _tell(each, of, f"{where}[{at}]")
     elif isinstance(schema, Table):
         _expect(isinstance(data, dict), "an object", data, where)
         assert isinstance(data, dict)
         for key, each in data.items():
-            check(each, schema.of, f"{where}.{key}")
+            _tell(each, schema.of, f"{where}.{key}")
     elif isinstance(schema, dict):
         _expect(isinstance(data, dict), "an object", data, where)
         assert isinstance(data, dict)
@@ -230,7 +275,7 @@ def _check_keys(data: Mapping[str, object], schema: Mapping[str, object], where:
     for key, of in schema.items():
         name = key.removesuffix("?")
         if name in data:
-            check(data[name], of, f"{where}.{name}")
+            _tell(data[name], of, f"{where}.{name}")
         elif name == key:
             raise Wrong(f"expected {name!r} in {where}, got none")
 
@@ -239,7 +284,7 @@ def _check_either(data: object, schema: Either, where: str) -> None:
     said: list[str] = []
     for each in schema.of:
         try:
-            return check(data, each, where)
+            return _tell(data, each, where)
         except Wrong as error:
             said.append(str(error))
     raise Wrong(said[-1])

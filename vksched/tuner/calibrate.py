@@ -181,6 +181,7 @@ def _believed(rig: Rig) -> Overheads:
         submit_s=min(found.submit_s, submit_s),
         fence_s=min(found.fence_s, submit_s),
         run_s=min(found.run_s, submit_s),
+        alone_s=min(found.alone_s, submit_s),
     )
 
 

@@ -77,6 +77,7 @@ class Overheads:
     submit_s: float = 0.0
     fence_s: float = 0.0
     run_s: float = 0.0
+    alone_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,19 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ..caches import (
-    default_folder,
+    folder_of,
     locked,
     make_folder,
     read_whole,
     replace_whole,
+    set_aside,
     warn_full,
 )
 from ..trace import warn
@@ -104,8 +105,7 @@ class DeviceFiles(ABC, Generic[Kept]):
     @cached_property
     def folder(self) -> Path | None:
         """Where the files are; None where there is no place for them."""
-        folder = self._given or default_folder()
-        return None if folder is None else folder / self.folder_name
+        return self._given / self.folder_name if self._given else folder_of(self.folder_name)
 
     def path(self, device: Identity) -> Path | None:
         """Returns the file of a device."""
@@ -181,15 +181,8 @@ class DeviceFiles(ABC, Generic[Kept]):
             return self._nothing(), ""
         except DAMAGE as error:
             if not isinstance(error, OSError):
-                _set_aside(path, content, held)
+                set_aside(path, content, held)
             return self._nothing(), f"{type(error).__name__}: {error}"
-
-
-def _set_aside(path: Path, content: bytes, held: bool) -> None:
-    """Renames a damaged file, unless somebody has written it anew since."""
-    with suppress(OSError), nullcontext() if held else locked(path.parent / "lock"):
-        if read_whole(path) == content:
-            path.replace(path.with_suffix(".damaged"))
 
 
 def _remove_oldest(path: Path, device: Identity) -> None:

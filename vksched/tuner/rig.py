@@ -132,8 +132,9 @@ class SessionRig:
         around_s = max(0.0, around_s) / STEPS
         waited_s = (apart.waited_s - apart.device_s) / (1 + STEPS)
         fence_s = min(around_s, max(0.0, waited_s))
-        run_s = max(0.0, few.run_s - few.device_s - around_s)
-        return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s)
+        alone_s = few.run_s - few.device_s
+        run_s = max(0.0, alone_s - around_s)
+        return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s, max(0.0, alone_s))
 
     def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
         """Measures one call, its launch included. weights: positions of operands that calls find in

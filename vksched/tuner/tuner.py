@@ -335,14 +335,12 @@ def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
 @contextmanager
 def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
     """Gives a function that shows a bar on stderr; nothing is shown where that is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    from ..view.console import Bars, Described
+
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    text = TextColumn("{task.description}", markup=False)
-    hide = quiet or not console.is_terminal
-    with Progress(*columns, text, console=console, transient=True, disable=hide) as bars:
+    with Bars(*columns, Described(), quiet=quiet) as bars:
         task = bars.add_task("", total=None)
 
         def tell(what: str, done: int, total: int) -> None:

@@ -77,6 +77,8 @@ Window window_of(const py::buffer_info& x, const py::buffer_info& out, const siz
     }
     require(x.shape[0] == out.shape[0] && window.taps() && window.planes(),
             "expected as many images in the result as in x, and no empty axis");
+    if (window.results())
+        check_window(window, window.out);
     return window;
 }
 

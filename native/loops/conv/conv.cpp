@@ -93,6 +93,21 @@ Window told_window(const Told& told, size_t at)
     return made;
 }
 
+// Sizes whose products are numbers: those of more than a slot holds are refused.
+void require_sizes(const Window& window, std::initializer_list<size_t> others)
+{
+    double all = 1;
+    for (const size_t size : others)
+        all *= std::max(1.0, static_cast<double>(size));
+    const auto volume = [](const Sizes& sizes) {
+        return static_cast<double>(sizes[0]) * static_cast<double>(sizes[1])
+            * static_cast<double>(sizes[2]);
+    };
+    require(all < 0x1p50 && volume(window.sizes) < 0x1p50 && volume(window.out) < 0x1p50
+                && volume(window.kernel) < 0x1p50,
+            "expected sizes of what slots hold");
+}
+
 // A piece: of one image some channels of results, whole groups where there are several; or of 1 x 1
 // windows a span of the places, at least SPAN.
 struct ConvLoop : Loop {
@@ -128,6 +143,18 @@ struct ConvLoop : Loop {
             - own.start;
         convolve(own, wide ? 2 : 0);
     }
+
+    void reach(Extents& to) const override
+    {
+        const auto many = [](size_t value) { return static_cast<int64_t>(value); };
+        const int64_t all = many(conv.groups * conv.results), number = many(images);
+        to.all(0, 4, {number, many(conv.groups), many(conv.channels), many(conv.window.planes())});
+        to.all(1, 4, {all, many(conv.channels), many(conv.window.taps())});
+        to.all(2, 4, {has_bias ? all : 0});
+        if (steps.operands > 1)
+            to.all(2 + has_bias, 4, {number, all, many(conv.window.results())});
+        to.all(1 + has_bias + steps.operands, 4, {number, all, many(conv.window.results())});
+    }
 };
 
 // Weights, and what values add to their windows; kept from call to call where they are not large.
@@ -162,6 +189,16 @@ struct TransposeLoop : Loop {
         }
         if (parts.capacity() > MOST_KEPT)
             std::vector<float>().swap(parts);
+    }
+
+    void reach(Extents& to) const override
+    {
+        const auto many = [](size_t value) { return static_cast<int64_t>(value); };
+        const int64_t all = many(groups * results), number = many(images);
+        to.all(0, 4, {number, many(groups), many(channels), many(window.planes())});
+        to.all(1, 4, {many(channels), all, many(window.taps())});
+        to.all(2, 4, {has_bias ? all : 0});
+        to.all(2 + has_bias, 4, {number, all, many(window.results())});
     }
 
     // Rows (channel, tap) of results, columns places of x.
@@ -234,6 +271,13 @@ struct PoolLoop : Loop {
         if (own.planes)
             combine(own, wide ? 2 : 0);
     }
+
+    void reach(Extents& to) const override
+    {
+        const auto many = [](size_t value) { return static_cast<int64_t>(value); };
+        to.all(0, 4, {many(pool.planes), many(pool.window.planes())});
+        to.all(1, 4, {many(pool.planes), many(pool.window.results())});
+    }
 };
 
 } // namespace
@@ -254,6 +298,11 @@ std::unique_ptr<Loop> conv_loop(const Told& told)
     made->spans = told.numbers[5];
     made->has_bias = told.numbers[6] != 0;
     made->wide = told.wide;
+    check_window(made->conv.window, made->conv.window.out);
+    require_sizes(made->conv.window, {made->images, made->conv.channels, made->conv.results,
+                                      made->conv.groups, made->each, made->spans});
+    require(made->conv.channels > 0 && (made->steps.operands == 1 || made->steps.operands == 2),
+            "expected channels, and a residual at most");
     const size_t all = made->conv.groups * made->conv.results;
     require(made->each > 0 && all > 0 && (made->conv.groups == 1 || made->each % made->conv.results == 0)
                 && told.pieces == made->images * ((all + made->each - 1) / made->each) * made->spans
@@ -282,8 +331,11 @@ std::unique_ptr<Loop> transpose_loop(const Told& told)
     made->each = told.numbers[4];
     made->has_bias = told.numbers[5] != 0;
     made->wide = told.wide;
+    check_window(made->window, made->window.sizes);
+    require_sizes(made->window, {made->images, made->channels, made->results, made->groups,
+                                 made->each});
     const size_t all = made->groups * made->results;
-    require(told.numbers.size() == own + WINDOW && made->each > 0 && all > 0
+    require(told.numbers.size() == own + WINDOW && made->each > 0 && all > 0 && made->channels > 0
                 && told.pieces == made->images * ((all + made->each - 1) / made->each)
                 && told.slots == 3 + size_t{made->has_bias},
             "expected pieces of channels, and a slot for each operand and the result");
@@ -301,13 +353,15 @@ std::unique_ptr<Loop> pool_loop(const Told& told)
     pool.kind = told.numbers[1] ? MEAN : LARGEST;
     made->pieces = told.pieces;
     made->wide = told.wide;
-    size_t at = 0;
-    for (size_t axis = 0; axis < AXES; ++axis) {
-        pool.counts[axis].assign(pool.window.out[axis], 1.0f);
-        for (size_t place = 0; pool.kind == MEAN && place < pool.window.out[axis]; ++place)
-            pool.counts[axis][place] = told.reals.at(at++);
-    }
-    require(told.slots == 2 && told.reals.size() == at, "expected counts of a mean, and two slots");
+    check_window(pool.window, pool.window.out);
+    require_sizes(pool.window, {pool.planes});
+    const Sizes& out = pool.window.out;
+    require(told.slots == 2
+                && told.reals.size() == (pool.kind == MEAN ? out[0] + out[1] + out[2] : 0),
+            "expected counts of a mean, and two slots");
+    auto from = told.reals.begin();
+    for (size_t axis = 0; pool.kind == MEAN && axis < AXES; from += out[axis++])
+        pool.counts[axis].assign(from, from + out[axis]);
     return made;
 }
 

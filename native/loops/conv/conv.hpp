@@ -40,6 +40,28 @@ struct Window {
     }
 };
 
+// Throws unless a window has places along each axis, and what it reads with padding could be held.
+// windows: how many there are along each axis.
+inline void check_window(const Window& window, const Sizes& windows)
+{
+    constexpr size_t far = size_t{1} << 40, most = size_t{1} << 31; // negative ones are beyond
+    double padded = 1;
+    for (size_t axis = 0; axis < AXES; ++axis) {
+        const auto within = [](size_t value, size_t least, size_t end) {
+            return least <= value && value < end;
+        };
+        require(within(window.sizes[axis], 1, far) && within(window.out[axis], 1, far)
+                    && within(window.kernel[axis], 1, most) && within(window.stride[axis], 1, most)
+                    && within(window.dilation[axis], 1, most) && within(window.begin[axis], 0, most),
+                "expected sizes, kernels, strides and dilations above 0, and a begin of 0 or more, "
+                "each below 2^31");
+        padded *= static_cast<double>(windows[axis] - 1) * static_cast<double>(window.stride[axis])
+            + static_cast<double>(window.kernel[axis] - 1) * static_cast<double>(window.dilation[axis])
+            + 1;
+    }
+    require(padded < static_cast<double>(far), "expected windows over less than 2^40 places");
+}
+
 // The taps of an axis: those with one phase (place modulo stride) lie side by side once phases are
 // parted. phases: those there are. number, shift: of each tap its phase, and how far it lies in it.
 struct Taps {

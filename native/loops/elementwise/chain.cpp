@@ -123,6 +123,17 @@ struct ChainLoop : Loop {
     {
         wide ? chain_wide(told, given, piece) : chain(told, given, piece);
     }
+    void reach(Extents& to) const override
+    {
+        const auto& sizes = told.sizes;
+        for (size_t operand = 0; operand < told.strides.size(); ++operand) {
+            const auto& steps = told.strides[operand];
+            require(steps[0] == 0 || steps[0] == 1, "expected first strides of 0 or 1");
+            to.add(operand, 4, {{sizes[0], steps[0]}, {sizes[1], steps[1]}, {sizes[2], steps[2]},
+                                {sizes[3], steps[3]}});
+        }
+        to.all(told.strides.size(), 4, {sizes[0], sizes[1], sizes[2], sizes[3]});
+    }
     Chain told;
     bool wide;
 };
@@ -156,6 +167,9 @@ Steps told_steps(const Told& told, size_t at, size_t real)
     const auto number = [&](size_t place) { return static_cast<size_t>(told.numbers.at(place)); };
     Steps made{number(at), {}, {}};
     const size_t constants = number(at + 1), steps = number(at + 2);
+    require(made.operands < told.slots && constants <= told.reals.size()
+                && steps <= told.numbers.size() && real <= told.reals.size(),
+            "expected as many numbers and reals as the steps have");
     require(told.numbers.size() == at + 3 + 4 * steps
                 && told.reals.size() == real + constants + 2 * steps,
             "expected as many numbers and reals as the steps have");
@@ -178,6 +192,7 @@ Steps told_steps(const Told& told, size_t at, size_t real)
 std::unique_ptr<Loop> chain_loop(const Told& told)
 {
     const size_t operands = told.numbers.at(0), steps = 1 + AXES * (1 + operands);
+    require(operands < told.slots, "expected a slot for each operand and the result");
     Chain made{told_steps(told, steps, 0), {}, {}, told.pieces};
     require(made.steps.operands == operands && !made.steps.steps.empty()
                 && told.slots == operands + 1,

@@ -220,6 +220,27 @@ struct AttentionLoop : Loop {
         (wide ? attend_wide : attend_some)(way, given, all * own / pieces,
                                            all * (own + 1) / pieces);
     }
+
+    void reach(Extents& to) const override
+    {
+        const Sizes& told = way.told;
+        const auto rows = [&](size_t slot, int64_t heads, int64_t many, int64_t values,
+                              const int64_t* steps) {
+            to.add(slot, 4, {{told.batches, steps[0]}, {heads, steps[1]}, {many, steps[2]},
+                             {values, 1}});
+        };
+        rows(0, told.heads, told.queries, told.depth, told.q);
+        rows(1, told.shared, told.keys, told.depth, told.k);
+        rows(2, told.shared, told.keys, told.columns, told.v);
+        if (told.masked)
+            to.add(3, 4, {{told.batches, told.mask[0]}, {told.heads, told.mask[1]},
+                          {told.queries, told.mask[2]}, {told.keys, told.mask[3]}});
+        rows(3 + told.masked, told.heads, told.queries, told.columns, told.out);
+        constexpr int64_t far = int64_t{1} << 40; // so that sums of it are numbers
+        require(std::max(told.low, told.high) <= far && std::min(told.low, told.high) >= -far,
+                "expected a window of keys that there are");
+        to.all(2, 4, {told.columns > 0 ? told.keys : 0}); // which bound what a thread keeps
+    }
 };
 
 } // namespace

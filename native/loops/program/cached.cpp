@@ -165,6 +165,34 @@ INLINED void attention_body(const CachedLoop& step, const Operands& given, size_
         std::copy_n(rows[number].sums, columns, rows[number].out);
 }
 
+void attention_reach(const CachedLoop& step, Extents& to)
+{
+    const Attention& told = *reinterpret_cast<const Attention*>(step.numbers.data());
+    constexpr int64_t far = int64_t{1} << 40; // so that sums of it are numbers
+    require(told.queries > 0 && told.shared > 0 && told.heads % told.shared == 0 && told.together > 0
+                && told.heads / told.shared % told.together == 0 && told.kind >= 0 && told.kind <= 2
+                && std::max(told.low, told.high) <= far && std::min(told.low, told.high) >= -far,
+            "expected queries, and heads that share keys evenly");
+    require(told.batches >= 0 && told.batches <= step.pieces
+                && told.batches * (told.heads / told.together) == step.pieces && step.last == 6,
+            "expected a piece of each batch and heads that go together");
+    const auto rows = [&](size_t slot, double bytes, int64_t heads, int64_t many, int64_t values,
+                          const int64_t* steps) {
+        to.add(slot, bytes, {{told.batches, steps[0]}, {heads, steps[1]}, {many, steps[2]},
+                             {values, 1}});
+    };
+    const auto words = [](int64_t values) { return (values + 63) / 64 + (values + 3) / 4; };
+    const bool is_words = told.kind == 2;
+    const double bytes = told.kind == 1 ? 2 : 4;
+    rows(0, 4, told.heads, told.queries, told.depth, told.q);
+    rows(1, bytes, told.shared, told.kept, is_words ? words(told.depth) : told.depth, told.k);
+    rows(2, bytes, told.shared, told.kept, is_words ? words(told.columns) : told.columns, told.v);
+    to.all(3, told.is_long ? 8 : 4, {told.per_batch ? told.batches : 1});
+    rows(4, 4, told.shared, told.fresh, told.depth, told.new_k);
+    rows(5, 4, told.shared, told.fresh, told.columns, told.new_v);
+    rows(6, 4, told.heads, told.queries, told.columns, told.out);
+}
+
 void attention(const CachedLoop& step, const Operands& given, size_t piece)
 {
     attention_body(step, given, piece);
@@ -186,5 +214,5 @@ std::unique_ptr<Loop> cached_attention_loop(const Told& told)
 {
     return told_loop(told, {4, sizeof(Attention) / sizeof(int64_t), 2},
                      told.wide && has_wide() ? attention_wide : attention,
-                     value_loop("exp", told.wide));
+                     attention_reach, value_loop("exp", told.wide));
 }

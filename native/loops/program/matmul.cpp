@@ -73,6 +73,18 @@ INLINED void matmul_body(const PlainLoop& step, const Operands& given, size_t)
     }
 }
 
+void matmul_reach(const PlainLoop& step, Extents& to)
+{
+    const int64_t* told = step.numbers.data();
+    const int64_t m = told[1], n = told[2], k = told[3], step_of_a = told[9] == 1 ? told[6] : 1;
+    const int64_t row_of_b = told[9] == 1 ? told[8] : 1;
+    require(step.last == (told[10] ? 3u : 2u), "expected a slot for each operand and the result");
+    to.add(0, 4, {{told[0], told[4]}, {m, told[5]}, {k, step_of_a}});
+    to.add(1, 4, {{told[0], told[7]}, {k, row_of_b}, {n, told[9]}});
+    to.all(2, 4, {told[10] ? n : 0});
+    to.all(step.last, 4, {told[0], m, n});
+}
+
 void matmul(const PlainLoop& step, const Operands& given, size_t piece)
 {
     matmul_body(step, given, piece);
@@ -91,5 +103,6 @@ constexpr PlainLoop::Way matmul_wide = matmul;
 
 std::unique_ptr<Loop> matmul_loop(const Told& told)
 {
-    return told_loop(told, {2, 11, 0}, told.wide && has_wide() ? matmul_wide : matmul);
+    return told_loop(told, {2, 11, 0}, told.wide && has_wide() ? matmul_wide : matmul,
+                     matmul_reach);
 }

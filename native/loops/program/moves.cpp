@@ -61,6 +61,18 @@ struct CopyLoop : Loop {
                     out[place + column * to[0]] = x[at + column * from[0]];
         }
     }
+
+    void reach(Extents& ends) const override
+    {
+        const auto along = [&](size_t slot, const Six& steps, int64_t at) {
+            ends.add(slot, 4, {{sizes[0], steps[0]}, {sizes[1], steps[1]}, {sizes[2], steps[2]},
+                               {sizes[3], steps[3]}, {sizes[4], steps[4]}, {sizes[5], steps[5]}}, at);
+        };
+        along(0, from, first);
+        along(1, to, start);
+        ends.all(1, 4, {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]}); // each once
+        ends.all(1, 4, {filled});
+    }
 };
 
 struct ConcatLoop : Loop {
@@ -76,6 +88,17 @@ struct ConcatLoop : Loop {
                 std::memcpy(out, given.get<uint32_t>(operand) + line * width, 4 * width);
                 out += width;
             }
+    }
+
+    void reach(Extents& to) const override
+    {
+        int64_t all = 0;
+        for (size_t operand = 0; operand < widths.size(); ++operand) {
+            to.all(operand, 4, {lines, widths[operand]});
+            require(widths[operand] < int64_t{1} << 48, "expected lines of values");
+            all += widths[operand];
+        }
+        to.all(widths.size(), 4, {lines, all});
     }
 };
 
@@ -107,6 +130,13 @@ struct GatherLoop : Loop {
                     std::memcpy(out, table + place * inner, 4 * inner);
                 out += inner;
             }
+    }
+
+    void reach(Extents& to) const override
+    {
+        to.all(0, 4, {outer, size, inner});
+        to.all(1, is_long ? 8 : 4, {picks});
+        to.all(2, 4, {outer, picks, inner});
     }
 };
 
@@ -192,6 +222,12 @@ struct ReduceLoop : Loop {
         }
     }
 
+    void reach(Extents& to) const override
+    {
+        to.all(0, 4, {outer, count, inner});
+        to.all(1, 4, {outer, inner});
+    }
+
     double divisor() const { return kind == MEAN ? static_cast<double>(count) : 1.0; }
 
     double total(const float* x) const
@@ -245,7 +281,8 @@ std::unique_ptr<Loop> copy_loop(const Told& told)
 // numbers: lines, and for each operand the words of a line.
 std::unique_ptr<Loop> concat_loop(const Told& told)
 {
-    require(told.numbers.size() == told.slots, "expected a number for each operand");
+    require(told.slots > 1 && told.numbers.size() == told.slots,
+            "expected a number for each operand");
     auto made = std::make_unique<ConcatLoop>();
     made->lines = told.numbers.at(0);
     made->widths.assign(told.numbers.begin() + 1, told.numbers.end());
@@ -270,7 +307,8 @@ std::unique_ptr<Loop> gather_loop(const Told& told)
 // numbers: which (0 sum, 1 mean, 2 largest, 3 least), outer, count, inner.
 std::unique_ptr<Loop> reduce_loop(const Told& told)
 {
-    require(told.numbers.size() == 4 && told.slots == 2 && told.numbers[2] > 0,
+    require(told.numbers.size() == 4 && told.slots == 2 && told.numbers[2] > 0
+                && told.numbers[0] >= SUM && told.numbers[0] <= LEAST,
             "expected as many numbers and slots as the loop has");
     auto made = std::make_unique<ReduceLoop>();
     made->kind = told.numbers[0];

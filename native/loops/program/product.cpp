@@ -9,6 +9,8 @@
 #include "loops/told_loop.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 namespace {
 
@@ -103,6 +105,23 @@ struct ProductLoop : Loop {
                     out[row * told.n + column] += bias[columns.first + column];
         }
     }
+
+    void reach(Extents& to) const override
+    {
+        const auto matrix = [&](size_t slot, const Matrix& of, int64_t rows, int64_t columns) {
+            if (of.turned)
+                std::swap(rows, columns);
+            to.add(slot, 4, {{told.batches, of.batch}, {rows, of.line}, {columns, 1}});
+            require(of.line >= std::max<int64_t>(1, columns), "expected lines that are apart");
+            require(blas.wide || of.line <= INT32_MAX, "expected lines that the library can count");
+        };
+        matrix(0, told.a, told.m, told.k);
+        matrix(1, told.b, told.k, told.n);
+        to.all(2, 4, {told.bias ? told.n : 0});
+        to.all(2 + told.bias, 4, {told.batches, told.m, told.n});
+        require(blas.wide || std::max({told.m, told.n, told.k}) <= INT32_MAX,
+                "expected sizes that the library can count");
+    }
 };
 
 } // namespace
@@ -126,7 +145,9 @@ std::unique_ptr<Loop> product_loop(const Told& told)
     require((own.bias == 0 || own.bias == 1) && told.slots == static_cast<size_t>(3 + own.bias),
             "expected a slot for each operand and the result");
     const int64_t *parts = own.parts, all = told.pieces;
-    require(std::min({parts[0], parts[1], parts[2]}) > 0 && parts[0] * parts[1] * parts[2] == all,
+    require(std::min({parts[0], parts[1], parts[2]}) > 0
+                && std::max({parts[0], parts[1], parts[2]}) <= all
+                && parts[0] * parts[1] <= all && parts[0] * parts[1] * parts[2] == all,
             "expected as many pieces as parts of matrices, rows and columns");
     return made;
 }

@@ -14,7 +14,7 @@
 // the piece. A helper that loses its core within a piece delays the run; after such a delay half of
 // the helpers leave, or the last one rests for a while, and the run returns the seconds of all
 // delays. An index outside its axis raises IndexError with the number of the loop, and what was
-// expected.
+// expected. A loop that would reach beyond a slot raises ValueError when the program is made.
 // Examples: tests/ops/test_recipes.py, tests/runtime/test_busy_threads.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <exception>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -55,7 +56,7 @@ std::pair<std::string, std::string> parted(const std::string& name)
     return {name.substr(0, at), at == std::string::npos ? "" : name.substr(at + 1)};
 }
 
-Step step_of(const py::handle& given, size_t slots, bool wide)
+Step step_of(const py::handle& given, const std::vector<size_t>& bytes, bool wide)
 {
     const auto told = py::cast<py::tuple>(given);
     const auto [name, calls] = parted(py::cast<std::string>(told[0]));
@@ -66,8 +67,14 @@ Step step_of(const py::handle& given, size_t slots, bool wide)
     made.pieces = py::cast<uint32_t>(told[4]);
     require(made.pieces > 0 && made.pieces <= MOST_PIECES, "expected 1 to 4194303 pieces");
     for (const uint32_t slot : made.slots)
-        require(slot < slots, "expected slots that there are");
+        require(slot < bytes.size(), "expected slots that there are");
     made.loop = loop_named(name, {numbers, reals, made.slots.size(), made.pieces, wide, calls});
+    Extents extents(made.slots.size());
+    made.loop->reach(extents);
+    for (size_t at = 0; at < made.slots.size(); ++at)
+        if (extents.end(at) > static_cast<double>(bytes[made.slots[at]]))
+            throw std::invalid_argument("expected slots that hold what loop " + name
+                                        + " reads and writes, one is too small");
     return made;
 }
 
@@ -91,7 +98,7 @@ public:
       : bytes_(std::move(bytes)), open_(std::move(open)), at_(bytes_.size())
     {
         for (const auto& each : steps)
-            steps_.push_back(step_of(each, bytes_.size(), wide));
+            steps_.push_back(step_of(each, bytes_, wide));
         for (const Step& step : steps_)
             written_.push_back(step.slots.back());
         require(steps_.size() < MOST_STEPS, "expected fewer loops");
@@ -213,8 +220,8 @@ private:
             else
                 alone_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(alone);
         }
-        if (no_memory_.exchange(false))
-            throw std::bad_alloc();
+        if (failed_.exchange(false))
+            std::rethrow_exception(std::exchange(failure_, nullptr));
     }
 
     // What this thread had of a core so far; always 0 where the system does not say it for pieces.
@@ -252,8 +259,12 @@ private:
         const int64_t before = from == FRONT ? 0 : core_ns();
         try {
             step.run(at_.data(), piece);
-        } catch (const std::bad_alloc&) { // others wait for this piece, whatever becomes of it
-            no_memory_.store(true, std::memory_order_relaxed);
+        } catch (...) { // others wait for this piece, whatever becomes of it
+            if (!failing_.test_and_set()) {
+                failure_ = std::current_exception();
+                failed_.store(true);
+                failing_.clear();
+            }
         }
         if (from != FRONT)
             count(core_ns() - before);
@@ -269,7 +280,9 @@ private:
     std::vector<char*> at_;
     std::atomic<uint64_t> ticket_{ENDED};
     std::atomic<uint32_t> done_{0};
-    std::atomic<bool> no_memory_{false};
+    std::atomic_flag failing_ = ATOMIC_FLAG_INIT; // one thread at a time tells why
+    std::exception_ptr failure_;                  // of a piece of this step
+    std::atomic<bool> failed_{false};
     Waiting helpers_, runner_;
     std::atomic<int64_t> longest_ns_{0};           // of a helper's piece in this step
     std::atomic<uint32_t> inside_{0}, allowed_{0}; // helpers of this run

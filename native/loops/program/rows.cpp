@@ -38,6 +38,13 @@ INLINED void softmax_body(const SoftmaxLoop& step, const Operands& given, size_t
     }
 }
 
+void softmax_reach(const SoftmaxLoop& step, Extents& to)
+{
+    require(step.numbers[0] == 0 || step.numbers[1] > 0, "expected rows with columns");
+    for (size_t slot = 0; slot < 2; ++slot)
+        to.all(slot, 4, {step.numbers[0], step.numbers[1]});
+}
+
 // x (batch, head, row, depth) by cos, sin (row, half) or (batch, row, half). numbers: batches,
 // heads, rows, depth, half, interleaved, elements of a batch of cos, and of sin.
 INLINED void rotary_body(const PlainLoop& step, const Operands& given, size_t)
@@ -69,6 +76,16 @@ INLINED void rotary_body(const PlainLoop& step, const Operands& given, size_t)
     }
 }
 
+void rotary_reach(const PlainLoop& step, Extents& to)
+{
+    const int64_t* told = step.numbers.data();
+    require(told[4] >= 0 && told[4] <= told[3] / 2, "expected pairs within the depth");
+    to.all(0, 4, {told[0], told[1], told[2], told[3]});
+    to.all(3, 4, {told[0], told[1], told[2], told[3]});
+    for (size_t slot = 1; slot < 3; ++slot)
+        to.add(slot, 4, {{told[0], told[5 + slot]}, {told[2], told[4]}, {told[4], 1}});
+}
+
 // Rows written into the value of slot 0. numbers: lines (outer indices), lines of a start, rows of
 // a line there, rows given, bytes of a row, whether starts are int64.
 void write_rows(const PlainLoop& step, const Operands& given, size_t)
@@ -84,6 +101,15 @@ void write_rows(const PlainLoop& step, const Operands& given, size_t)
             std::memcpy(data + (line * size + first + begin) * bytes,
                         rows + (line * many + begin) * bytes, (end - begin) * bytes);
     }
+}
+
+void write_reach(const PlainLoop& step, Extents& to)
+{
+    const int64_t* told = step.numbers.data();
+    require(told[1] > 0, "expected lines of a start");
+    to.all(0, 1, {told[0], told[2], told[4]});
+    to.all(1, 1, {told[0], told[3], told[4]});
+    to.all(2, told[5] ? 8 : 4, {told[0] / told[1] + (told[0] % told[1] != 0)});
 }
 
 void softmax(const SoftmaxLoop& step, const Operands& given, size_t piece)
@@ -115,16 +141,17 @@ constexpr PlainLoop::Way rotary_wide = rotary;
 
 std::unique_ptr<Loop> rotary_loop(const Told& told)
 {
-    return told_loop(told, {3, 8, 0}, told.wide && has_wide() ? rotary_wide : rotary);
+    return told_loop(told, {3, 8, 0}, told.wide && has_wide() ? rotary_wide : rotary,
+                     rotary_reach);
 }
 
 std::unique_ptr<Loop> softmax_loop(const Told& told)
 {
     return told_loop(told, {1, 2, 0}, told.wide && has_wide() ? softmax_wide : softmax,
-                     value_loop("exp", told.wide));
+                     softmax_reach, value_loop("exp", told.wide));
 }
 
 std::unique_ptr<Loop> write_rows_loop(const Told& told)
 {
-    return told_loop(told, {2, 6, 0}, write_rows);
+    return told_loop(told, {2, 6, 0}, write_rows, write_reach);
 }

@@ -80,6 +80,20 @@ struct RecurrentLoop : Loop {
         take_turns(layer, given.get<float>(2) + piece * sequences, directions.size() * sequences, 0,
                    layer.hidden, wide);
     }
+
+    void reach(Extents& to) const override
+    {
+        const Layer& layer = directions.at(0);
+        const int64_t count = directions.size(), gates = layer.gates, time = layer.time;
+        const int64_t batch = layer.batch, hidden = layer.hidden, states = gates == 4 ? 2 : 1;
+        to.all(0, 4, {count, time, batch, gates, hidden});
+        to.all(1, 4, {count, hidden, gates, hidden});
+        to.all(2, 4, {states, count, batch, hidden});
+        if (has_own)
+            to.all(3, 4, {count, gates, hidden});
+        require(time < int64_t{1} << 40, "expected turns that a slot holds");
+        to.all(3 + has_own, 4, {time + states, count, batch, hidden});
+    }
 };
 
 } // namespace

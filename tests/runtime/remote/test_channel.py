@@ -143,17 +143,17 @@ def test_an_error_arrives_as_what_it_was(pair) -> None:  # type: ignore[no-untyp
     one, *_ = pair
     with pytest.raises(OutOfMemory, match="no room") as caught:
         one.ask("remove", {"device": "vulkan:0", "key": "w"}, (), WAIT_S)
-    assert caught.value.device == "vulkan:0"
+    assert caught.value.device == "there/vulkan:0"  # never one of the caller's own
 
 
 def test_only_errors_of_our_own_are_made_again() -> None:
     lost = StateLost("gone")
     lost.device = "node1/cpu"
-    again = error_of(fields_of(lost))
+    again = error_of(fields_of(lost), "node1")
     assert (type(again), str(again), again.device) == (StateLost, "gone", "node1/cpu")  # type: ignore[attr-defined]
-    assert type(error_of(fields_of(KeyError("x")))) is DeviceError
+    assert type(error_of(fields_of(KeyError("x")), "node1")) is DeviceError
     stranger = {"error": "SystemExit", "text": "t", "device": "", "host": ""}
-    assert type(error_of(stranger)) is DeviceError
+    assert type(error_of(stranger, "node1")) is DeviceError
 
 
 def test_who_waits_in_vain_is_told_so_and_what_comes_later_is_dropped(pair) -> None:  # type: ignore[no-untyped-def]

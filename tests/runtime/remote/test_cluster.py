@@ -435,6 +435,15 @@ def test_a_run_that_waits_for_a_caller_who_has_left_it_ends_with_its_plan() -> N
         assert not cluster.state("s").any()
 
 
+def test_a_part_that_is_ready_after_its_caller_has_left_is_refused() -> None:
+    plan = spread(make_plan(*chain([A, B])), TWO)
+    with Cluster(plan, null_devices(plan)) as cluster:
+        host = cluster.hosts["node1"]
+        host.parts.close()
+        with pytest.raises(RunAborted, match="the caller has gone"):
+            host.prepare(1, host.prepared[0])
+
+
 def test_what_progress_raises_is_the_callers_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -97,3 +97,17 @@ def test_making_them_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(VkschedError, match=r"vksched\[cluster\]"):
         Credentials.make()
+
+
+@needs_posix
+def test_no_file_ever_holds_a_private_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contexts are made of pipes: there is nothing on a disk while they are made, or after."""
+
+    def never(*about: object, **more: object) -> None:
+        raise AssertionError("a file was made")
+
+    monkeypatch.setattr("tempfile.mkstemp", never)
+    files = len(os.listdir("/dev/fd"))
+    for server in (False, True):
+        assert clusters.made().context(server) is not None
+    assert len(os.listdir("/dev/fd")) == files

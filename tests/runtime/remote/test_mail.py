@@ -18,7 +18,7 @@ def test_a_node_that_says_hello_and_then_nothing_is_not_reached(
 ) -> None:
     monkeypatch.setattr(mail, "CONNECT_S", 0.5)
     door = Door(kind)  # it keeps who comes in, and never hears them
-    peers = Peers("node2", "c1", "life", door.security, Inbox())
+    peers = Peers("node2", "c1", door.security, Inbox())
     try:
         peers.know({"node1": (place_text(door.address), "")})
         with pytest.raises(HostLost, match="node1 cannot be reached from node2"):

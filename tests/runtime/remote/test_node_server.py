@@ -234,9 +234,9 @@ def test_a_part_names_those_it_talks_to_and_any_number_of_them(
     """A table of 2,000 nodes has more bytes than the fields of a message may have."""
     hosts, named = Nodes.hosts, []
 
-    def many(self: Nodes, names: Iterable[str]) -> dict[str, list[str]]:
+    def many(self: Nodes, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
         named.append(set(names))
-        found = hosts(self, named[-1])
+        found = hosts(self, at, named[-1])
         return {f"other{at}": ["127.0.0.1:1", "0" * 32] for at in range(2000)} | found
 
     monkeypatch.setattr(Nodes, "hosts", many)
@@ -515,8 +515,7 @@ def test_a_session_holds_what_plans_and_states_need_and_no_more(cluster: Cluster
     until_s = time.monotonic() + WAIT_S
     while session._weights._plans and time.monotonic() < until_s:
         pass  # nobody answers that a plan is retired
-    assert not session._weights._plans and not session._parts
-    assert not session._states and not session._types
+    assert not session._weights._plans and not session._plans and not len(session._states)
 
 
 def test_a_plan_that_is_given_up_while_it_is_read_leaves_nothing(
@@ -529,13 +528,13 @@ def test_a_plan_that_is_given_up_while_it_is_read_leaves_nothing(
         part = read(*about)
         node.retire(1)
         until_s = time.monotonic() + WAIT_S
-        while session._preparing and time.monotonic() < until_s:
+        while not session._plans[1].retired and time.monotonic() < until_s:
             pass  # nobody answers that a plan is retired
         return part
 
     monkeypatch.setattr(cluster.registry, "read", reading)
     cluster.prepare(plan, 1, {"node1": node})
-    assert not session._parts and not session._preparing and not session._weights._plans
+    assert not session._plans and not session._weights._plans
     assert not session._mail._plans and not cluster.walkers["node1"][0].parts
 
 

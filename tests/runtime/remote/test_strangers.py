@@ -19,7 +19,7 @@ from vksched.runtime.remote import listener as listening
 from vksched.runtime.remote import secure
 from vksched.runtime.remote.hello import exchange, hello, require_equal
 from vksched.runtime.remote.keys import Credentials
-from vksched.runtime.remote.listener import Listener
+from vksched.runtime.remote.listener import Doors, Listener
 from vksched.runtime.remote.messages import Fields
 from vksched.runtime.remote.secure import GREETING, Security, place_of, place_text
 from vksched.runtime.remote.stream import Closed, Stream
@@ -232,6 +232,36 @@ def test_who_says_nothing_is_sent_away_and_keeps_nobody_out(
     assert len(door.came) == 1
 
 
+def test_silent_strangers_of_any_number_keep_no_member_out(
+    monkeypatch: pytest.MonkeyPatch, door: Door
+) -> None:
+    """Nobody is sent away as time is up; all are at the member's own address."""
+    monkeypatch.setattr(secure, "HANDSHAKE_S", WAIT_S)
+    slow = [socket.create_connection(door.address, WAIT_S) for _ in range(120)]
+    assert door.let_in()
+    doors = sum(each.name == "vksched-door" for each in threading.enumerate())
+    assert doors <= listening.STRANGERS + listening.LEAVING
+    for own in slow[: -listening.STRANGERS]:  # the oldest had to go
+        assert said(own) in (b"", GREETING)
+    for own in slow:
+        own.close()
+    assert len(door.came) == 1
+
+
+def test_an_address_with_many_strangers_takes_no_place_of_another() -> None:
+    doors, ends = Doors(8), [socket.socketpair() for _ in range(22)]
+    here, there = [each for each, _ in ends], [each for _, each in ends]
+    kept = [doors.take("10.0.0.2", here[0]), doors.take("10.0.0.3", here[1])]
+    many = [doors.take("10.0.0.1", own) for own in here[2:]]
+    assert doors.give_back("10.0.0.2", kept[0]) and doors.give_back("10.0.0.3", kept[1])
+    assert [doors.give_back("10.0.0.1", each) for each in many] == [False] * 14 + [True] * 6
+    assert not doors.give_back("10.0.0.1", many[-1]) and not doors._by_address
+    for own in there[2:16]:
+        assert said(own) == b""  # it was hung up
+    for own in (*here, *there):
+        own.close()
+
+
 def test_one_byte_at_a_time_does_not_buy_more_time() -> None:
     ours, theirs = socket.socketpair()
     stream, until_s = Stream(ours), time.monotonic() + 0.05
@@ -287,8 +317,8 @@ def test_all_that_differs_is_told_at_once() -> None:
         b"\xff\xff\xff\xff",
         b"\x02\x00\x00\x00[]",
         b"\x10\x00\x00\x00" + b"[" * 16,
-        b"\x0e\x00\x00\x00" + b'{"protocol":2}',
         b"\x0e\x00\x00\x00" + b'{"protocol":1}',
+        b"\x0e\x00\x00\x00" + b'{"protocol":2}',
     ],
     ids=["huge", "a list", "deep", "another protocol", "no more"],
 )

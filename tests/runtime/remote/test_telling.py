@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from vksched.runtime.remote.telling import Telling
+from vksched.runtime.remote.telling import MAX_KINDS, Telling
 
 WAIT_S = 60.0
 
@@ -51,3 +51,21 @@ def test_an_error_of_the_block_is_that_error() -> None:
         raise KeyError
     with Telling(None) as telling:
         telling.put("weights", 1, 2)
+
+
+def test_news_of_more_kinds_than_there_are_does_not_pile_up() -> None:
+    told, go_on, begun = list[str](), threading.Event(), threading.Event()
+
+    def slowly(what: str, done: int, total: int) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        told.append(what)
+
+    with Telling(slowly) as telling:
+        telling.put("first", 0, 1)
+        assert begun.wait(60)
+        for number in range(1000):
+            telling.put(str(number), 0, 1)
+        assert len(telling._new) == MAX_KINDS
+        go_on.set()
+    assert told == ["first", *map(str, range(MAX_KINDS))]

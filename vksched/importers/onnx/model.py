@@ -13,12 +13,13 @@ import numpy as np
 from ...errors import DTypeError, GraphError, ShapeError, call_text, cast_text, close_text
 from ...types import NDArray, Shape
 from ..base import ImportedModel
+from .lower.budget import Budget
 from .lower.context import ModelContext
 from .lower.lowering import Frame, FrameLowering, Lowered
 from .nodes.bodies import count_embedded
 from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.names import joined_names
-from .nodes.values import HostType, HostValue, Value, type_of
+from .nodes.values import HostType, HostValue, Map, Value, type_of
 from .read.loader import OnnxFile
 from .tensors import ModelTensors, tensors_of
 
@@ -32,22 +33,35 @@ Dim = int | str | None
 class ModelValue:
     """An input or output of a model.
 
-    kind: "tensor", "sequence" or "optional". elem_type: ONNX's number of the element type. dims:
-    each a size, a name, or None; None instead where the rank is unknown. One name may stand for
-    several sizes, as in onnxruntime; an input without dimensions takes any shape, as there.
+    kind: "tensor", "sequence", "optional" or "map". elem_type: ONNX's number of the element type,
+    of a map that of its values. dims: each a size, a name, or None; None instead where the rank is
+    unknown. One name may stand for several sizes, as in onnxruntime; an input without dimensions
+    takes any shape, as there. key_type: of the keys of a map, or of a sequence of maps.
     """
 
     name: str
     kind: str
     elem_type: int
     dims: tuple[Dim, ...] | None
+    key_type: int = 0
 
     @property
     def dtype(self) -> str:
         """The element type as ONNX names it: "float", "int64"."""
         return element_name(self.elem_type)
 
+    @property
+    def type(self) -> str:
+        """The type as onnxruntime writes it: "tensor(float)", "seq(map(int64,tensor(float)))"."""
+        inner = f"tensor({self.dtype})"
+        if self.key_type:
+            inner = f"map({element_name(self.key_type)},{inner})"
+        outer = {"sequence": "seq", "optional": "optional"}.get(self.kind)
+        return f"{outer}({inner})" if outer else inner
+
     def __str__(self) -> str:
+        if self.key_type:
+            return f"{self.name}: {self.type}"
         dims = "..." if self.dims is None else ",".join(_dim_text(d) for d in self.dims)
         text = f"{self.dtype}[{dims}]"
         return f"{self.name}: {text if self.kind == 'tensor' else f'{self.kind}({text})'}"
@@ -70,7 +84,9 @@ class Model(ImportedModel):
         model = file.model
         graph = model.graph
         self.opsets = {o.domain: o.version for o in model.opset_import}
-        self.context = ModelContext(self.opsets, tuple(model.functions), joined_names(graph))
+        functions, taken = tuple(model.functions), joined_names(graph)
+        budget = Budget(file.file_bytes, file.made_bytes)
+        self.context = ModelContext(self.opsets, functions, taken, budget)
         self.name = graph.name or (file.path.stem if file.path else "model")
         self._env = self.context.initializers(file.initializers)
         declared = [_model_value(v) for v in graph.input]
@@ -266,6 +282,10 @@ def _model_value(info: ValueInfoProto) -> ModelValue:
         elif type_.HasField("optional_type"):
             kinds.append("optional")
             type_ = type_.optional_type.elem_type
+        elif type_.HasField("map_type"):
+            values = type_.map_type.value_type.tensor_type.elem_type
+            kind = kinds[0] if kinds else "map"
+            return ModelValue(info.name, kind, values, None, type_.map_type.key_type)
         else:
             return ModelValue(info.name, kinds[0] if kinds else "tensor", 0, None)
     kind = kinds[0] if kinds else "tensor"  # an optional sequence may be left empty, too
@@ -295,11 +315,12 @@ def _sized(value: ModelValue, sizes: Mapping[str, int]) -> ModelValue:
 def _check_input(value: ModelValue, given: Any) -> HostValue:
     if given is None and value.kind == "optional":
         return None
+    if value.kind == "map":
+        return _check_map(value, given)
     if value.kind != "tensor" and isinstance(given, (list, tuple)):
-        return [
-            _check_input(ModelValue(value.name, "tensor", value.elem_type, None), item)
-            for item in given
-        ]
+        kind = "map" if value.key_type else "tensor"
+        inner = ModelValue(value.name, kind, value.elem_type, None, value.key_type)
+        return [_check_input(inner, item) for item in given]
     if value.kind == "sequence":
         raise DTypeError(
             f"[run] expected a list of arrays for input {value.name!r}, got {type(given).__name__}"
@@ -317,6 +338,26 @@ def _check_input(value: ModelValue, given: Any) -> HostValue:
     if value.kind == "tensor":
         _check_shape(value, array.shape)
     return array.astype(object) if text else array
+
+
+def _check_map(value: ModelValue, given: Any) -> Map:
+    """Returns a map whose keys and values have the types that the model says."""
+    if not isinstance(given, Mapping):
+        raise DTypeError(
+            f"[run] expected a dict for input {value.name!r}, got {type(given).__name__}; try "
+            "{key: value, ...}"
+        )
+    keys = ModelValue(value.name, "tensor", value.key_type, None)
+    values = ModelValue(value.name, "tensor", value.elem_type, None)
+    dtypes = [numpy_of(v.elem_type) for v in (keys, values)]
+    columns = [
+        _converted(v, list(column), dtype).tolist() if len(given) else []
+        for v, column, dtype in zip((keys, values), (given, given.values()), dtypes, strict=True)
+    ]
+    for column, dtype in zip(columns, dtypes, strict=True):
+        if dtype.kind == "O" and not all(isinstance(item, str) for item in column):
+            raise DTypeError(f"[run] expected texts in the map for input {value.name!r}")
+    return Map(zip(*columns, strict=True), dtypes[1])
 
 
 def _converted(value: ModelValue, given: Any, wanted: np.dtype[Any]) -> NDArray:

@@ -1,12 +1,13 @@
 """Kept: what layers take on a machine, on disk, so that later starts of a model need not ask again.
 
-    <cache>/layers/<hash of all that decides>.json: {"format", "digest", "measured"}
+    <cache>/layers/<hash of all that decides>.json: {"format", "key", "digest", "measured"}
 
 The hash is of the model's sizes and tensors, the cache, the steps, the machine without its free
 memory, and the code: whatever changes has another file. Nothing here is needed: a file that is
-damaged, of another format or not there means that layers are measured; so does a folder that
-cannot be found or written. Files are replaced whole, under a lock, so any number of processes may
-read and write. Examples: tests/models/test_kept_layers.py.
+of another format or not there means that layers are measured; so does a folder that cannot be found
+or written. A file that is damaged, or of another question, is set aside, with a warning; numbers
+that make sense are believed, as they change times alone. Files are replaced whole, under a lock, so
+any number of processes may read and write. Examples: tests/models/test_kept_layers.py.
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 from ...caches import (
     code_files,
-    default_folder,
+    folder_of,
     kept_if_room,
     locked,
     make_folder,
     read_whole,
     remove_old,
     replace_whole,
+    set_aside,
 )
 from ...machine.spec import Machine
 from ...ops.core import loops
+from ...trace import warn
+from ...trace.schema import Either, Row, Table, check
 from ...tuner.device_files import DAMAGE
 from .divide import Experts, Layer
 from .measure import Measured, places_of
@@ -38,11 +42,29 @@ if TYPE_CHECKING:
     from ...importers.gguf.cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
-FORMAT = 1
+FORMAT = 2
 LEAST_LAYERS = 12
 """Of a model that takes long enough to measure."""
 MOST_FILES = 32
 """Then those written first are removed."""
+EXPERTS = {"size_bytes": int, "write_s": [float], "read_s": [float]}
+LAYER = {
+    "name": str,
+    "weights": Table(int),
+    "cache_bytes": int,
+    "work_bytes": int,
+    "write_s": [float],
+    "read_s": [float],
+    "experts": Either((None, EXPERTS)),
+}
+MEASURED = {
+    "layers": [LAYER],
+    "stretch_s": [Row((float, float))],
+    "shared_bytes": int,
+    "tokens": int,
+    "hidden_bytes": int,
+}
+"""As `Measured` has it; of `Place` the times of a stretch."""
 
 
 def kept_or_measured(
@@ -53,15 +75,16 @@ def kept_or_measured(
     measure: Callable[[], Measured],
 ) -> Measured:
     """Returns what layers take: what is kept, or what `measure` gives, which is kept then."""
-    folder = default_folder()
+    folder = folder_of("layers")
     if folder is None or model.hyper.layers < LEAST_LAYERS:
         return measure()
-    path = folder / "layers" / f"{key_of(model, cache, sizes, machine)}.json"
-    found = _read(path, machine)
+    key = key_of(model, cache, sizes, machine)
+    path = folder / f"{key}.json"
+    found = _read(path, key, machine)
     if found is None:
         found = measure()
         with kept_if_room(folder):
-            _write(path, found)
+            _write(path, key, found)
     return found
 
 
@@ -82,19 +105,52 @@ def key_of(
 # -- files -----------------------------------------------------------------------------------------
 
 
-def _read(path: Path, machine: Machine) -> Measured | None:
+def _read(path: Path, key: str, machine: Machine) -> Measured | None:
     """Returns what a file has, with the room that devices have now; None where it has nothing."""
     try:
-        data = json.loads(read_whole(path))
-        told = data["measured"]
-        if data["format"] != FORMAT or data["digest"] != _digest(told):
-            return None
-        layers = tuple(_layer(each) for each in told["layers"])
-        shared_bytes, seconds = told["shared_bytes"], told["stretch_s"]
-        places = places_of(machine, shared_bytes, [(write, read) for write, read in seconds])
-        return Measured(layers, places, shared_bytes, told["tokens"], told["hidden_bytes"])
-    except DAMAGE:
+        content = read_whole(path)
+    except OSError:
         return None
+    try:
+        data = json.loads(content)
+        if data["format"] != FORMAT:
+            return None
+        told = data["measured"]
+        if data["key"] != key or data["digest"] != _digest(told):
+            raise ValueError("it is of another question, or damaged")
+        return _measured_of(told, machine)
+    except DAMAGE as error:
+        set_aside(path, content)
+        warn(
+            f"[layers] {path} is not used: {type(error).__name__}: {error}; it is set aside as "
+            ".damaged, and layers are measured"
+        )
+        return None
+
+
+def _measured_of(told: Any, machine: Machine) -> Measured:
+    """Returns what layers take; raises one of DAMAGE where that makes no sense."""
+    check(told, MEASURED, "what layers take")
+    layers = tuple(_layer(each) for each in told["layers"])
+    count, seconds = len(machine.devices), told["stretch_s"]
+    of_devices = [seconds, *(each for layer in layers for each in (layer.write_s, layer.read_s))]
+    of_experts = [layer.experts for layer in layers if layer.experts is not None]
+    of_devices += [each for experts in of_experts for each in (experts.write_s, experts.read_s)]
+    if not layers or any(len(each) != count for each in of_devices):
+        raise ValueError(f"expected times of {count} devices")
+    if _least(told) < 0:
+        raise ValueError("expected bytes of 0 or more")
+    shared_bytes = told["shared_bytes"]
+    places = places_of(machine, shared_bytes, [(write, read) for write, read in seconds])
+    return Measured(layers, places, shared_bytes, told["tokens"], told["hidden_bytes"])
+
+
+def _least(told: Any) -> int:
+    """Returns the least of all whole numbers in plain data, which are bytes and tokens."""
+    if isinstance(told, int):
+        return told
+    inside = told.values() if isinstance(told, dict) else told if isinstance(told, list) else ()
+    return min(map(_least, inside), default=0)
 
 
 def _layer(told: Mapping[str, Any]) -> Layer:
@@ -106,7 +162,7 @@ def _tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _write(path: Path, measured: Measured) -> None:
+def _write(path: Path, key: str, measured: Measured) -> None:
     told = {
         "layers": [asdict(layer) for layer in measured.layers],
         "stretch_s": [(place.write_s, place.read_s) for place in measured.places],
@@ -116,10 +172,9 @@ def _write(path: Path, measured: Measured) -> None:
     }
     make_folder(path.parent)
     with locked(path.parent / "lock"):
-        replace_whole(
-            path, json.dumps({"format": FORMAT, "digest": _digest(told), "measured": told})
-        )
-        remove_old(path.parent, MOST_FILES)
+        whole = {"format": FORMAT, "key": key, "digest": _digest(told), "measured": told}
+        replace_whole(path, json.dumps(whole))
+        remove_old(path.parent, MOST_FILES, "*.*")
 
 
 def _digest(told: object) -> str:

@@ -67,12 +67,14 @@ class Attrs(Mapping[str, AttrValue]):
 
     def as_int(self, key: str) -> int:
         value = self[key]
-        assert isinstance(value, int), key
+        if not isinstance(value, int):
+            raise _refused(key, "an integer", value)
         return int(value)
 
     def as_float(self, key: str) -> float:
         value = self[key]
-        assert isinstance(value, (int, float)), key
+        if not isinstance(value, (int, float)):
+            raise _refused(key, "a number", value)
         return float(value)
 
     def as_bool(self, key: str) -> bool:
@@ -80,7 +82,14 @@ class Attrs(Mapping[str, AttrValue]):
 
     def as_str(self, key: str) -> str:
         value = self[key]
-        assert isinstance(value, str), key
+        if not isinstance(value, str):
+            raise _refused(key, "a name", value)
+        return value
+
+    def as_tuple(self, key: str) -> tuple[AttrValue, ...]:
+        value = self[key]
+        if not isinstance(value, tuple):
+            raise _refused(key, "a tuple", value)
         return value
 
     def as_ints(self, key: str) -> tuple[int, ...]:
@@ -88,8 +97,12 @@ class Attrs(Mapping[str, AttrValue]):
         if isinstance(value, tuple) and set(map(type, value)) <= _INTS:
             return cast(tuple[int, ...], value)  # as it is: this is asked in each run
         if not isinstance(value, tuple) or not all(isinstance(v, int) for v in value):
-            raise ShapeError(f"expected integers as {key}, got {value!r}")
+            raise _refused(key, "integers", value)
         return tuple(int(v) for v in value if isinstance(v, int))
+
+
+def _refused(key: str, expected: str, value: AttrValue) -> ShapeError:
+    return ShapeError(f"[attrs] expected {expected} as {key}, got {value!r}")
 
 
 _known: weakref.WeakValueDictionary[str, Attrs] = weakref.WeakValueDictionary()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ...errors import DTypeError
 from ...types import BOOL, INT32, INT64, UINT32, NDArray, TensorType
 from .attrs import Attrs
 from .op import Op
@@ -20,6 +21,16 @@ Rule = Callable[[Known, tuple[TensorType, ...], Attrs], Bounds | None]
 INT32_BOUNDS: Bounds = (-(2**31), 2**31 - 1)
 INT64_BOUNDS: Bounds = (-(2**63), 2**63 - 1)
 OF_DTYPE: dict[str, Bounds] = {BOOL: (0, 1), INT32: INT32_BOUNDS, UINT32: (0, 2**32 - 1)}
+
+
+def check_bounds(op: str, ends: tuple[object, ...], type_: TensorType) -> None:
+    """Raises DTypeError unless these are the least and the largest value of an integer type."""
+    match ends:
+        case int(low), int(high) if low <= high and type_.dtype in (INT32, UINT32, INT64):
+            return
+    raise DTypeError(
+        f"[{op}] expected bounds (low, high) of an integer {op}, got {ends} for {type_.dtype}"
+    )
 
 
 def bounds_of_data(array: NDArray) -> Bounds | None:
@@ -102,8 +113,7 @@ def _positions(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bo
 def _summed(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
     if known[0] is None:
         return None
-    axes = attrs.get("axes", (attrs.get("axis"),))
-    assert isinstance(axes, tuple)
+    axes = attrs.as_tuple("axes") if "axes" in attrs else (attrs["axis"],)
     count = math.prod(inputs[0].shape[a] for a in axes if isinstance(a, int))
     low, high = known[0]
     return min(0, count * low), max(0, count * high)
@@ -230,8 +240,7 @@ def _raised(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bound
 
 
 def _factors(known: Known, inputs: tuple[TensorType, ...], attrs: Attrs) -> Bounds | None:
-    axes = attrs.get("axes", (attrs.get("axis"),))
-    assert isinstance(axes, tuple)
+    axes = attrs.as_tuple("axes") if "axes" in attrs else (attrs["axis"],)
     shape = inputs[0].shape
     return _power(known[0], math.prod(shape[a] for a in axes if isinstance(a, int)))
 

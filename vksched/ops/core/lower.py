@@ -14,6 +14,7 @@ from ...errors import DTypeError, UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, NDArray, TensorType
 from .attrs import Attrs
+from .checks import check_call
 from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, halves_of, no_words
 from .precision import round_factors, round_result
 from .quads import both_readings, launch_run, reading
@@ -70,7 +71,8 @@ _inferred: dict[tuple[str, tuple[TensorType, ...], Attrs], tuple[Op, TensorType]
 
 
 def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    """Returns the result type of a call. Layers are alike, so the last calls are remembered.
+    """Returns the result type of a call, once its operands and attributes are as its op declares.
+    Layers are alike, so the last calls are remembered.
 
     An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
     float operands are, int64 where all integers are but those that hold positions.
@@ -90,6 +92,7 @@ def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
 
 
 def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    check_call(op, inputs, attrs)
     narrow_ones = [t.dtype for t in inputs if t.dtype in NARROW]
     if narrow_ones and not op.takes_narrow:
         raise DTypeError(

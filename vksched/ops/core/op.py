@@ -4,13 +4,14 @@ registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...errors import UnsupportedOp, VkschedError
 from ...machine.limits import Limits
 from ...types import FLOAT16, NDArray, TensorType, elements_of_word
 from .attrs import Attrs
+from .domains import Domain
 from .host import HostKernel
 from .recipe import Recipes
 
@@ -191,7 +192,9 @@ class InPlace:
 class Op:
     """One op, declared once.
 
-    infer: (input types, attrs) -> result type; raises ShapeError or DTypeError.
+    infer: (input types, attrs) -> result type; raises ShapeError or DTypeError. It sees calls whose
+        operands and attributes are as `operands` and `attrs` say, and checks what these have to do
+        with each other.
     reference: (input arrays, attrs) -> array; numpy: the CPU fallback and the oracle of the tests.
         It may return a view of an input; it must not write to one.
     kernel: None means that only the CPU runs the op.
@@ -203,6 +206,10 @@ class Op:
     infer: Callable[[tuple[TensorType, ...], Attrs], TensorType]
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray]
     kernel: Kernel | None
+    attrs: Mapping[str, Domain] | None = field(kw_only=True, hash=False, compare=False)
+    """The domain of each attribute; None for a foreign op, which checks its own."""
+    operands: tuple[int, int] = field(kw_only=True)
+    """The least and the largest number of operands."""
     view: Callable[[tuple[TensorType, ...], Attrs], int | None] | None = None
     work: Callable[[tuple[TensorType, ...], TensorType, Attrs], Work] = elementwise_work
     leaf: bool = False

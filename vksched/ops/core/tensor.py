@@ -15,10 +15,7 @@ from ...types import (
     BOOL,
     DTYPES,
     FLOAT32,
-    INT32,
-    INT64,
     NARROW,
-    UINT32,
     NDArray,
     Shape,
     TensorType,
@@ -29,6 +26,8 @@ from ...types import (
     numpy_dtype,
 )
 from .attrs import Attrs, AttrValue
+from .bounds import check_bounds
+from .domains import leaf_attrs
 from .late import Held, Late, as_array
 from .lower import infer
 from .op import Op, get_op, register
@@ -349,7 +348,10 @@ def binary(op: str, a: TensorLike, b: TensorLike, name: str | None = None) -> Te
 
 def leaf_infer(_inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     """The type of what comes from outside is among its attributes."""
-    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
+    type_ = TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
+    if "low" in attrs or "high" in attrs:
+        check_bounds("input", (attrs.get("low"), attrs.get("high")), type_)
+    return type_
 
 
 def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -358,7 +360,18 @@ def no_reference(_inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 
 for _name in ("input", "weight", "constant"):
-    register(Op(_name, leaf_infer, no_reference, None, leaf=True, any_dtype=True))
+    register(
+        Op(
+            _name,
+            leaf_infer,
+            no_reference,
+            None,
+            attrs=leaf_attrs((*DTYPES, *NARROW) if _name == "weight" else DTYPES),
+            operands=(0, 0),
+            leaf=True,
+            any_dtype=True,
+        )
+    )
 
 
 def _leaf(
@@ -404,12 +417,8 @@ def bounds_attrs(
     if bounds is None:
         return {}
     ends = as_ints(op, "bounds", bounds)
-    low, high = ends if len(ends) == 2 else (1, 0)
-    if type_.dtype not in (INT32, UINT32, INT64) or low > high:
-        raise DTypeError(
-            f"[{op}] expected bounds (low, high) of an integer {op}, got {bounds} for {type_.dtype}"
-        )
-    return {"low": low, "high": high}
+    check_bounds(op, ends, type_)
+    return {"low": ends[0], "high": ends[1]}
 
 
 def weight(array: Any, name: str | None = None) -> Tensor:

@@ -26,6 +26,7 @@ from ...errors import ShapeError, UnsupportedOp
 from ...types import BOOL, FLOAT32, FLOATS, INT32, NDArray, Shape, TensorType, numpy_dtype
 from ..core.attrs import Attrs, AttrValue
 from ..core.chain_loop import LoopStep, chain_recipe, has_steps, step_of
+from ..core.domains import MANY
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, cut_elements
 from ..core.lower import infer
@@ -47,6 +48,7 @@ from ..core.recipe import Recipe
 from ..core.sharding import no_sharding
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .pointwise import PARAMETERS, function_name, parameters_of
+from .programs import PROGRAM
 
 MAX_INPUTS, MAX_AXES = REGISTERS, 4
 """What the shaders hold."""
@@ -168,9 +170,14 @@ def _types_of(inputs: tuple[TensorType, ...], program: ChainSteps) -> tuple[Tens
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    types = _types(inputs, attrs)
-    if not program_of(attrs).steps:
-        raise ShapeError("[chain] expected at least one step")
+    types, program = _types(inputs, attrs), program_of(attrs)
+    for op, registers, given in program.steps:
+        read = tuple(types[r] for r in registers)
+        if function_of(op.name, read, given) is None:
+            raise ShapeError(
+                f"[chain] expected steps that a chain holds, got {op.name} of "
+                f"{' and '.join(map(str, read))}"
+            )
     if any(t.shape not in ((), types[-1].shape) for t in types[len(inputs) :]):
         raise ShapeError("[chain] expected steps of one shape")
     return types[-1]
@@ -379,6 +386,8 @@ register(
         _infer,
         _reference,
         Kernel(SHADERS, _lower),
+        attrs=PROGRAM,
+        operands=(1, MANY),
         work=_work,
         host=HOST,
         recipe=recipe_of,

@@ -22,6 +22,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.checks import check_call
 from ..core.host import HostKernel, Piece, cut_elements, is_small
 from ..core.op import (
     OUTPUT,
@@ -40,6 +41,7 @@ from ..core.recipe import Recipe, followed
 from .chain import HOST, Step, program_attrs
 from .chain import recipe_of as recipe_of_chain
 from .chain import steps_of as steps_of_chain
+from .programs import Then
 
 MAX_STEPS = 4
 """What a kernel computes beside a product: its registers are full."""
@@ -135,8 +137,11 @@ def with_epilogue(op: Op) -> Op:
     def work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
         return _work(op, inputs, output, attrs)
 
+    least, most = op.operands
     return replace(
         op,
+        attrs={**(op.attrs or {}), THEN: Then()},
+        operands=(least, most + 1),
         infer=lambda inputs, attrs: _infer(op, inputs, attrs),
         reference=lambda inputs, attrs: _reference(op, inputs, attrs),
         work=work,
@@ -159,11 +164,15 @@ def _of_bare(ask: Callable[[Call], T]) -> Callable[[Call], T]:
 def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     program = program_of(attrs)
     if program is None:
+        check_call(op, inputs, attrs)
         return op.infer(inputs, attrs)
     own, own_attrs, rest = _parted(inputs, attrs, program)
+    check_call(op, own, own_attrs)
     result = op.infer(own, own_attrs)
+    if result.dtype != FLOAT32:
+        raise DTypeError(f"[{op.name}] expected steps on float32, got {result}")
     made = get_op("chain").infer((result, *rest), program[1])
-    if result.dtype != FLOAT32 or any(t != result for t in (made, *rest)):
+    if any(t != result for t in (made, *rest)):
         raise DTypeError(f"[{op.name}] expected steps on {result} alone, got {made}")
     if rest and not takes_residual(op.name, result):
         raise ShapeError(f"[{op.name}] expected a residual of rows of fours, got {result}")

@@ -25,6 +25,7 @@ from ...types import (
 )
 from ..core.attrs import Attrs, AttrValue
 from ..core.chain_loop import chain_recipe, step_of
+from ..core.domains import Domains
 from ..core.host import HostKernel, cut_elements
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
@@ -140,7 +141,7 @@ def declare_unary(
     compute: Callable[..., NDArray],
     *,
     result: str | None = None,
-    parameters: tuple[str, ...] = (),
+    parameters: Domains | None = None,
     same: tuple[str, ...] = (),
     words: Callable[[Call], tuple[int, ...]] | None = None,
     into: Callable[[NDArray, NDArray], object] | None = None,
@@ -148,11 +149,11 @@ def declare_unary(
     """Declares an op of one operand.
 
     compute: (array, value of each parameter) -> array, in numpy. result: its element type, where it
-    is not the operand's. parameters: attributes that the kernel reads. same: operand types for
-    which the result is the operand. words: the parameters as words, where `word` does not do.
+    is not the operand's. parameters: attributes, all of which the kernel reads. same: operand types
+    for which the result is the operand. words: the parameters as words, where `word` does not do.
     into: (float32 array, result) -> None, where numpy can be faster than `compute`.
     """
-    allowed = tuple(dtypes)
+    allowed, parameters = tuple(dtypes), parameters or {}
     unary_types.extend((op, dtype) for dtype in allowed)
 
     def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -179,7 +180,7 @@ def declare_unary(
     def view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
         return 0 if inputs[0].dtype in same else None
 
-    plain = _host(compute, parameters)
+    plain = _host(compute, tuple(parameters))
 
     def run(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         if str(inputs[0].dtype) in same:
@@ -199,7 +200,18 @@ def declare_unary(
     seen = view if same else None
     recipe = partial(_recipe, op) if FLOAT32 in allowed and result is None else None
     register(
-        Op(op, infer, reference, kernel, view=seen, host=host, recipe=recipe, in_place=InPlace())
+        Op(
+            op,
+            infer,
+            reference,
+            kernel,
+            attrs=parameters,
+            operands=(1, 1),
+            view=seen,
+            host=host,
+            recipe=recipe,
+            in_place=InPlace(),
+        )
     )
 
 
@@ -286,6 +298,8 @@ def declare_binary(
             infer,
             reference,
             kernel,
+            attrs={},
+            operands=(2, 2),
             any_dtype=any_dtype,
             host=_host(compute),
             recipe=partial(_recipe, op) if FLOAT32 in allowed and result is None else None,

@@ -18,6 +18,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, TensorType, normalize_axis
 from ..core import loops
 from ..core.attrs import Attrs
+from ..core.domains import Axis, Domains, Whole
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
@@ -50,8 +51,8 @@ def _check(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
                 f"{x.shape}, got {part.shape}"
             )
     low, high = attrs.as_int("low"), attrs.as_int("high")
-    if not -LARGEST <= low <= high <= LARGEST:
-        raise ShapeError(f"[{op}] expected codes within {LARGEST}, got {low} .. {high}")
+    if low > high:
+        raise ShapeError(f"[{op}] expected a low and a high that is no less, got {low} .. {high}")
     return x.as_dtype(INT32)
 
 
@@ -61,7 +62,7 @@ def _placed(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, ...]:
     shape = [1] * x.ndim
     if x.ndim:
         shape[attrs.as_int("axis")] = -1
-    return (x, *(part.reshape(shape) if part.size > 1 else part.reshape(()) for part in rest))
+    return (x, *(part.reshape(shape) if part.size != 1 else part.reshape(()) for part in rest))
 
 
 def _clipped(scaled: NDArray, zero: NDArray, attrs: Attrs) -> NDArray:
@@ -124,9 +125,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch(shader, (0, 1, 2, OUTPUT), spread(x.size, call.limits), push),)
 
 
-for name, reference, host in (
-    ("quantize", _quantized, _quantize_host),
-    ("requantize", _requantized, _requantize_host),
+_CODE = Whole(-LARGEST, LARGEST)
+_WITH_ZERO: Domains = {"zero": Whole()}
+for name, reference, host, more in (
+    ("quantize", _quantized, _quantize_host, {}),
+    ("requantize", _requantized, _requantize_host, _WITH_ZERO),
 ):
     register(
         Op(
@@ -134,6 +137,8 @@ for name, reference, host in (
             lambda inputs, attrs, op=name: _check(op, inputs, attrs),  # type: ignore[misc]
             reference,
             Kernel((name,), _lower),
+            attrs={**more, "low": _CODE, "high": _CODE, "axis": Axis(of_scalar=True)},
+            operands=(3, 3),
             any_dtype=True,
             host=HostKernel(host, _cut),
         )

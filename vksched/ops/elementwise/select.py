@@ -22,6 +22,7 @@ from ...types import (
 )
 from ..core.attrs import Attrs, AttrValue
 from ..core.chain_loop import chain_recipe, step_of
+from ..core.domains import Nullable, Real, Value, Whole, dtype_of, one_of
 from ..core.host import HostKernel, cut_elements, in_pieces
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, reading
@@ -83,6 +84,8 @@ register(
         _cast_infer,
         _cast_reference,
         _CAST_KERNEL,
+        attrs={"to": dtype_of()},
+        operands=(1, 1),
         view=_cast_view,
         any_dtype=True,
         host=in_pieces(_cast_reference),
@@ -126,6 +129,8 @@ register(
         _bitcast_infer,
         _bitcast_reference,
         None,
+        attrs={"to": dtype_of()},
+        operands=(1, 1),
         view=lambda inputs, attrs: 0,
         any_dtype=True,
     )
@@ -166,7 +171,12 @@ declare_unary(
     "round_float",
     (FLOAT32,),
     _round_float_reference,
-    parameters=("digits", "least_exponent", "largest", "beyond"),
+    parameters={
+        "digits": Whole(1, _DIGITS - 1),
+        "least_exponent": Whole(1 - _BIAS, _BIAS),
+        "largest": Real(0.0),
+        "beyond": one_of(*BEYOND),
+    },
     words=_round_float_words,
 )
 
@@ -225,7 +235,10 @@ def _clip_words(call: Call) -> tuple[int, ...]:
     return tuple(word(min(max(v, least), most), dtype) for v in ends)  # type: ignore[type-var]
 
 
-declare_unary("clip", NUMBERS, _clip_reference, parameters=("low", "high"), words=_clip_words)
+_END = Nullable(Value(has_nan=False))
+declare_unary(
+    "clip", NUMBERS, _clip_reference, parameters={"low": _END, "high": _END}, words=_clip_words
+)
 
 
 def clip(
@@ -313,6 +326,8 @@ register(
         _where_infer,
         _where_reference,
         _WHERE_KERNEL,
+        attrs={},
+        operands=(3, 3),
         host=in_pieces(_where_reference),
         in_place=InPlace(),
     )
@@ -363,6 +378,8 @@ register(
         _addcmul_infer,
         _addcmul_reference,
         _ADDCMUL_KERNEL,
+        attrs={"value": Real()},
+        operands=(3, 3),
         host=HostKernel(_addcmul_host, cut_elements),
         in_place=InPlace(),
     )

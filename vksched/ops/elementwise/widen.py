@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NARROW, NDArray, TensorType, normalize_axis, numpy_dtype
 from ..core.attrs import Attrs
+from ..core.domains import Axis
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel, Piece, cut_leading
 from ..core.op import OUTPUT, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel, Op, register
@@ -140,6 +141,8 @@ register(
         _infer,
         _reference,
         Kernel(both_readings(("widen",)), _lower),
+        attrs={"axis": Axis(of_scalar=True)},
+        operands=(1, 3),
         any_dtype=True,
         takes_narrow=True,
         widens=True,

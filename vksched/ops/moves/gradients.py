@@ -23,10 +23,11 @@ from ..core.tensor import Tensor, apply, as_tensor, constant
 from ..elementwise.binary import equal, greater_equal, less, logical_and, mul
 from ..elementwise.select import cast, where
 from .index import gather, gather_elements, gather_nd, one_hot
-from .layout import concat, expand, reshape, slice_, slice_ranges, transpose
+from .layout import concat, expand, reshape, slice_, transpose
 from .pad import pad
 from .rearrange import flip, moveaxis, roll, tril, triu
 from .scatter import scatter_elements, scatter_nd
+from .slices import slice_ranges
 from .write_rows import write_rows
 
 

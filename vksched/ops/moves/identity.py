@@ -28,6 +28,8 @@ register(
         _first,
         _same,
         None,
+        attrs={},
+        operands=(1, 1),
         view=lambda inputs, attrs: 0,
         work=lambda inputs, output, attrs: Work(0.0, 0.0),
         any_dtype=True,
@@ -39,6 +41,8 @@ register(
         _first,
         _same,
         Kernel(WHOLE_COPIES, partial(copy_words, 0), as_words=lambda call: call),
+        attrs={},
+        operands=(2, 2),
         work=lambda inputs, output, attrs: Work(0.0, 2.0 * output.device_bytes),
         any_dtype=True,
     )

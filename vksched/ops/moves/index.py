@@ -12,6 +12,7 @@ from ...types import (
     FLOAT32,
     INT32,
     INT64,
+    MAX_RANK,
     NDArray,
     Shape,
     TensorType,
@@ -21,6 +22,7 @@ from ...types import (
     normalize_axis,
 )
 from ..core.attrs import Attrs
+from ..core.domains import Axis, Whole
 from ..core.host import HostKernel
 from ..core.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, launch_lines, launch_run, reading
@@ -145,6 +147,8 @@ register(
         _gather_infer,
         _gather_reference,
         Kernel(GATHER_SHADERS, _gather_lower, as_words=_gather_words),
+        attrs={"axis": Axis()},
+        operands=(2, 2),
         work=_gather_work,
         recipe=lambda inputs, output, attrs: gather_recipe(inputs, output, attrs.as_int("axis")),
         indices=(1,),
@@ -230,6 +234,8 @@ register(
         _elements_infer,
         _elements_reference,
         Kernel(("gather_elements",), _elements_lower),
+        attrs={"axis": Axis()},
+        operands=(2, 2),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,
@@ -288,7 +294,7 @@ def _nd_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     table, indices = inputs
     batch = attrs.as_int("batch_dims")
     check_index_type("gather_nd", indices)
-    if not 0 <= batch < min(table.rank, indices.rank):
+    if batch >= min(table.rank, indices.rank):
         raise ShapeError(
             f"[gather_nd] expected batch_dims in 0..{min(table.rank, indices.rank) - 1}, "
             f"got {batch}"
@@ -350,6 +356,8 @@ register(
         _nd_infer,
         _nd_reference,
         Kernel(("gather_nd",), _nd_lower, as_words=_nd_words),
+        attrs={"batch_dims": Whole(0, MAX_RANK)},
+        operands=(2, 2),
         work=_gather_work,
         indices=(1,),
         any_dtype=True,
@@ -383,8 +391,8 @@ def _one_hot_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     indices, values = inputs
     axis, depth = attrs.as_int("axis"), attrs.as_int("depth")
     check_index_type("one_hot", indices)
-    if depth < 0:
-        raise ShapeError(f"[one_hot] expected a depth of 0 or more, got {depth}")
+    if values.shape != (2,):
+        raise ShapeError(f"[one_hot] expected two values, those off and on, got {values}")
     return TensorType((*indices.shape[:axis], depth, *indices.shape[axis:]), values.dtype)
 
 
@@ -416,6 +424,8 @@ register(
         _one_hot_infer,
         _one_hot_reference,
         Kernel(("one_hot",), _one_hot_lower),
+        attrs={"axis": Axis(more=1), "depth": Whole(0)},
+        operands=(2, 2),
         indices=(0,),
         any_dtype=True,
     )

@@ -23,13 +23,21 @@ from ...types import (
     normalize_axis,
 )
 from ..core.attrs import Attrs
+from ..core.domains import (
+    LONG,
+    MANY,
+    Axes,
+    Axis,
+    Dims,
+)
 from ..core.op import Call, Dispatch, Kernel, Op, Work, register
 from ..core.recipe import Recipe
 from ..core.strides import as_words, broadcast_strides
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from . import slices as slices
 from . import turn
 from .copies import COPIES, copy_strided
-from .recipes import Lie, concat_recipe, copy_recipe, dense
+from .recipes import concat_recipe, copy_recipe, dense
 
 
 def _no_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -69,6 +77,8 @@ register(
         _reshape_infer,
         _reshape_reference,
         kernel=None,
+        attrs={"shape": Dims(low=-1)},
+        operands=(1, 1),
         view=lambda inputs, attrs: 0,
         work=_no_work,
         any_dtype=True,
@@ -125,97 +135,11 @@ register(
             as_words=_transpose_words,
             variants=turn.variants,
         ),
+        attrs={"axes": Axes(in_order=False, every=True)},
+        operands=(1, 1),
         view=_transpose_view,
         work=_copy_work,
         recipe=_transpose_recipe,
-        any_dtype=True,
-    )
-)
-
-
-# -- slice -------------------------------------------------------------------------------------
-
-
-def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
-    """The indices taken of each axis; stop None is kept apart, as -1 would mean another thing."""
-    out = [range(size) for size in shape]
-    stops = attrs["stops"]
-    assert isinstance(stops, tuple)
-    for axis, start, stop, step in zip(
-        attrs.as_ints("axes"), attrs.as_ints("starts"), stops, attrs.as_ints("steps"), strict=True
-    ):
-        assert stop is None or isinstance(stop, int)
-        out[axis] = range(*slice(start, stop, step).indices(shape[axis]))
-    return out
-
-
-def _slice_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    return TensorType(tuple(len(r) for r in slice_ranges(inputs[0].shape, attrs)), inputs[0].dtype)
-
-
-def _slice_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-    x = inputs[0]
-    for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
-        if len(taken) != x.shape[axis] or taken.step != 1:
-            x = (
-                np.take(x, np.asarray(taken, np.intp), axis)
-                if taken.step != 1
-                else _cut(x, axis, taken)
-            )
-    return x
-
-
-def _cut(x: NDArray, axis: int, taken: range) -> NDArray:
-    return x[(slice(None),) * axis + (slice(taken.start, taken.start + len(taken)),)]
-
-
-def _slice_view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
-    """A slice is a view when the elements taken lie behind each other."""
-    shape = inputs[0].shape
-    ranges = slice_ranges(shape, attrs)
-    offset, whole = 0, True
-    for axis in range(len(shape) - 1, -1, -1):
-        taken, stride = ranges[axis], contiguous_strides(shape)[axis]
-        if len(taken) > 1 and (taken.step != 1 or not whole):
-            return None
-        offset += (taken.start if len(taken) else 0) * stride
-        whole = whole and len(taken) == shape[axis]
-    return offset
-
-
-def _sliced(x: TensorType, attrs: Attrs) -> Lie:
-    """Returns how what is taken lies in x."""
-    ranges, strides = slice_ranges(x.shape, attrs), contiguous_strides(x.shape)
-    start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
-    return start, tuple(r.step * s for r, s in zip(ranges, strides, strict=True))
-
-
-def _slice_lower(call: Call) -> tuple[Dispatch, ...]:
-    shape = call.output.shape
-    return copy_strided(call, shape, 0, _sliced(call.inputs[0], call.attrs), dense(shape))
-
-
-def _slice_recipe(
-    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
-) -> Recipe | None:
-    shape = output.shape
-    return copy_recipe(inputs[0], output, shape, _sliced(inputs[0], attrs), dense(shape))
-
-
-def _slice_words(call: Call) -> Call | None:
-    shape = call.inputs[0].shape
-    return as_words(call, slice_ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
-
-
-register(
-    Op(
-        "slice",
-        _slice_infer,
-        _slice_reference,
-        Kernel(COPIES, _slice_lower, as_words=_slice_words),
-        view=_slice_view,
-        work=_copy_work,
-        recipe=_slice_recipe,
         any_dtype=True,
     )
 )
@@ -265,6 +189,8 @@ register(
         _concat_infer,
         _concat_reference,
         Kernel(COPIES, _concat_lower, as_words=_concat_words),
+        attrs={"axis": Axis()},
+        operands=(1, MANY),
         work=_copy_work,
         recipe=lambda inputs, output, attrs: concat_recipe(inputs, output, attrs.as_int("axis")),
         any_dtype=True,
@@ -314,6 +240,8 @@ register(
         _expand_infer,
         _expand_reference,
         Kernel(COPIES, _expand_lower, as_words=_expand_words),
+        attrs={"shape": Dims()},
+        operands=(1, 1),
         view=_expand_view,
         work=_copy_work,
         recipe=_expand_recipe,
@@ -337,8 +265,6 @@ def transpose(
     x = as_tensor(x)
     order = tuple(reversed(range(x.rank))) if axes is None else as_ints("transpose", "axes", axes)
     given = tuple(normalize_axis("transpose", a, x.rank) for a in order)
-    if sorted(given) != list(range(x.rank)):
-        raise ShapeError(f"[transpose] expected each of {x.rank} axes once, got {order}")
     return apply("transpose", (x,), {"axes": given}, name)
 
 
@@ -367,12 +293,14 @@ def slice_(
             f"[slice] expected {count} stops, axes and steps as there are starts, "
             f"got {len(last)}, {len(given)} and {len(step)}"
         )
-    if 0 in step:
-        raise ShapeError(f"[slice] expected steps other than 0, got {step}")
     along = tuple(normalize_axis("slice", a, x.rank) for a in given)
-    normalize_axes("slice", along, x.rank)
-    attrs = {"axes": along, "starts": first, "stops": last, "steps": step}
+    attrs = {"axes": along, "starts": _held(first), "stops": _held(last), "steps": _held(step)}
     return apply("slice", (x,), attrs, name)
+
+
+def _held(positions: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Returns positions and steps, those beyond all axes as ones that 64 bits hold."""
+    return tuple(p if p is None else max(-LONG, min(LONG, p)) for p in positions)
 
 
 def _stops(stops: object) -> tuple[int | None, ...]:

@@ -9,8 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...errors import ShapeError, UnsupportedOp, VkschedError
-from ...types import NDArray, TensorType, as_ints, check_made, contiguous_strides, normalize_axis
+from ...types import (
+    MAX_ELEMENTS,
+    NDArray,
+    TensorType,
+    as_ints,
+    check_made,
+    contiguous_strides,
+    normalize_axis,
+)
 from ..core.attrs import Attrs
+from ..core.domains import Value, rank_of, wholes
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.recipe import Recipe
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value
@@ -113,12 +122,15 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(0.0, float(inputs[0].device_bytes + 2 * output.device_bytes))
 
 
+_PADS = wholes(-MAX_ELEMENTS, MAX_ELEMENTS, rank_of())
 register(
     Op(
         "pad",
         _infer,
         _reference,
         Kernel((*FILLS, *COPIES), _lower),
+        attrs={"begins": _PADS, "ends": _PADS, "value": Value()},
+        operands=(1, 1),
         work=_work,
         recipe=_recipe,
         any_dtype=True,

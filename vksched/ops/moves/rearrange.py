@@ -14,6 +14,7 @@ import numpy as np
 
 from ...errors import ShapeError
 from ...types import (
+    MAX_ELEMENTS,
     NDArray,
     TensorType,
     as_int,
@@ -24,6 +25,7 @@ from ...types import (
     normalize_axis,
 )
 from ..core.attrs import Attrs
+from ..core.domains import Axes, Whole, as_many_as, wholes
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import as_words, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -31,9 +33,8 @@ from .copies import COPIES, copy_strided
 from .index import gather
 from .layout import concat, expand, expand_dims, reshape, slice_, transpose
 
-
-def _same(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    return inputs[0]
+FARTHEST = 1 << 29
+"""Number of a diagonal: no matrix on a device has one farther from its main one."""
 
 
 def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -41,6 +42,15 @@ def _copy_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs)
 
 
 # -- roll --------------------------------------------------------------------------------------
+
+
+def _roll_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    (x,), axes, shifts = inputs, attrs.as_ints("axes"), attrs.as_ints("shifts")
+    if any(by >= x.shape[axis] for axis, by in zip(axes, shifts, strict=True)):
+        raise ShapeError(
+            f"[roll] expected shifts below the sizes of axes {axes} of {x.shape}, got {shifts}"
+        )
+    return x
 
 
 def _roll_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -72,10 +82,12 @@ def _roll_words(call: Call) -> Call | None:
 register(
     Op(
         "roll",
-        _same,
+        _roll_infer,
         _roll_reference,
         Kernel(COPIES, _roll_lower, as_words=_roll_words),
         view=lambda inputs, attrs: None if attrs.as_ints("axes") else 0,
+        attrs={"axes": Axes(), "shifts": wholes(1, MAX_ELEMENTS, as_many_as("axes"))},
+        operands=(1, 1),
         work=_copy_work,
         any_dtype=True,
     )
@@ -136,7 +148,18 @@ def _triangle(op: str, is_upper: bool, compute: Callable[[NDArray, int], NDArray
         return compute(inputs[0], attrs.as_int("k"))
 
     kernel = Kernel(("triangle",), lower)
-    register(Op(op, _triangle_infer, reference, kernel, work=_copy_work, any_dtype=True))
+    register(
+        Op(
+            op,
+            _triangle_infer,
+            reference,
+            kernel,
+            attrs={"k": Whole(-FARTHEST, FARTHEST)},
+            operands=(1, 1),
+            work=_copy_work,
+            any_dtype=True,
+        )
+    )
 
 
 _triangle("triu", True, np.triu)
@@ -145,7 +168,7 @@ _triangle("tril", False, np.tril)
 
 def _diagonal(op: str, k: int) -> int:
     """Returns a diagonal's number, those that no matrix reaches as one that none does."""
-    return max(-(2**29), min(2**29, as_int(op, "k", k)))
+    return max(-FARTHEST, min(FARTHEST, as_int(op, "k", k)))
 
 
 def triu(x: TensorLike, k: int = 0, *, name: str | None = None) -> Tensor:

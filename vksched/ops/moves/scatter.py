@@ -31,6 +31,7 @@ from ...types import (
     normalize_axis,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Axis, Domains, one_of
 from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch, Kernel, Op, Work, no_words, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS, as_words, collapse, pad, spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -365,18 +366,31 @@ def _register(
     lower: Callable[[Call], tuple[Dispatch, ...]],
     scratch: Callable[[Call], tuple[int, ...]],
     lines: Callable[[Call], tuple[int, int]],
+    attrs: Domains,
     words: Callable[[Call], Call | None] = no_words,
 ) -> None:
     kernel = Kernel(_shaders(op), lower, scratch, words)
-    register(Op(op, infer, reference, kernel, work=_work(lines), indices=(1,)))
+    register(
+        Op(
+            op,
+            infer,
+            reference,
+            kernel,
+            attrs={**attrs, "reduction": one_of(*SCATTER_CODES)},
+            operands=(3, 3),
+            work=_work(lines),
+            indices=(1,),
+        )
+    )
 
 
 _register(
     *("scatter_elements", _elements_infer, _elements_reference),
     *(_elements_lower, _elements_scratch, _elements_lines),
+    {"axis": Axis()},
 )
 _register(
-    "scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch, _nd_lines, words=_nd_words
+    "scatter_nd", _nd_infer, _nd_reference, _nd_lower, _nd_scratch, _nd_lines, {}, words=_nd_words
 )
 
 

@@ -26,7 +26,7 @@ from . import pad as pad
 from . import rearrange as rearrange
 from . import scatter as scatter
 from . import write_rows as write_rows
-from .layout import slice_ranges
+from .slices import slice_ranges
 
 
 @sharding("stop_gradient")

@@ -15,6 +15,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT16, INT64, NDArray, TensorType, normalize_axis
 from ..core.attrs import Attrs
+from ..core.domains import Axis
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, Work, halves_of, register
 from ..core.recipe import Loop, Recipe
 from ..core.strides import as_words, spread
@@ -132,6 +133,8 @@ register(
             as_words=_words,
             takes_halves=_halves,
         ),
+        attrs={"axis": Axis()},
+        operands=(3, 3),
         work=_work,
         indices=(2,),
         recipe=_recipe,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT16, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Domains, Flag, Real, Whole, wholes
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
@@ -22,6 +23,21 @@ from .attention_kernels import KERNEL, UNBOUNDED, by_heads
 from .attention_recipe import attention_recipe
 
 # -- types and values --------------------------------------------------------------------------
+
+
+SCORES: Domains = {
+    "scale": Real(),
+    "softcap": Real(0.0),
+    "past": Whole(1 - UNBOUNDED // 2, UNBOUNDED // 2 - 1),
+    "left": Whole(-1, UNBOUNDED // 2 - 1),
+    "right": Whole(-1, UNBOUNDED // 2 - 1),
+}
+"""How scores are made and which keys are visible: attributes of attention and its gradients."""
+ATTENTION: Domains = {
+    **SCORES,
+    "by_length": wholes(0, 1, 4),
+    "none_seen_is_nan": Flag(),
+}
 
 
 def infer_attention(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -74,6 +90,8 @@ register(
         infer_attention,
         attention_reference,
         KERNEL,
+        attrs=ATTENTION,
+        operands=(3, 4),
         work=_work,
         factors=(0, 1, 2),
         host=HOST,

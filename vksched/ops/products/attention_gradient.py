@@ -17,7 +17,7 @@ from ..core.attrs import Attrs
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, apply
 from ..moves.layout import reshape, slice_
-from .attention import infer_attention
+from .attention import SCORES, infer_attention
 from .attention_gradient_host import (
     HOST,
     attention_gradient_reference,
@@ -27,7 +27,7 @@ from .attention_gradient_host import (
 from .attention_gradient_kernels import KERNEL
 
 OP = "attention_gradient"
-ATTRS = ("scale", "softcap", "past", "left", "right")
+ATTRS = tuple(SCORES)
 """Those of attention that its gradients depend on."""
 
 
@@ -57,6 +57,8 @@ register(
         _infer,
         attention_gradient_reference,
         KERNEL,
+        attrs=SCORES,
+        operands=(4, 5),
         work=_work,
         factors=(0, 1, 2, 3),
         host=HOST,

@@ -21,14 +21,15 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Flag, Real, one_of
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ..core.strides import LOOP_STEPS
 from ..elementwise.epilogue import with_epilogue
-from .block_layout import RUN
-from .blocks import FORMATS, format_of, unpacked
-from .packed import FEW_LOCAL, NATIVE_PIECE, check_words, row_products
+from .block_layout import RUN, check_words
+from .blocks import FORMAT, FORMATS, format_of, unpacked
+from .packed import FEW_LOCAL, NATIVE_PIECE, row_products
 
 NAME, NORM = "linear_beside", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
@@ -162,6 +163,13 @@ register(
             _infer,
             _reference,
             Kernel(tuple(f"packed_beside_{name.lower()}" for name in FORMATS), _lower),
+            attrs={
+                "format": FORMAT,
+                "normed": Flag(),
+                "gate": one_of(*GATES),
+                "eps": Real(0.0),
+            },
+            operands=(2, 2 + MOST_WEIGHTS),
             work=_work,
             host=HostKernel(_host, _cut),
         )

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import NDArray
+from ...errors import DTypeError, ShapeError
+from ...types import UINT32, NDArray, TensorType
 
 TILE = 256
 """Values of a tile."""
@@ -168,7 +168,7 @@ class BlockFormat(Format):
         front, low = self.head - self.tail, self.head - self.tail + RUNS * self.high
         tails = filled[:, :0]
         if self.tail:
-            pairs = filled.reshape(len(words), whole // 2, -1)
+            pairs = filled.reshape(len(words), whole // 2, filled.shape[1] // (whole // 2))
             tails, filled = pairs[..., : 2 * self.tail], pairs[..., 2 * self.tail :]
         filled = filled.reshape(len(words), whole, self.tile_words)[:, :tiles]
         tails = tails.reshape(len(words), whole, self.tail)[:, :tiles]
@@ -195,6 +195,18 @@ def check_columns(kind: Format, columns: int) -> None:
     if columns <= 0 or columns % kind.step:
         raise ShapeError(
             f"[{kind.name}] expected rows of a multiple of {kind.step} values, got {columns}"
+        )
+
+
+def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
+    """Raises DTypeError or ShapeError unless words are rows of so many values in a format."""
+    check_columns(kind, columns)
+    if words.dtype != UINT32:
+        raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
+    if words.rank == 0 or words.shape[-1] != kind.row_words(columns):
+        raise ShapeError(
+            f"[{op}] expected rows of {kind.row_words(columns)} words for {columns} values of "
+            f"{kind.name}, got {words.shape}"
         )
 
 

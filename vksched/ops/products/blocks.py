@@ -19,6 +19,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import NDArray, Shape
 from ..core import loops
+from ..core.domains import OneOf
 from ..core.host import BLOCK, rows_of_piece
 from ..core.late import Apart, Held, Late, late_bytes
 from .block_layout import (
@@ -245,6 +246,10 @@ READ_BYTES = 1 << 18
 """Of what lies apart, read at a time."""
 
 # -- by name ---------------------------------------------------------------------------------------
+
+
+FORMAT = OneOf(tuple(FORMATS), True)
+"""The domain of an attribute that names a format."""
 
 
 def format_of(name: object) -> Format:

@@ -21,11 +21,12 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT16, FLOAT32, FLOATS, INT32, INT64, UINT32, NDArray, TensorType
 from ..core.attrs import Attrs
+from ..core.domains import Optional, Whole
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece
 from ..core.op import Op, Work, register
 from ..core.recipe import Loop, Recipe
-from .attention import infer_attention
+from .attention import ATTENTION, infer_attention
 from .attention_host import REFERENCE_SCORES, attend, cut_heads, hidden_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys
 from .attention_recipe import head_steps
@@ -45,6 +46,10 @@ def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType
     """Returns the types of q, k and v, those of words as of the floats that they stand for."""
     q, *kept = inputs[:3]
     if q.rank and all(t.dtype == UINT32 for t in kept):
+        if "columns" not in attrs:
+            raise ShapeError(
+                "[attention] expected an attribute columns for rows of words, got none"
+            )
         columns = _columns(q.shape, attrs)
         for words, count in zip(kept, columns, strict=True):
             check_words("attention", words, count)
@@ -56,6 +61,8 @@ def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType
 
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    if len(inputs) == 5:
+        raise ShapeError("[attention] expected new keys and values, got one of the two")
     floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:]
     q, *kept = floats
     if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in kept):
@@ -247,6 +254,8 @@ register(
         _infer,
         _reference,
         CACHED_KERNEL,
+        attrs={**ATTENTION, "columns": Optional(Whole(1))},
+        operands=(4, 6),
         work=_work,
         factors=(0, 1, 2, 4, 5),
         any_dtype=True,

@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import INT32, UINT32, NDArray, Shape, TensorType
 from ..core.attrs import Attrs
+from ..core.domains import Flag
 from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ..core.parts import element_parts
@@ -107,7 +108,17 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     return (Dispatch("pack_codes", (0, OUTPUT), parts[0][2], push),)
 
 
-register(Op("pack_codes", _infer, _reference, Kernel(("pack_codes",), _lower), any_dtype=True))
+register(
+    Op(
+        "pack_codes",
+        _infer,
+        _reference,
+        Kernel(("pack_codes",), _lower),
+        attrs={"signed": Flag()},
+        operands=(1, 1),
+        any_dtype=True,
+    )
+)
 no_gradient("rounds to words, which are no numbers", "pack_codes")
 no_sharding("makes words, which hold several rows", "pack_codes")
 

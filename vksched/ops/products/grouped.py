@@ -26,11 +26,12 @@ from ..moves.copies import COPIES, FILLS, fill_words
 from ..moves.index import GATHER_SHADERS, check_index_type, one_hot, positions
 from ..moves.layout import expand, reshape, transpose
 from ..rows.reduce import reduce_sum
-from .blocks import format_of, unpacked
+from .block_layout import check_words
+from .blocks import FORMAT, format_of, unpacked
 from .grouped_kernels import GROUPING, lower, packed_variants, scratch, variants
 from .matmul import matmul
 from .matmul_kernels import SHADERS
-from .packed import LINEAR_SHADERS, NATIVE_FEW, UNPACK_SHADERS, check_words, unpack
+from .packed import LINEAR_SHADERS, NATIVE_FEW, UNPACK_SHADERS, unpack
 from .rounded import rounded, rounds_codes
 
 MOST_PIECES, LEAST_COLUMNS = 16, 32
@@ -68,6 +69,8 @@ def _result(op: str, x: TensorType, weight: TensorType, chosen: TensorType) -> T
     check_index_type(op, chosen)
     if weight.rank != 3:
         raise ShapeError(f"[{op}] expected a weight of (matrices, n, k), got {weight.shape}")
+    if not weight.shape[0]:
+        raise ShapeError(f"[{op}] expected matrices to choose from, got {weight.shape}")
     if chosen.rank != 2 or x.rank not in (2, 3) or x.shape[:-1] != chosen.shape[: x.rank - 1]:
         raise ShapeError(
             f"[{op}] expected chosen (rows, used) and x (rows, k) or (rows, used, k), got "
@@ -173,6 +176,8 @@ register(
         _infer,
         _reference,
         Kernel(_SHADERS, _lower, scratch, variants=variants),
+        attrs={},
+        operands=(3, 3),
         work=_work,
         factors=(0, 1),
         indices=(2,),
@@ -190,6 +195,8 @@ register(
             scratch,
             variants=packed_variants,
         ),
+        attrs={"format": FORMAT},
+        operands=(3, 3),
         work=_work,
         factors=(0,),
         indices=(2,),

@@ -17,6 +17,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import INT32, NDArray, TensorType
 from ..core import loops
 from ..core.attrs import Attrs
+from ..core.domains import Flag, Whole
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece
 from ..core.op import Call, Op, Work, register
@@ -156,6 +157,8 @@ register(
         _infer,
         _reference,
         integer_kernel(_unfolded),
+        attrs={"columns": Whole(0), "signed": Flag()},
+        operands=(4, 4),
         work=_work,
         any_dtype=True,
         host=HostKernel(_host, _cut),

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT16, FLOAT32, INT32, UINT32, NDArray, Shape, TensorType, broadcast_shapes
 from ..core.attrs import Attrs
+from ..core.domains import Flag
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.host import HostKernel, Piece
 from ..core.op import Kernel, Op, Work, register
@@ -135,6 +136,8 @@ register(
                 variants=variants,
                 takes_halves=takes_halves,
             ),
+            attrs={"transpose_a": Flag(), "transpose_b": Flag()},
+            operands=(2, 3),
             work=_work,
             factors=(0, 1),
             host=HostKernel(_host, _cut),

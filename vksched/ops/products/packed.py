@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import DTypeError, ShapeError
-from ...types import FLOAT16, FLOAT32, UINT32, NDArray, Shape, TensorType
+from ...types import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from ..core import loops
 from ..core.attrs import Attrs
+from ..core.domains import Whole
 from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
 from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
@@ -30,8 +31,8 @@ from ..core.tensor import Tensor, apply, as_tensor, weight
 from ..core.variants import UNITS
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast
-from .block_layout import RUN, Format, check_columns
-from .blocks import FORMATS, format_of, held_words, unpacked
+from .block_layout import RUN, check_words
+from .blocks import FORMAT, FORMATS, format_of, held_words, unpacked
 from .matmul import matmul
 from .matmul_kernels import (
     BIAS_PER_COLUMN,
@@ -45,17 +46,6 @@ from .operands import product_attrs
 from .rounded import rounded, rounds_codes
 
 # -- unpack --------------------------------------------------------------------------------------
-
-
-def check_words(op: str, words: TensorType, kind: Format, columns: int) -> None:
-    check_columns(kind, columns)
-    if words.dtype != UINT32:
-        raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.packed")
-    if words.rank == 0 or words.shape[-1] != kind.row_words(columns):
-        raise ShapeError(
-            f"[{op}] expected rows of {kind.row_words(columns)} words for {columns} values of "
-            f"{kind.name}, got {words.shape}"
-        )
 
 
 def _unpack_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -110,6 +100,8 @@ register(
         _unpack_infer,
         _unpack_reference,
         Kernel(UNPACK_SHADERS, _unpack_lower),
+        attrs={"format": FORMAT, "columns": Whole(0)},
+        operands=(1, 1),
         any_dtype=True,
         widens=True,
     )
@@ -481,6 +473,8 @@ register(
                 _scratch,
                 variants=_variants,
             ),
+            attrs={"format": FORMAT},
+            operands=(2, 3),
             work=_linear_work,
             factors=(0,),
             host=HostKernel(_linear_host, _linear_cut),

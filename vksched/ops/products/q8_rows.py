@@ -19,6 +19,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, UINT32, NDArray, TensorType
 from ..core.attrs import Attrs
+from ..core.domains import Whole
 from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, spread
@@ -80,7 +81,7 @@ def check_words(op: str, words: TensorType, columns: int) -> None:
     """Raises DTypeError or ShapeError unless these are rows of so many values."""
     if words.dtype != UINT32:
         raise DTypeError(f"[{op}] expected words of uint32, got {words.dtype}; try vs.to_q8_0")
-    if words.rank == 0 or columns < 0 or words.shape[-1] != row_words(columns):
+    if words.rank == 0 or words.shape[-1] != row_words(columns):
         raise ShapeError(
             f"[{op}] expected rows of {row_words(columns)} words for {columns} values, got "
             f"{words.shape}"
@@ -118,6 +119,8 @@ register(
         _to_infer,
         lambda inputs, attrs: to_words(inputs[0]),
         Kernel(("to_q8_0",), _to_lower),
+        attrs={},
+        operands=(1, 1),
     )
 )
 no_gradient("rounds to words, which are no numbers", "to_q8_0")
@@ -156,6 +159,8 @@ register(
         _from_infer,
         lambda inputs, attrs: np.ascontiguousarray(values_of(inputs[0], attrs.as_int("columns"))),
         Kernel(("from_q8_0",), _from_lower),
+        attrs={"columns": Whole(0)},
+        operands=(1, 1),
         widens=True,
     )
 )

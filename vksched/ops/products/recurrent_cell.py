@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Domains, Each, Flag, Real, as_many_as, one_of
 
 T = TypeVar("T")
 
@@ -22,6 +23,18 @@ STATES = {"rnn": 1, "gru": 1, "lstm": 2}
 DEFAULTS = {"rnn": ("tanh",), "gru": ("sigmoid", "tanh"), "lstm": ("sigmoid", "tanh", "tanh")}
 NAMED = ("sigmoid", "tanh", "relu")
 """Activations that the op has."""
+
+ATTRS: Domains = {
+    "kind": one_of(*GATES),
+    "backwards": Each(Flag(), least=1, most=2),
+    "activations": Each(Each(one_of(*NAMED), least=1, most=3), as_many_as("backwards")),
+    "clip": Real(0.0),
+    "input_forget": Flag(),
+    "linear_before_reset": Flag(),
+    "own": Flag(),
+    "masked": Flag(),
+}
+"""Those of a cell, as the op declares them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +110,7 @@ def operands_of(cell: Cell, inputs: Sequence[T]) -> Operands[T]:
 
 def cell_of(attrs: Attrs) -> Cell:
     """Returns what the attributes of a node say."""
-    backwards, activations = attrs["backwards"], attrs["activations"]
-    assert isinstance(backwards, tuple) and isinstance(activations, tuple)
+    backwards, activations = attrs.as_tuple("backwards"), attrs.as_tuple("activations")
     return Cell(
         attrs.as_str("kind"),
         tuple(map(bool, backwards)),

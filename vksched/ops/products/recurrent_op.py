@@ -14,7 +14,7 @@ from ..core.gradient import Pull, Pulled, gradient
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, apply
 from ..moves.identity import after
-from .recurrent_cell import Cell, Operands, cell_of, operands_of
+from .recurrent_cell import ATTRS, DEFAULTS, Cell, Operands, cell_of, operands_of
 from .recurrent_host import HOST, recurrent_reference
 from .recurrent_kernels import KERNEL
 from .recurrent_recipe import recurrent_recipe
@@ -25,6 +25,12 @@ OP = "recurrent"
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     cell = cell_of(attrs)
+    functions = len(DEFAULTS[cell.kind])
+    if any(len(names) != functions for names in cell.activations):
+        raise ShapeError(
+            f"[{OP}] expected {functions} activations of {cell.kind} for each direction, got "
+            f"{cell.activations}"
+        )
     if len(inputs) != 3 + cell.own + cell.masked:
         raise ShapeError(
             f"[{OP}] expected {3 + cell.own + cell.masked} operands, got {len(inputs)}"
@@ -64,7 +70,17 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 register(
-    Op(OP, _infer, recurrent_reference, KERNEL, work=_work, host=HOST, recipe=recurrent_recipe)
+    Op(
+        OP,
+        _infer,
+        recurrent_reference,
+        KERNEL,
+        attrs=ATTRS,
+        operands=(3, 5),
+        work=_work,
+        host=HOST,
+        recipe=recurrent_recipe,
+    )
 )
 
 

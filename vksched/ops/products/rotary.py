@@ -9,6 +9,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Flag, Whole
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.host import HostKernel
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
@@ -28,6 +29,11 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     if x.rank != 4:
         raise ShapeError(
             f"[rotary_embedding] expected x (batch, heads, length, depth), got {x.shape}"
+        )
+    if attrs.as_int("turned") > x.shape[3] or attrs.as_int("turned") % 2:
+        raise ShapeError(
+            f"[rotary_embedding] expected an even rotary_dim in 0..{x.shape[3]}, got "
+            f"{attrs.as_int('turned')}"
         )
     wanted = ((x.shape[2], half), (x.shape[0], x.shape[2], half))
     for cache in inputs[1:]:
@@ -101,6 +107,8 @@ register(
         _infer,
         _reference,
         Kernel(("rotary_embedding",), _lower),
+        attrs={"interleaved": Flag(), "turned": Whole(0)},
+        operands=(3, 3),
         work=_work,
         host=HostKernel(_host),
         recipe=_recipe,

@@ -59,8 +59,7 @@ def _batch(operand: TensorType, axis: int, result: TensorType) -> int | Form:
 def _attention(call: Sharded) -> Iterable[Factor]:
     """Examples, heads by those of k, and rows of q where nothing depends on their number."""
     q, k, _, *masks = call.inputs
-    flags = call.attrs["by_length"]
-    assert isinstance(flags, tuple)
+    flags = call.attrs.as_ints("by_length")
     heads = [2 if flag else 1 for flag in flags]
     lengths = [1 if flag else 2 for flag in flags]
     scores = TensorType((q.shape[0], q.shape[heads[0]], q.shape[lengths[0]], k.shape[lengths[1]]))

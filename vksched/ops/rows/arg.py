@@ -8,8 +8,19 @@ from typing import Any
 import numpy as np
 
 from ...errors import ShapeError
-from ...types import FLOAT32, INT32, INT64, UINT32, NDArray, TensorType, normalize_axis, numpy_dtype
+from ...types import (
+    FLOAT32,
+    INT32,
+    INT64,
+    MAX_ELEMENTS,
+    UINT32,
+    NDArray,
+    TensorType,
+    normalize_axis,
+    numpy_dtype,
+)
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Axes, Flag, Whole
 from ..core.op import Call, Op, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .reduce import check_has_values, check_reduced, reduce_work, reduced_shape
@@ -26,6 +37,10 @@ def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
     def infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         check_reduced(op, inputs[0], attrs, ARG_DTYPES)
         check_has_values(op, inputs[0], attrs)
+        if len(attrs.as_ints("axes")) not in (1, inputs[0].rank):
+            raise ShapeError(
+                f"[{op}] expected one axis or all of {inputs[0].shape}, got {attrs.as_ints('axes')}"
+            )
         return TensorType(reduced_shape(inputs[0], attrs), INDEX)
 
     return infer
@@ -63,6 +78,8 @@ for _name, _compute in (("argmax", np.argmax), ("argmin", np.argmin)):
             _infer(_name),
             _reference(_compute),
             reduction({d: f"reduce_{_name}_{d}" for d in ARG_DTYPES}, 2, _option),
+            attrs={"axes": Axes(), "keepdims": Flag(), "select_last_index": Flag()},
+            operands=(1, 1),
             work=reduce_work,
         )
     )
@@ -140,6 +157,8 @@ register(
         _nonzero_infer,
         _nonzero_reference,
         None,
+        attrs={"size": Whole(0, MAX_ELEMENTS), "fill": Whole()},
+        operands=(1, 1),
         gap="its result depends on the values: it runs on numpy",
     )
 )

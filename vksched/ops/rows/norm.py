@@ -11,6 +11,7 @@ from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, NDArray, TensorType, normalize_axis
 from ..core import loops
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Axis, Domains, Flag, Real, one_of
 from ..core.host import HostKernel, Piece, cut_leading, sum_rows
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import GROUP, LANES, held_quads, launch_held, launch_rows, row_variants
@@ -53,11 +54,23 @@ def check_eps(op: str, eps: float) -> float:
 # -- layer norm and RMS norm -------------------------------------------------------------------
 
 
+def norm_attrs(*kinds: str) -> Domains:
+    """Returns the attributes of norms of these kinds, and of their gradients."""
+    flags: Domains = {"scaled": Flag(), "shifted": Flag()}
+    return {"axis": Axis(), "eps": Real(0.0), "kind": one_of(*kinds), **flags}
+
+
 def _norm_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, op = inputs[0], attrs.as_str("kind")
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[{op}] expected float32, got {got}; try vs.cast")
+    wanted = 1 + attrs.as_bool("scaled") + attrs.as_bool("shifted")
+    if len(inputs) != wanted or (op == "rms_norm" and attrs.as_bool("shifted")):
+        raise ShapeError(
+            f"[{op}] expected a scale and a shift where attributes say so, and no shift of "
+            f"rms_norm, got {len(inputs)} operands and {attrs}"
+        )
     row = x.shape[attrs.as_int("axis") :]
     for given in inputs[1:]:
         if given.shape != row:
@@ -248,6 +261,8 @@ for _name, _shifts in (("layer_norm", (False, True)), ("rms_norm", (False,))):
             _norm_infer,
             _norm_reference,
             _kernel,
+            attrs=norm_attrs(_name),
+            operands=(1, 1 + len(_shifts)),
             work=_norm_work,
             host=HostKernel(_norm_host, _norm_cut),
             recipe=_norm_recipe,

@@ -22,7 +22,7 @@ from ..core.host import HostKernel, Piece, cut_leading
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import GROUP, launch_rows, row_variants
 from ..core.tensor import Tensor, apply
-from .norm import check_row, norm_rows
+from .norm import check_row, norm_attrs, norm_rows
 
 OP = "norm_gradient"
 PASSES = 4
@@ -44,6 +44,10 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(f"[{OP}] expected float32, got {got}; try vs.cast")
     if g.shape != x.shape:
         raise ShapeError(f"[{OP}] expected a gradient of shape {x.shape}, got {g.shape}")
+    if len(inputs) != 2 + attrs.as_bool("scaled"):
+        raise ShapeError(
+            f"[{OP}] expected a scale where the norm has one, got {len(inputs)} operands"
+        )
     row = x.shape[attrs.as_int("axis") :]
     for given in inputs[2:]:
         if given.shape != row:
@@ -101,7 +105,18 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 _KERNEL = Kernel((OP, f"{OP}_{GROUP}"), _lower)
-register(Op(OP, _infer, _reference, _KERNEL, work=_work, host=HostKernel(_host, _cut)))
+register(
+    Op(
+        OP,
+        _infer,
+        _reference,
+        _KERNEL,
+        attrs={k: v for k, v in norm_attrs("layer_norm", "rms_norm").items() if k != "shifted"},
+        operands=(2, 3),
+        work=_work,
+        host=HostKernel(_host, _cut),
+    )
+)
 
 
 def norm_gradient(g: Tensor, x: Tensor, scale: Tensor | None, attrs: Attrs) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Axes, Domains, Flag, Real
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.host import SHARES, HostKernel, Piece, rows_of_piece
 from ..core.op import Call, Op, Work, register
@@ -90,7 +91,7 @@ def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:
 
 # -- numpy -------------------------------------------------------------------------------------
 
-Axes = tuple[int, ...]
+Along = tuple[int, ...]
 
 
 def wide(x: NDArray) -> NDArray:
@@ -98,63 +99,63 @@ def wide(x: NDArray) -> NDArray:
     return x.astype(np.float64) if x.dtype == np.float32 else x
 
 
-def _count(x: NDArray, axes: Axes) -> int:
+def _count(x: NDArray, axes: Along) -> int:
     return math.prod(x.shape[a] for a in axes)
 
 
-def _sum(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _sum(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     w = wide(x)
     return np.asarray(np.sum(w, axis=axes, keepdims=True, dtype=w.dtype))
 
 
-def _mean(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _mean(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(_sum(x, axes, attrs) / np.float64(_count(x, axes)))
 
 
-def _prod(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _prod(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     w = wide(x)
     return np.asarray(np.prod(w, axis=axes, keepdims=True, dtype=w.dtype))
 
 
-def _max(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _max(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(np.max(x, axis=axes, keepdims=True))
 
 
-def _min(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _min(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(np.min(x, axis=axes, keepdims=True))
 
 
-def _any(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _any(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(np.any(x, axis=axes, keepdims=True))
 
 
-def _all(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _all(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return np.asarray(np.all(x, axis=axes, keepdims=True))
 
 
-def _l1(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _l1(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return _sum(np.abs(wide(x)), axes, attrs)
 
 
-def _sum_square(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _sum_square(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     return _sum(np.square(wide(x)), axes, attrs)
 
 
-def _logsumexp(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _logsumexp(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     w = wide(x)
     largest = np.max(w, axis=axes, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, 0)
     return np.asarray(np.log(np.sum(np.exp(w - shift), axis=axes, keepdims=True)) + shift)
 
 
-def _var(x: NDArray, axes: Axes, attrs: Attrs) -> NDArray:
+def _var(x: NDArray, axes: Along, attrs: Attrs) -> NDArray:
     w = wide(x)
     apart = w - _mean(w, axes, attrs)
     left = max(_count(x, axes) - attrs.as_float("correction"), 0.0)
     return np.asarray(np.sum(np.square(apart), axis=axes, keepdims=True) / np.float64(left))
 
 
-_REFERENCES: dict[str, Callable[[NDArray, Axes, Attrs], NDArray]] = {
+_REFERENCES: dict[str, Callable[[NDArray, Along, Attrs], NDArray]] = {
     "reduce_sum": _sum,
     "reduce_mean": _mean,
     "reduce_prod": _prod,
@@ -255,6 +256,9 @@ def _divisor(call: Call, columns: int) -> float:
     return max(columns - float(call.attrs.get("correction", 0)), 0.0)  # type: ignore[arg-type]
 
 
+_MORE: dict[str, Domains] = {"reduce_var": {"correction": Real(0.0)}}
+
+
 def _register(op: str) -> None:
     kind = op.removeprefix("reduce_")
     shaders = {dtype: f"{op}_{dtype}" for dtype in REDUCE_DTYPES[op]}
@@ -270,6 +274,8 @@ def _register(op: str) -> None:
             _infer(op),
             _reference(op),
             kernel,
+            attrs={"axes": Axes(), "keepdims": Flag(), **_MORE.get(op, {})},
+            operands=(1, 1),
             work=reduce_work,
             host=_host(op),
             recipe=_recipe(op),

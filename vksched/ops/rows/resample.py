@@ -11,6 +11,7 @@ from ...errors import DTypeError, GradientError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, TensorType
 from ..core import loops
 from ..core.attrs import Attrs
+from ..core.domains import Axis
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.host import HostKernel, Piece, rows_of_piece
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
@@ -101,6 +102,8 @@ register(
         _infer,
         _reference,
         Kernel(("resample",), _lower),
+        attrs={"axis": Axis()},
+        operands=(3, 3),
         work=_work,
         host=HostKernel(_compute, _cut),
         indices=(1,),

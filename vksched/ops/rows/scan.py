@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import ShapeError
 from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Axis, Flag
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import LOCAL_SIZE
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -123,7 +124,17 @@ def _register(op: str, kind: str, compute: np.ufunc, neutral: int) -> None:
     shaders = {d: f"scan_{kind}_{d}" for d in (FLOAT32, INT32)}
     shaders[UINT32] = shaders[INT32]  # the same bits
     kernel = Kernel(tuple(sorted(set(shaders.values()))), _lower(shaders), _scratch)
-    register(Op(op, _infer(op), _reference(compute, neutral), kernel, work=_work))
+    register(
+        Op(
+            op,
+            _infer(op),
+            _reference(compute, neutral),
+            kernel,
+            attrs={"axis": Axis(), "exclusive": Flag(), "reverse": Flag()},
+            operands=(1, 1),
+            work=_work,
+        )
+    )
 
 
 _register("cumsum", "sum", np.add, 0)

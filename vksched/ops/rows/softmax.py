@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
 from ..core.attrs import Attrs
+from ..core.domains import Axis
 from ..core.host import HostKernel, Piece, cut_leading
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import (
@@ -199,6 +200,8 @@ register(
         partial(_infer, "softmax"),
         _softmax_reference,
         Kernel(SHADERS, partial(_lower, "softmax", False), variants=_variants),
+        attrs={"axis": Axis()},
+        operands=(1, 2),
         work=_work,
         host=HostKernel(_softmax_into, _cut),
         recipe=_recipe,
@@ -210,6 +213,8 @@ register(
         partial(_infer, "log_softmax"),
         _log_softmax_reference,
         Kernel(SHADERS, partial(_lower, "log_softmax", True), variants=_variants),
+        attrs={"axis": Axis()},
+        operands=(1, 2),
         work=_work,
         host=HostKernel(_log_softmax_into, _cut),
     )

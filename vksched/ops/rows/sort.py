@@ -14,8 +14,18 @@ import numpy as np
 
 from ...errors import DTypeError, ShapeError
 from ...machine.limits import Limits
-from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis, numpy_dtype
+from ...types import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    TensorType,
+    normalize_axis,
+    numpy_dtype,
+)
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import LONG, Axis, Flag, Nullable, Whole, one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
@@ -145,8 +155,26 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 
 _KERNEL = Kernel((*sorted(set(SORT_SHADERS.values())), "sort_merge"), _lower, _scratch)
-register(Op("sort", _infer, _sort_reference, _KERNEL, work=_work))
-register(Op("argsort", _argsort_infer, _argsort_reference, _KERNEL, work=_work))
+for _name, _rule, _compute in (
+    ("sort", _infer, _sort_reference),
+    ("argsort", _argsort_infer, _argsort_reference),
+):
+    register(
+        Op(
+            _name,
+            _rule,
+            _compute,
+            _KERNEL,
+            attrs={
+                "axis": Axis(),
+                "descending": Flag(),
+                "count": Nullable(Whole(-LONG, LONG)),
+                "kind": one_of(_name),
+            },
+            operands=(1, 1),
+            work=_work,
+        )
+    )
 
 
 def _sort(

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import (
     BOOL,
+    DTYPES,
     FLOAT16,
     FLOAT32,
     FLOATS,
@@ -25,6 +26,7 @@ from ...types import (
     numpy_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Dims, Domains, Value, Whole, dtype_of
 from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_words, register
 from ..core.quads import launch_run
@@ -33,6 +35,8 @@ from ..core.tensor import Tensor, TensorLike, apply, as_tensor, convert, one_val
 from ..moves.copies import FILLS, fill_words
 
 Number = bool | int | float
+FARTHEST = 1 << 30
+"""Number of a diagonal: no matrix has one farther from its main one."""
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -142,16 +146,42 @@ def _register(
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
     shaders: tuple[str, ...],
     lower: Callable[[Call], tuple[Dispatch, ...]],
+    attrs: Domains,
     words: Callable[[Call], Call | None] = no_words,
 ) -> None:
     kernel = Kernel(shaders, lower, as_words=words)
-    register(Op(op, _infer, reference, kernel, work=_work, any_dtype=True))
+    register(
+        Op(
+            op,
+            _infer,
+            reference,
+            kernel,
+            attrs=attrs,
+            operands=(0, 0),
+            work=_work,
+            any_dtype=True,
+        )
+    )
 
 
-_register("full", _full_reference, FILLS, _full_lower, _full_words)
-_register("eye", _eye_reference, ("eye",), _eye_lower)
-_register("arange", _ramp_reference, ("iota_float32", "iota_int32"), _ramp_lower)
-_register("linspace", _ramp_reference, ("iota_float32",), _ramp_lower)
+_register(
+    *("full", _full_reference, FILLS, _full_lower),
+    {"shape": Dims(), "value": Value(), "dtype": dtype_of()},
+    _full_words,
+)
+_register(
+    *("eye", _eye_reference, ("eye",), _eye_lower),
+    {"shape": Dims(2), "diagonal": Whole(-FARTHEST, FARTHEST), "dtype": dtype_of()},
+)
+_RAMP: Domains = {"shape": Dims(1), "start": Value(), "step": Value()}
+_register(
+    *("arange", _ramp_reference, ("iota_float32", "iota_int32"), _ramp_lower),
+    {**_RAMP, "dtype": dtype_of(*(each for each in DTYPES if each != BOOL))},
+)
+_register(
+    *("linspace", _ramp_reference, ("iota_float32",), _ramp_lower),
+    {**_RAMP, "stop": Value(), "dtype": dtype_of(*FLOATS)},
+)
 no_gradient("is made of nothing", "full", "eye", "arange", "linspace")
 
 
@@ -224,10 +254,9 @@ def eye(
     """1 on the diagonal number k, above the main one where it is positive, as numpy.eye."""
     shape = as_shape((rows, rows if columns is None else columns))
     diagonal = as_int("eye", "k", k)
-    limit = 2**30
     attrs: dict[str, AttrValue] = {
         "shape": shape,
-        "diagonal": max(-limit, min(limit, diagonal)),
+        "diagonal": max(-FARTHEST, min(FARTHEST, diagonal)),
         "dtype": canonical_dtype(dtype),
     }
     return apply("eye", (), attrs, name)

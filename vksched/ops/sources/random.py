@@ -31,6 +31,7 @@ from ...types import (
     canonical_dtype,
 )
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Dims, Domains, Real, Whole, dtype_of
 from ..core.gradient import no_gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
@@ -108,6 +109,14 @@ def _common(call: Call) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ..
 
 def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     _check_seed(op, inputs[0])
+    if op == "random_integers":
+        start, scale = attrs.as_int("start"), attrs.as_int("scale")
+        held = np.iinfo(attrs.as_str("dtype"))
+        if not held.min <= start <= start + scale - 1 <= held.max:
+            raise ShapeError(
+                f"[{op}] expected integers that {held.dtype} holds, got {start} to "
+                f"{start + scale - 1}"
+            )
     return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
 
 
@@ -157,16 +166,40 @@ def _register(
     op: str,
     reference: Callable[[tuple[NDArray, ...], Attrs], NDArray],
     words: Callable[[Call], tuple[int, int]],
+    attrs: Domains,
 ) -> None:
     lower = partial(_lower, RANDOM_CODES[op], words)
     kernel = Kernel(("random",), lower)
     infer = partial(_infer, op)
-    register(Op(op, infer, reference, kernel, work=_work, indices=(0,), any_dtype=True))
+    register(
+        Op(
+            op,
+            infer,
+            reference,
+            kernel,
+            attrs={"shape": Dims(), "stream": _STREAM, **attrs},
+            operands=(1, 1),
+            work=_work,
+            indices=(0,),
+            any_dtype=True,
+        )
+    )
 
 
-_register("random_uniform", _uniform_reference, _float_words)
-_register("random_integers", _integers_reference, _int_words)
-_register("bernoulli", _coins_reference, _int_words)
+_STREAM = Whole(0, 2**64 - 1)
+_FLOATS = dtype_of(FLOAT16, FLOAT32)
+_register(
+    *("random_uniform", _uniform_reference, _float_words),
+    {"start": Real(), "scale": Real(), "dtype": _FLOATS},
+)
+_register(
+    *("random_integers", _integers_reference, _int_words),
+    {"start": Whole(), "scale": Whole(1, 2**32), "dtype": dtype_of(INT32, UINT32)},
+)
+_register(
+    *("bernoulli", _coins_reference, _int_words),
+    {"start": Whole(0, 0), "scale": Whole(0, 2**24), "dtype": dtype_of(BOOL)},
+)
 
 
 # -- normal ------------------------------------------------------------------------------------
@@ -240,6 +273,14 @@ register(
         _normal_infer,
         _normal_reference,
         Kernel(("random_normal",), _normal_lower),
+        attrs={
+            "shape": Dims(),
+            "stream": _STREAM,
+            "mean": Real(),
+            "deviation": Real(0.0),
+            "dtype": _FLOATS,
+        },
+        operands=(2, 2),
         work=_work,
         indices=(0,),
         any_dtype=True,

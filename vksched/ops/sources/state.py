@@ -15,9 +15,17 @@ import numpy as np
 from ...errors import DTypeError, IndexOutOfRange, ShapeError
 from ...types import NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Flag, leaf_attrs
 from ..core.gradient import no_gradient
 from ..core.op import Kernel, Op, get_op, register, view_offset
-from ..core.tensor import Tensor, apply, bounds_attrs, from_array, leaf_infer, no_reference
+from ..core.tensor import (
+    Tensor,
+    apply,
+    bounds_attrs,
+    from_array,
+    leaf_infer,
+    no_reference,
+)
 from ..moves.copies import WHOLE_COPIES, copy_words
 
 BACKUP_BYTES = 1 << 20
@@ -43,6 +51,8 @@ register(
         leaf_infer,
         no_reference,
         Kernel((), lambda call: (), as_words=lambda call: call),
+        attrs={**leaf_attrs(), "backup": Flag()},
+        operands=(0, 0),
         any_dtype=True,
         stateful=True,
     )
@@ -53,6 +63,8 @@ register(
         _infer_assign,
         _assign_reference,
         Kernel(WHOLE_COPIES, partial(copy_words, 1), as_words=lambda call: call),
+        attrs={},
+        operands=(2, 2),
         any_dtype=True,
         stateful=True,
     )

@@ -13,6 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, INT32, NDArray, Shape, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Whole
 from ..core.op import Call, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import add, mul
@@ -37,6 +38,8 @@ from .transpose_kernels import (
     transpose_scratch,
 )
 from .window import (
+    PADDING,
+    WINDOW,
     Padding,
     PerAxis,
     Window,
@@ -160,6 +163,8 @@ _CONV = Op(
     _conv_infer,
     _conv_reference,
     Kernel(CONV_SHADERS, lower_conv, conv_scratch, variants=conv_variants),
+    attrs={**WINDOW, "groups": Whole(1)},
+    operands=(2, 3),
     work=_conv_work,
     factors=(0, 1),
     host=conv_host(_conv_reference),
@@ -223,6 +228,8 @@ register(
         _transpose_infer,
         _transpose_reference,
         Kernel(TRANSPOSE_SHADERS, lower_transpose, transpose_scratch),
+        attrs={**WINDOW, "groups": Whole(1), "output_padding": PADDING},
+        operands=(2, 3),
         work=_transpose_work,
         factors=(0, 1),
         recipe=transpose_recipe,

@@ -19,6 +19,7 @@ from ...errors import DTypeError, ShapeError
 from ...types import INT32, NDArray, Shape, TensorType
 from ..core import loops
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Flag, Whole
 from ..core.gradient import no_gradient
 from ..core.host import HostKernel, Piece
 from ..core.op import Call, Op, Work, register
@@ -29,6 +30,8 @@ from ..products.integer import PIECE_PRODUCTS, check_zeros, codes_less_zero, wra
 from ..products.integer_kernels import Unfolded, integer_kernel
 from .conv import reference_of
 from .window import (
+    STEPS,
+    WINDOW,
     Padding,
     PerAxis,
     Window,
@@ -67,10 +70,6 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise DTypeError(f"[conv_integer] expected codes as int32, got {x.dtype}; try vs.cast")
     check_rank("conv_integer", x.shape)
     window = _window(x.shape, attrs)
-    if len(window.kernel) != x.rank - 2 or min(window.kernel) < 1:
-        raise ShapeError(
-            f"[conv_integer] expected a kernel of {x.rank - 2} axes, got {window.kernel}"
-        )
     if words.rank != 3:
         raise ShapeError(f"[conv_integer] expected words of one matrix, got {words.shape}")
     check_words("conv_integer", words, rows_of(x.shape[1], window.taps), channels)
@@ -158,6 +157,8 @@ register(
         _infer,
         _reference,
         integer_kernel(_unfolded),
+        attrs={**WINDOW, "kernel": STEPS, "channels": Whole(0), "signed": Flag()},
+        operands=(4, 4),
         work=_work,
         any_dtype=True,
         host=HostKernel(_host, _cut),

@@ -21,7 +21,7 @@ from ..core.parts import element_parts
 from ..core.strides import LOOP_STEPS
 from ..core.tensor import Tensor, apply
 from ..moves.copies import FILLS, fill_words
-from .window import Window, launches, three
+from .window import STEPS, WINDOW, Window, launches, three
 
 OP = "depthwise_weights"
 _BLOCK = 4
@@ -138,6 +138,8 @@ register(
         _infer,
         _reference,
         Kernel((OP, "sum_parts", *FILLS), _lower, _scratch),
+        attrs={**WINDOW, "kernel": STEPS},
+        operands=(2, 2),
         work=_work,
         factors=(0, 1),
     )

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...types import FLOAT32, INT32, INT64, Shape, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Domains, Flag, Real
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import abs as absolute
@@ -30,6 +31,9 @@ from .pool_reference import (
     pool_window,
 )
 from .window import (
+    PADDING,
+    STEPS,
+    WINDOW,
     Padding,
     PerAxis,
     Window,
@@ -59,9 +63,22 @@ def _check(op: str, x: TensorType) -> None:
 
 
 def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    x = inputs[0]
+    x, sizes = inputs[0], attrs.as_ints("sizes")
     _check(op, x)
-    return TensorType((*x.shape[:2], *attrs.as_ints("sizes")), x.dtype)
+    if "kernel" in attrs:
+        window = pool_window(x.shape, attrs)
+        window.check(op, window.counts(True))
+        if any(
+            n not in both
+            for n, *both in zip(sizes, window.counts(), window.counts(True), strict=True)
+        ):
+            raise ShapeError(
+                f"[{op}] expected as many results as there are windows, {window.counts()}, or "
+                f"{window.counts(True)} with ceil_mode, got {sizes}"
+            )
+    elif 0 in x.shape[2:]:
+        raise ShapeError(f"[{op}] expected values along the spatial axes, got {x.shape}")
+    return TensorType((*x.shape[:2], *sizes), x.dtype)
 
 
 def _infer_indices(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
@@ -146,12 +163,16 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 _MAX = ("pool_max_float32", "pool_max_int32")
 _INDICES = ("pool_indices_float32", "pool_indices_int32")
 _AVERAGE = ("pool_average",)
+_POOL: Domains = {**WINDOW, "kernel": STEPS, "sizes": STEPS}
+_ADAPTIVE: Domains = {"sizes": PADDING}
 register(
     Op(
         "max_pool",
         partial(_infer, "max_pool"),
         max_reference,
         Kernel(_MAX, partial(_lower_largest, "max_pool", "pool_max")),
+        attrs=_POOL,
+        operands=(1, 1),
         work=_work,
         host=pool_host("max", max_reference),
         recipe=pool_recipe("max"),
@@ -163,6 +184,8 @@ register(
         _infer_indices,
         indices_reference,
         Kernel(_INDICES, partial(_lower_largest, "max_pool_indices", "pool_indices")),
+        attrs=_POOL,
+        operands=(1, 1),
         work=_work,
     )
 )
@@ -172,6 +195,8 @@ register(
         partial(_infer, "average_pool"),
         average_reference,
         Kernel(_AVERAGE, _lower_average),
+        attrs={**_POOL, "count_include_pad": Flag()},
+        operands=(1, 1),
         work=_work,
         host=pool_host("mean", average_reference),
         recipe=pool_recipe("mean"),
@@ -183,6 +208,8 @@ register(
         partial(_infer, "lp_pool"),
         lp_reference,
         Kernel(("pool_lp",), _lower_lp),
+        attrs={**_POOL, "p": Real(LEAST_NORMAL)},
+        operands=(1, 1),
         work=_work,
     )
 )
@@ -192,6 +219,8 @@ register(
         partial(_infer, "adaptive_max_pool"),
         adaptive_reference(np.max),
         Kernel(_MAX, _lower_adaptive_max),
+        attrs=_ADAPTIVE,
+        operands=(1, 1),
         work=_work,
     )
 )
@@ -201,6 +230,8 @@ register(
         partial(_infer, "adaptive_average_pool"),
         adaptive_reference(np.mean),
         Kernel(_AVERAGE, partial(_lower_adaptive, "adaptive_average_pool", "pool_average")),
+        attrs=_ADAPTIVE,
+        operands=(1, 1),
         work=_work,
     )
 )

@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import DTypeError, ShapeError
 from ...types import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import Flag, one_of
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
@@ -180,7 +181,21 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(4.0 * taps * output.size, float(moved))
 
 
-register(Op("grid_sample", _infer, _reference, Kernel(("grid_sample",), _lower), work=_work))
+register(
+    Op(
+        "grid_sample",
+        _infer,
+        _reference,
+        Kernel(("grid_sample",), _lower),
+        attrs={
+            "mode": one_of(*MODES),
+            "padding_mode": one_of(*PADDINGS),
+            "align_corners": Flag(),
+        },
+        operands=(2, 2),
+        work=_work,
+    )
+)
 
 
 def grid_sample(

@@ -14,6 +14,7 @@ import numpy as np
 from ...errors import ShapeError
 from ...types import NDArray, TensorType
 from ..core.attrs import Attrs
+from ..core.domains import Whole
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
 from ..core.parts import check_dispatches, check_serial
@@ -29,7 +30,7 @@ _SOFTWARE_TILES = 16
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     (w,), groups = inputs, attrs.as_int("groups")
-    if w.rank < 3 or groups < 1 or w.shape[0] % groups:
+    if w.rank < 3 or w.shape[0] % groups:
         raise ShapeError(
             f"[{OP}] expected weights (groups * R, C, kernel) with a first axis that "
             f"{groups} groups divide, got {w.shape}; try another groups"
@@ -74,7 +75,16 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
     )
 
 
-register(Op(OP, _infer, _reference, Kernel((OP,), _lower)))
+register(
+    Op(
+        OP,
+        _infer,
+        _reference,
+        Kernel((OP,), _lower),
+        attrs={"groups": Whole(1)},
+        operands=(1, 1),
+    )
+)
 
 
 @gradient(OP)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from ...errors import ShapeError
 from ...machine.limits import Limits
 from ...types import Shape
+from ..core.domains import LONG, Domains, spatial, wholes
 from ..core.parts import check_dispatches, check_serial
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
 
@@ -24,8 +25,14 @@ KERNEL_AXES = 3
 """Spatial axes of the kernels; calls with fewer have leading axes of size 1 there."""
 _LANE_ITEMS = 16
 """Items of one invocation on a CPU driver, which pays for every group."""
+_PADDED = 1 << 20
+"""Places that the CPU may write out for a plane, whatever its windows read of them."""
 _BEYOND = 1 << 30
 """Kernels add two places, strides or reaches below this in a signed word."""
+
+STEPS, PADDING = wholes(1, LONG, spatial), wholes(0, LONG, spatial)
+WINDOW: Domains = {"stride": STEPS, "dilation": STEPS, "begin": PADDING, "end": PADDING}
+"""The attributes of ops with a window, whose rule checks it (`Window.check`)."""
 
 Push = tuple[tuple[str, "int | tuple[int, ...]"], ...]
 
@@ -86,8 +93,8 @@ class Window:
         return counts
 
     def check(self, op: str, counts: Sequence[int] = ()) -> None:
-        """Raises ShapeError where a stride, a dilation, a reach or a padded size is too large, or
-        there are no windows.
+        """Raises ShapeError where a stride, dilation, reach or padded size is too large, there is
+        no window, or padding is far more than what windows read.
         """
         padded = tuple(
             first + size + max(last, 0)
@@ -108,6 +115,12 @@ class Window:
                 f"[{op}] expected a window within the padded input, got {self.kernel} dilated "
                 f"by {self.dilation} over {self.sizes} padded by {self.begin} and {self.end}; "
                 "try a larger padding"
+            )
+        places = math.prod(padded)
+        if counts and places > max(_PADDED, 4 * (math.prod(self.sizes) + math.prod(counts))):
+            raise ShapeError(
+                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows read, "
+                f"got {self.begin} and {self.end}; try a smaller stride"
             )
 
     def push(self) -> Push:

@@ -28,13 +28,14 @@ from ...errors import DTypeError, ShapeError, UnsupportedOp
 from ...machine.limits import Limits
 from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
+from ..core.domains import one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.epilogue import with_epilogue
 from ..products import matmul
 from .conv_kernels import SCRATCH_WORDS
-from .window import Launch, Push, launches
+from .window import PADDING, Launch, Push, launches
 
 TILES = (2, 4)
 _KINDS = ("input", "output", "wild", "repair")
@@ -74,13 +75,6 @@ _TO_WEIGHTS = {
 """By tile: the points of one axis from its weights, and back."""
 
 
-def _check_tile(op: str, attrs: Attrs) -> int:
-    tile = attrs.as_int("tile")
-    if tile not in TILES:
-        raise ShapeError(f"[{op}] expected tiles of 2 or 4, got {tile}")
-    return tile
-
-
 def _both_axes(matrix: object, of: NDArray) -> NDArray:
     """Returns matrix @ of @ matrix.T for the last two axes, in float64."""
     by = np.asarray(matrix, np.float64)
@@ -92,7 +86,7 @@ def _both_axes(matrix: object, of: NDArray) -> NDArray:
 
 def _weights_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     op, w = "winograd_weights", inputs[0]
-    side = _check_tile(op, attrs) + 2
+    side = attrs.as_int("tile") + 2
     if w.dtype != FLOAT32:
         raise DTypeError(f"[{op}] expected float32, got {w.dtype}; try vs.cast")
     if w.rank != 4 or w.shape[2:] != (3, 3):
@@ -134,6 +128,8 @@ register(
         _weights_infer,
         _weights_reference,
         Kernel(tuple(f"winograd_weights_{tile}" for tile in TILES), _lower_weights),
+        attrs={"tile": one_of(*TILES)},
+        operands=(1, 1),
         any_dtype=True,
     )
 )
@@ -179,7 +175,7 @@ def _shape(call: Call) -> _Shape:
 
 def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     op, (x, points) = "winograd_conv", inputs[:2]
-    side = _check_tile(op, attrs) + 2
+    side = attrs.as_int("tile") + 2
     if any(t.dtype != FLOAT32 for t in inputs):
         got = " and ".join(t.dtype for t in inputs)
         raise DTypeError(f"[{op}] expected operands all float32, got {got}; try vs.cast")
@@ -421,6 +417,8 @@ register(
                 _lower,
                 _scratch,
             ),
+            attrs={"tile": one_of(*TILES), "begin": PADDING, "end": PADDING},
+            operands=(2, 3),
             work=_work,
             factors=(0,),
             any_dtype=True,

@@ -54,6 +54,8 @@ def _check_step(part: Part, step: Send | Take, at: int) -> None:
     if isinstance(step, Take):
         if graph.nodes[graph.root(step.value)].op != "input":
             raise _fail(part, f"takes {name}, which it makes itself")
+        if not set(step.shown) <= set(range(len(graph.nodes))):
+            raise _fail(part, f"shows {step.shown} with {name}, of {len(graph.nodes)} nodes")
     elif not 0 <= step.split < at:
         raise _fail(part, f"sends {name} before split {step.split} is submitted")
     elif all(copy.node != step.value for copy in splits[step.split].copies_out):

@@ -31,6 +31,7 @@ from ..value import (
 )
 from ..words import Owners, WordSet
 from .aside import check_aside
+from .numbers import check_numbers
 from .windows import Turns, check_span, check_windows
 
 AnyPlan = TypeVar("AnyPlan", bound=PlanValue)
@@ -46,6 +47,9 @@ def verify_plan(plan: AnyPlan) -> AnyPlan:
     calls = _Calls(plan)
     if plan.copies < 1 or len(plan.memory) != len(plan.machine.devices):
         raise _fail(f"{plan.copies} copies, memory of {len(plan.memory)} devices")
+    if len(plan.placements) != len(plan.graph.nodes):
+        raise _fail(f"{len(plan.placements)} placements for {len(plan.graph.nodes)} nodes")
+    check_numbers(plan)
     _check_nodes(plan, calls)
     _check_order(plan)
     spans: dict[int, dict[int, Span]] = {}
@@ -107,8 +111,6 @@ class _Calls:
 
 def _check_nodes(plan: PlanValue, calls: _Calls) -> None:
     graph = plan.graph
-    if len(plan.placements) != len(graph.nodes):
-        raise _fail(f"{len(plan.placements)} placements for {len(graph.nodes)} nodes")
     seen: dict[int, int] = {}
     for position, split in enumerate(plan.splits):
         if split.id != position or not split.nodes:

@@ -9,6 +9,9 @@ may be written again within the same tick of these times: its hashes are not kep
 
     <cache>/hashes/<hash of the file's identity>.txt    a line for each weight: where, and its hash
 
+Only this user writes there, see caches.py. Whoever could would decide which weight of a node counts
+as one of a file: what is sent is hashed by who gets it, what is there already is not.
+
 Complexity: O(bytes) once. Examples: tests/plan/test_digests.py.
 """
 
@@ -24,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...caches import default_folder, kept_if_room, make_folder, remove_old
+from ...caches import folder_of, kept_if_room, make_folder, read_whole, remove_old
 from ...ops.core.late import Extent, Held, Late, Origin, origin_of
 from ...ops.core.notes import Notes
 from ...types import NDArray
@@ -104,11 +107,10 @@ def _of_file(array: Held) -> str | None:
 def _known(path: Path, size: int) -> dict[str, str]:
     """Returns the hashes of a file's weights. size: of the lines about them, which only grow."""
     found: dict[str, str] = {}
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file.read(MOST_TEXT).splitlines():
-            where, _, digest = line.rpartition(" ")
-            if DIGEST.fullmatch(digest):  # not one that was cut off
-                found[where] = digest
+    for line in read_whole(path)[:MOST_TEXT].decode(errors="replace").splitlines():
+        where, _, digest = line.rpartition(" ")
+        if DIGEST.fullmatch(digest):  # not one that was cut off
+            found[where] = digest
     return found
 
 
@@ -132,9 +134,9 @@ def _keep(origin: Origin, digest: str) -> None:
 
 
 def _path_of(extent: Extent) -> Path | None:
-    folder = default_folder()
+    folder = folder_of("hashes")
     name = hashlib.sha256(repr(extent.identity).encode()).hexdigest()[:32]
-    return None if folder is None else folder / "hashes" / f"{name}.txt"
+    return None if folder is None else folder / f"{name}.txt"
 
 
 def _where(origin: Origin) -> str:

@@ -15,16 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ModelFormatError, PlanError, VkschedError
+from ...errors import ModelFormatError, PlanError, UnsupportedOp, VkschedError
 from ...graph import FEW, Graph, Node
 from ...ops.core.attrs import Attrs, AttrValue
 from ...ops.core.bounds import bounds_of_data
 from ...ops.core.late import Held, as_array
-from ...ops.core.op import all_ops
+from ...ops.core.op import all_ops, get_op
 from ...trace.plain import float_of, plain
 from ...types import INT64, NDArray, TensorType, numpy_dtype
 from .digests import hash_of
 
+ONNX = "onnx."
+"""What the names of ops of ONNX files begin with that only the host runs."""
 MOST_BYTES = 1 << 30
 """Of arrays that a graph is given when it is read back, as their bounds differ."""
 NONSENSE = (
@@ -84,7 +86,7 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
         PlanError: it is none; the text says why.
     """
     try:
-        nodes = tuple(node_of(at, given) for at, given in enumerate(document["nodes"]))
+        nodes = tuple(node_of(at, given, True) for at, given in enumerate(document["nodes"]))
         budget = [MOST_BYTES]
         data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
         initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
@@ -102,17 +104,29 @@ def graph_of(document: Mapping[str, Any]) -> Graph:
         raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
 
 
-def node_of(at: int, given: Mapping[str, Any]) -> Node:
-    """Returns a node of its document; declares its op where files may bring new ones."""
+def node_of(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
+    """Returns a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
+    there; they are declared at first sight, as files may bring new ones.
+
+    Raises:
+        UnsupportedOp: there is one, and it may not be there.
+    """
     attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
-    _declare(given["op"])
+    if onnx_ops:
+        _declare(given["op"])
+    elif given["op"].startswith(ONNX) or get_op(given["op"]).foreign:
+        raise UnsupportedOp(
+            f"expected ops of vksched, got {given['op']}, which the onnx package computes: it can "
+            "neither be limited nor ended; try `vksched node --onnx-ops` there, if all callers may "
+            "do that"
+        )
     type_ = TensorType(tuple(given["shape"]), given["dtype"])
     return Node(at, given["op"], tuple(given["inputs"]), attrs, type_, given["name"])
 
 
 def _declare(op: str) -> None:
     """Declares an op of ONNX files that only the host runs, as programs do at first sight."""
-    if op in all_ops() or not op.startswith("onnx."):
+    if op in all_ops() or not op.startswith(ONNX):
         return
     try:
         from ...importers.onnx.nodes.host import declare

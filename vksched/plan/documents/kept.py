@@ -8,8 +8,8 @@ A plan is the planner's answer as long as all that it was asked is the same, but
 differ each time: how much memory is free, and what lies on devices already. They decide nothing
 where one device does all, without another one that might, and has twice the memory that this takes:
 only such plans are kept and taken. What lies there is counted anew. Only the words on why a state
-and the nodes around it are there may be those of then. Whoever keeps a document sees to it that it
-comes back as it was.
+and the nodes around it are there may be those of then. A document is what a file has: its types are
+checked, and a plan that is taken is verified, as one of a stranger is.
 
 Complexity: O(nodes). Examples: tests/plan/test_kept_plans.py.
 """
@@ -21,10 +21,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...errors import PlanError
 from ...graph import Graph
 from ...machine.spec import Machine
 from ...schedule.objectives import LATENCY
 from ...trace.plain import plain
+from ...trace.schema import CARRIED, DECISION, Either, check
 from ..make.memory import aligned
 from ..plan import Plan
 from ..planner import STATIC
@@ -34,6 +36,12 @@ from .graphs import NONSENSE
 from .plans import carried_document, carried_of
 from .question import Question
 
+KEPT = {
+    **{key: schema for key, schema in CARRIED.items() if key not in ("machine", "default_link")},
+    "machine": list,
+    "asked": dict,
+    "decision": Either((None, DECISION)),
+}
 ROOM = 2
 """Times what a plan takes that devices have free at least."""
 DIFFERS = "memory_bytes"
@@ -56,6 +64,10 @@ def kept_document(plan: Plan, question: Question) -> dict[str, Any] | None:
     }
 
 
+class DamagedPlan(PlanError):
+    """A document is no plan of its graph: whoever wrote it did not plan it."""
+
+
 @dataclass(eq=False)
 class KeptPlan:
     """A graph and its plan, as `kept_document` made it; None where it was not kept. taken: whether
@@ -67,32 +79,41 @@ class KeptPlan:
     taken: bool = False
 
     def answer(self, question: Question, machine: Machine) -> Plan | None:
-        """Returns what `Question.answer` would, of this graph; None where it may be another plan,
-        or the document makes no sense.
+        """Returns what `Question.answer` would, of this graph; None where it may be another plan.
+
+        Raises:
+            DamagedPlan: the document makes no sense, which is told once.
         """
-        found = self._answer(self.document, question, machine) if self.document else None
-        self.taken = found is not None
+        document, found = self.document, None
+        try:
+            if document is not None:
+                found = self._answer(document, question, machine)
+        except NONSENSE as error:
+            self.document = None
+            raise DamagedPlan(f"[kept] expected a plan of the graph, {error}") from error
+        finally:
+            self.taken = found is not None
         return found
 
     def _answer(
         self, document: Mapping[str, Any], question: Question, machine: Machine
     ) -> Plan | None:
-        try:
-            same = document["asked"] == _asked(question)
-            if not (same and document["machine"] == _told_of(machine, question)):
-                return None
-            plan = carried_of(self.graph, machine, document)
-            memory = tuple(
-                replace(each, resident_bytes=self._resident_bytes(each, question, device))
-                if device != machine.cpu
-                else each  # its weights are the caller's
-                for device, each in enumerate(plan.memory)
-            )
-            decision = decision_of(document["decision"])
-            found = replace(plan, memory=memory, decision=decision)
-            return found if _is_alone(found, question) else None
-        except NONSENSE:
+        check(document, KEPT, "the plan")
+        same = document["asked"] == _asked(question)
+        if not (same and document["machine"] == _told_of(machine, question)):
             return None
+        plan = carried_of(self.graph, machine, document)
+        if any(split.device for split in plan.splits):
+            raise PlanError("got one of several devices")
+        memory = tuple(
+            replace(each, resident_bytes=self._resident_bytes(each, question, device))
+            if device != machine.cpu
+            else each  # its weights are the caller's
+            for device, each in enumerate(plan.memory)
+        )
+        decision = decision_of(document["decision"])
+        found = replace(plan, memory=memory, decision=decision)
+        return found.verify() if _is_alone(found, question) else None
 
     def _resident_bytes(self, memory: DeviceMemory, question: Question, device: int) -> int:
         there = question.resident.get(device, frozenset()).intersection

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -88,10 +89,14 @@ def _step_document(step: Send | Take) -> list[object]:
 
 
 def part_of(
-    document: object, weight: WeightOf, state: Callable[[str], object] = lambda name: name
+    document: object,
+    weight: WeightOf,
+    state: Callable[[str], object] = lambda name: name,
+    onnx_ops: bool = False,
 ) -> Part:
     """Returns a part of its document, verified. Weights that parts share by hash and type have one
-    key in all. state: gives the key of a state by its name.
+    key in all. state: gives the key of a state by its name. onnx_ops: whether ops of ONNX files
+    that only the host runs may be there.
 
     Raises:
         PlanError: it is none, or breaks a promise; the text says why. What `weight` raises.
@@ -99,7 +104,7 @@ def part_of(
     try:
         check(document, PART, "the part")
         assert isinstance(document, Mapping)
-        nodes = _nodes_of(document)
+        nodes = _nodes_of(document, onnx_ops)
         types = {held["node"]: nodes[held["node"]].type for held in document["weights"]}
         initial = {held["node"]: _nothing(nodes[held["node"]]) for held in document["states"]}
     except NONSENSE as error:
@@ -133,16 +138,20 @@ def part_of(
         raise _unreadable(error) from error
 
 
-def _nodes_of(document: Mapping[str, Any]) -> tuple[Node, ...]:
+def _nodes_of(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
     size = document["size"]
     if not 0 <= size <= MOST_NODES:
         raise PlanError(f"expected at most {MOST_NODES} nodes, got {size}")
+    if len(document["placements"]) != size:  # else a few bytes could ask for a million nodes
+        raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
     if document["copies"] > MOST_COPIES:
         raise PlanError(f"expected at most {MOST_COPIES} copies, got {document['copies']}")
     there = {given["id"]: given for given in document["nodes"]}
     if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
         raise PlanError(f"expected ids from 0 to {size - 1}, each once")
-    return tuple(node_of(at, there[at]) if at in there else blank(at) for at in range(size))
+    return tuple(
+        node_of(at, there[at], onnx_ops) if at in there else blank(at) for at in range(size)
+    )
 
 
 def _typed(held: Held, type_: TensorType) -> Held:
@@ -190,8 +199,11 @@ class Weights(Mapping[str, list[NDArray]]):
         return len(self._held)
 
 
+@dataclass(frozen=True)
 class PartDocuments:
-    """Parts as bytes, and back, for messages."""
+    """Parts as bytes, and back, for messages. onnx_ops: as in `part_of`."""
+
+    onnx_ops: bool = False
 
     def write(self, part: Part, state: Callable[[object], str]) -> tuple[bytes, Weights]:
         """Returns a part as JSON, and the bytes of its weights; see `part_document`."""
@@ -204,7 +216,7 @@ class PartDocuments:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise _unreadable(error) from error
-        return part_of(document, weight, state)
+        return part_of(document, weight, state, self.onnx_ops)
 
 
 def _unreadable(error: BaseException) -> PlanError:

@@ -10,6 +10,7 @@ Complexity: O(nodes + splits). Examples: tests/plan/test_documents.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from typing import Any
 from ...errors import PlanError
 from ...graph import Graph
 from ...machine.links import Link
-from ...machine.spec import Machine
+from ...machine.spec import LEAST_PER_S, Machine
 from ...trace.plain import number_of, plain
 from ..cost import Cost, node_cost
 from ..plan import Plan
@@ -205,8 +206,13 @@ def machine_of(document: Mapping[str, Any]) -> Machine:
         PlanError: it is none, or its links make no sense.
     """
     machine = Machine.from_dict(document["machine"])
-    default = {key: number_of(value) for key, value in document["default_link"].items()}
-    return replace(machine, links=replace(machine.links, default=Link(**default)))
+    default = Link(**{key: number_of(value) for key, value in document["default_link"].items()})
+    if not (default.bytes_per_s >= LEAST_PER_S and 0 <= default.latency_s < math.inf):
+        raise PlanError(
+            f"[machine] expected at least {LEAST_PER_S:g} byte a second and a latency of 0 s or "
+            f"more for links, got {default}"
+        )
+    return replace(machine, links=replace(machine.links, default=default))
 
 
 def _split_of(at: int, data: Mapping[str, Any]) -> Split:

@@ -152,7 +152,8 @@ class _Maker:
             if pin is not None and can(node, pin):
                 found = (pin,)
             else:
-                found = tuple(d for d in self._devices if can(node, d)) or self._cpus
+                found = tuple(d for d in self._devices if can(node, d))
+                found = found or tuple(d for d in self._cpus if can(node, d))
                 if pin is not None and node.id in self.rules:
                     reason = self.support.why_not(node, pin)
                     self.rules[node.id] += f", which cannot: {reason}"

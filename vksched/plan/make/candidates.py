@@ -241,7 +241,8 @@ class Candidates:
             if pin is not None and self.placed(node):
                 found = (pin,)
             else:
-                found = tuple(d for d in self.devices if can(node, d)) or self._cpus
+                found = tuple(d for d in self.devices if can(node, d))
+                found = found or tuple(d for d in self._cpus if can(node, d))
             self._able[node_id] = found
         return found
 

@@ -69,7 +69,7 @@ class _Placer(Pulls):
 
     def _reasons(self, node: Node, end: int) -> str:
         """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
-        before = self._others if self._is_cpu(end) else range(end)
+        before = (self._is_cpu(end) and self._others) or range(end)
         reasons = [
             f"{self.machine.devices[d].name} cannot: {reason}"
             for d in sorted(before)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import ShapeError
 from ...trace.schema import Wrong
 from ...types import DTYPES, MAX_RANK, NARROW, NDArray, TensorType, is_uniform, numpy_dtype
 
@@ -82,7 +83,8 @@ def typed_payload(pairs: Iterable[tuple[NDArray, TensorType]]) -> Iterator[NDArr
     """Yields values of these types as a payload."""
     for array, type_ in pairs:
         sent = np.asarray(array, numpy_dtype(type_.dtype))
-        assert sent.shape == type_.shape
+        if sent.shape != type_.shape:
+            raise ShapeError(f"[run] expected an array of shape {type_.shape}, got {sent.shape}")
         yield sent
         yield _GAP[: -sent.nbytes % ALIGN_BYTES]
 

@@ -66,12 +66,15 @@ class Handler(Protocol):
 
 
 class _Open:
-    """A message whose payload is under way, and the memory that is still to be filled."""
+    """A message whose payload is under way, and the memory that is still to be filled; None, and so
+    many bytes, of an answer that nobody waits for any more.
+    """
 
-    __slots__ = ("left", "message")
+    __slots__ = ("left", "message", "size")
 
-    def __init__(self, message: Message, left: memoryview) -> None:
+    def __init__(self, message: Message, size: int, left: memoryview | None) -> None:
         self.message = message
+        self.size = size
         self.left = left
 
 
@@ -271,11 +274,21 @@ class Channel:
             return
         if number in self._open or len(self._open) >= MOST_OPEN:
             raise Wrong(f"expected at most {MOST_OPEN} payloads under way, each with its number")
-        place = self._place(message, size)
-        message.payload = flat(np.empty(size, np.uint8)) if place is None else place.cast("B")
-        if len(message.payload) != size:
-            raise Wrong(f"expected {len(message.payload)} bytes with {message.kind}, got {size}")
-        self._open[number] = _Open(message, message.payload)
+        if self._is_awaited(message):
+            place = self._place(message, size)
+            message.payload = flat(np.empty(size, np.uint8)) if place is None else place.cast("B")
+            if len(message.payload) != size:
+                raise Wrong(
+                    f"expected {len(message.payload)} bytes with {message.kind}, got {size}"
+                )
+        self._open[number] = _Open(message, size, message.payload)
+
+    def _is_awaited(self, message: Message) -> bool:
+        """Whether somebody wants what comes: a message, or the answer to one who still waits."""
+        if message.to is None:
+            return True
+        with self._lock:
+            return message.to in self._asked
 
     def _place(self, message: Message, size: int) -> memoryview | None:
         if message.to is None:
@@ -286,11 +299,15 @@ class Channel:
 
     def _go_on(self, buffered: _Buffered, number: int, size: int) -> None:
         found = self._open.get(number)
-        if found is None or not 0 < size <= len(found.left):
+        if found is None or not 0 < size <= min(found.size, CHUNK_BYTES):
             raise Wrong(f"{size} bytes came for a message that does not expect them")
-        buffered.fill(found.left[:size])
-        found.left = found.left[size:]
-        if not found.left:
+        if found.left is None:
+            buffered.fill(memoryview(bytearray(size)))
+        else:
+            buffered.fill(found.left[:size])
+            found.left = found.left[size:]
+        found.size -= size
+        if not found.size:
             del self._open[number]
             self._arrived(found.message)
 
@@ -303,7 +320,7 @@ class Channel:
         if asked is None:  # who asked has given up
             return
         if message.kind == "refused":
-            asked.error = error_of(message.fields)
+            asked.error = error_of(message.fields, self.host)
         elif message.kind != asked.kind:
             raise Wrong(f"expected an answer to {asked.kind}, got one to {message.kind}")
         asked.answer = message

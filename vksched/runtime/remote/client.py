@@ -9,6 +9,8 @@ tests/runtime/remote/test_node_server.py.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
 import json
 import secrets
@@ -32,7 +34,7 @@ from ...ops.core.late import origin_of
 from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Send
 from ...trace.events import Clock, Event
-from ...trace.schema import Wrong, check
+from ...trace.schema import Wrong
 from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..stats import RunStats
@@ -40,8 +42,9 @@ from .arrays import typed_payload
 from .channel import Channel, Payload
 from .clocks import OtherClock
 from .devices import RemoteDevice
+from .documents import document_of
 from .folders import file_document
-from .hello import exchange, hello, require_equal
+from .hello import NAME, exchange, hello, require_equal
 from .inbox import run_of
 from .mail import CONNECT_S, Mail
 from .measuring import measure_link
@@ -62,6 +65,7 @@ CLOCK_TRIES = 8
 """When a node is connected."""
 CLOCK_S = 2.0
 """Between two questions after that."""
+PAIR_DIGITS = 32
 
 
 class Nodes:
@@ -70,6 +74,7 @@ class Nodes:
     def __init__(self, security: Security, documents: Documents, clock: Clock) -> None:
         self.security, self.documents, self.clock = security, documents, clock
         self.caller = secrets.token_hex(16)
+        self._secret = secrets.token_bytes(32)
         self.mail = Mail(self._channel_to)
         self._nodes: dict[str, Node] = {}
         self._names = itertools.count()
@@ -87,13 +92,13 @@ class Nodes:
             the name of one that is connected.
         """
         self._owner.require("the nodes of a cluster")
-        mine = hello("caller", "", self.caller, secrets.token_hex(16))
+        mine = hello("caller", "", self.caller)
         stream = self.security.connect(place_of(address), timeout_s)
         try:
             theirs = exchange(stream, mine)
             require_equal(mine, theirs, address)
             name = theirs["name"]
-            if not name or "/" in name:
+            if not NAME.fullmatch(name):
                 raise DeviceError(f"[cluster] expected a node with a name, got {name!r}")
             with self._lock:
                 known = self._nodes.get(name)
@@ -102,9 +107,7 @@ class Nodes:
                         f"[cluster] expected nodes with names of their own, got {name} at "
                         f"{known.address} and {address}; try `vksched node --name`"
                     )
-                node = self._nodes[name] = Node(
-                    self, name, place_text(place_of(address)), str(mine["life"])
-                )
+                node = self._nodes[name] = Node(self, name, place_text(place_of(address)))
         except Closed as error:
             stream.close()
             raise DeviceError(
@@ -123,11 +126,17 @@ class Nodes:
                 self._clocks.start()
         return node
 
-    def hosts(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns where some nodes are, by name, and their lives; see `messages.HELLO`."""
+    def hosts(self, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
+        """Returns where some nodes are, by name, and by what word each and the node `at` know that
+        the other one is who it says; see `messages.HELLO`.
+        """
         with self._lock:
             known = {name: self._nodes[name] for name in names if name in self._nodes}
-        return {name: [node.address, node.life] for name, node in known.items()}
+        return {name: [node.address, self._pair(at, node)] for name, node in known.items()}
+
+    def _pair(self, one: Node, other: Node) -> str:
+        lives = b"".join(sorted((one.life, other.life)))
+        return hmac.new(self._secret, lives, hashlib.sha256).hexdigest()[:PAIR_DIGITS]
 
     def close(self) -> None:
         """Ends all connections; what this caller had on the nodes is freed there."""
@@ -191,8 +200,10 @@ class _Prepared(NamedTuple):
 class Node:
     """A node that is connected; made by `Nodes.connect`. It implements `ports.Host`."""
 
-    def __init__(self, nodes: Nodes, name: str, address: str, life: str) -> None:
-        self.name, self.address, self.life = name, address, life
+    def __init__(self, nodes: Nodes, name: str, address: str) -> None:
+        self.name, self.address = name, address
+        self.life = secrets.token_bytes(16)
+        """Of this connection, which nobody else knows."""
         self._nodes = nodes
         self._channel: Channel | None = None
         self._error: HostLost | None = None
@@ -247,8 +258,7 @@ class Node:
         Raises:
             HostLost: one of them does not answer.
         """
-        fields = {"host": host, "hosts": self._nodes.hosts([host])}
-        found = self.channel.ask("measure", fields, (), PREPARE_S).fields
+        found = self._ask_about(host, "measure", PREPARE_S).fields
         return Link(found["bytes_per_s"], found["latency_s"])
 
     def reach(self, host: str) -> None:
@@ -257,8 +267,16 @@ class Node:
         Raises:
             HostLost: it cannot, or does not answer.
         """
-        fields = {"host": host, "hosts": self._nodes.hosts([host])}
-        self.channel.ask("reach", fields, (), ANSWER_S)
+        self._ask_about(host, "reach", ANSWER_S)
+
+    def _ask_about(self, host: str, kind: str, timeout_s: float) -> Message:
+        fields = {"host": host, "hosts": self._nodes.hosts(self, [host])}
+        try:
+            return self.channel.ask(kind, fields, (), timeout_s)
+        except HostLost as error:
+            if self._error is None:  # it speaks of the one that it was asked about
+                error.host, error.device = host, ""
+            raise
 
     # -- ports.Host --------------------------------------------------------------------------------
 
@@ -280,7 +298,7 @@ class Node:
         self._prepared[number] = _Prepared(part, telling, keys)
         try:
             self._send_weights(number, graph, weights)
-            hosts = json.dumps(nodes.hosts({step.host for step in steps})).encode()
+            hosts = json.dumps(nodes.hosts(self, {step.host for step in steps})).encode()
             fields = {"plan": number, "hosts_bytes": len(hosts)}
             with telling:
                 self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
@@ -301,8 +319,7 @@ class Node:
             return
         text = json.dumps(list(asked.values())).encode()
         answer = self.channel.ask("missing", {"plan": number}, [text], PREPARE_S)
-        missing: list[str] = json.loads(bytes(answer.payload or b""))
-        check(missing, [str], "missing weights")
+        missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
         if not asked.keys() >= set(missing):
             raise Wrong(f"{self.name} misses weights that nobody named")
         for name in missing:
@@ -407,7 +424,10 @@ class Node:
             self._note(run, stats=stats, events=events)
         elif message.kind == "failed":
             torn = None if fields["torn"] is None else frozenset(fields["torn"])
-            self._note(run_of(fields), error=error_of(fields), torn=torn)
+            error = error_of(fields, self.name)
+            if isinstance(error, DeviceError) and error.host:
+                error.host = fields["host"] or self.name  # what it says of another, `Blame` weighs
+            self._note(run_of(fields), error=error, torn=torn)
         else:
             raise Wrong(f"a node does not say {message.kind}")
 
@@ -458,8 +478,14 @@ class Node:
     def _ask_specs(self) -> None:
         self._stale, self._asked_s = False, time.monotonic()
         answer = self.channel.ask("specs", {}, (), ANSWER_S)
-        told = devices_of(bytes(answer.payload or b""), self.name)
-        self._told = {each.spec.name: each for each in told}
+        told = {
+            each.spec.name: each for each in devices_of(bytes(answer.payload or b""), self.name)
+        }
+        if not told.keys() >= self._told.keys():
+            gone = ", ".join(self._told.keys() - told.keys())
+            self.channel.lose(f"it tells no more of {gone}, which it had")
+            return
+        self._told = told
 
     def measure_clock(self) -> None:
         """Asks what the node's clock shows.

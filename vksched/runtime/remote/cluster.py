@@ -34,7 +34,7 @@ from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all, 
 from ..device import Closing, Device
 from ..record import Observers, RunRecord
 from ..stats import RunStats
-from .blame import Blame
+from .blame import Blame, only_itself
 from .part import PartExecutor
 from .ports import Host, Post, Ran, RunKey
 from .told import renumbered
@@ -253,10 +253,7 @@ class ClusterExecutor(Carrier):
     def _note(self, error: DeviceError) -> None:
         """Takes the executor out of use, where a device has failed, or all of a host."""
         error.during = error.during or f"a run over {len(self._parts)} hosts"
-        faults = [error]
-        if error.host:
-            faults = [_of_device(error, name) for name in self._devices_of(error.host)]
-            error.device = error.device or faults[0].device
+        faults = _faults_of(error, [spec.name for spec in self.plan.machine.devices])
         with self._state:
             self._retired = True
             known = {fault.device for fault in self._faults}
@@ -265,6 +262,7 @@ class ClusterExecutor(Carrier):
 
     def _name(self, error: DeviceError, host: str) -> None:
         """Sees to it that an error of a host names one of its devices."""
+        only_itself(host, error)
         if not error.device:
             error.host = error.host or host
             error.device = self._devices_of(error.host)[0]
@@ -367,6 +365,21 @@ class _Later:
 
     def close(self) -> None:
         close_all(self._free())
+
+
+def _faults_of(error: DeviceError, devices: Sequence[str]) -> list[DeviceError]:
+    """Returns an error for each device that one puts out of use: of all of a host, and of a device
+    that a host names and has not, all that this host has.
+    """
+    if error.host or error.device in devices:
+        host = error.host
+    else:
+        host = error.host = host_of(error.device)
+    if not host:
+        return [error]
+    faults = [_of_device(error, name) for name in devices if host_of(name) == host]
+    error.device = error.device if error.device in devices else faults[0].device
+    return faults
 
 
 def _of_device(error: DeviceError, device: str) -> DeviceError:

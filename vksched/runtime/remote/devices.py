@@ -67,6 +67,7 @@ class RemoteStates:
     def __init__(self, node: Connected, device: str, names: StateNames) -> None:
         self._node, self._device, self._names = node, device, names
         self._keys: dict[object, str] = {}
+        self._types: dict[object, tuple[tuple[int, ...], str]] = {}
 
     def holds(self, key: object) -> bool:
         return key in self._keys
@@ -81,6 +82,7 @@ class RemoteStates:
                 arrays, payload = pack(array for _, array in some)
                 self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)
                 self._keys.update(names)
+                self._types.update((key, (a.shape, a.dtype.name)) for key, a in some)
                 added += names
         except BaseException:  # all of them, or none
             for key in added:
@@ -92,6 +94,8 @@ class RemoteStates:
     def read(self, key: object) -> NDArray:
         answer = self._ask("read", {"key": self._keys[key]})
         (array,) = unpack([answer.fields], answer.payload)
+        if (array.shape, array.dtype.name) != self._types[key]:
+            raise DeviceError(f"[cluster] {self._node.name} gave a state of another type back")
         return np.array(array, copy=True)
 
     def write(self, key: object, array: NDArray) -> None:
@@ -103,6 +107,7 @@ class RemoteStates:
 
     def remove(self, key: object) -> None:
         name = self._keys.pop(key, None)
+        self._types.pop(key, None)
         self._names.forget_state(key)
         if name is not None and self._node.error is None:
             try:

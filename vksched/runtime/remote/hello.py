@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import time
 from collections.abc import Iterable
@@ -17,14 +18,17 @@ from ...errors import DeviceError, ShaderError
 from ...ops.core import loops
 from ...ops.core.op import all_ops
 from ...trace.schema import Wrong, check
+from ...units import printable
 from ...version import __version__
 from ..vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
 from .stream import Closed, Stream
 
-PROTOCOL = 1
+PROTOCOL = 2
 MOST_BYTES = 1 << 12
 HELLO_S = 5.0
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""Of a node, as plans have it before the slash."""
 _SIZE = struct.Struct("<I")
 _HOST_OPS = "onnx."
 """Ops of ONNX files that only the host runs are declared as files name them."""
@@ -35,13 +39,13 @@ _COMPARED = {
 }
 
 
-def hello(role: str, name: str, caller: str, life: str = "") -> dict[str, object]:
-    """Returns what this process says of itself. role: caller or node."""
+def hello(role: str, name: str, caller: str, pair: str = "") -> dict[str, object]:
+    """Returns what this process says of itself; see `messages.HELLO`."""
     return {
         "role": role,
         "name": name,
         "caller": caller,
-        "life": life,
+        "pair": pair,
         "protocol": PROTOCOL,
         "version": __version__,
         "shaders": shaders_hash(),
@@ -79,7 +83,7 @@ def exchange(stream: Stream, mine: Fields) -> Fields:
 def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
     """Raises DeviceError that tells what differs."""
     off = [
-        f"{word} {mine[key]} here and {theirs[key]} there"
+        f"{word} {mine[key]} here and {printable(str(theirs[key]))} there"
         for key, word in _COMPARED.items()
         if mine[key] != theirs[key]
     ]

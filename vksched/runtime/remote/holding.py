@@ -22,6 +22,8 @@ from .cache import HASH, WeightCache, hash_of
 from .folders import ModelFolders, weight_of
 
 Digest = Callable[[Held], str]
+MAX_PLANS = 1 << 12
+"""Of a caller at once."""
 THREADS = 4
 """That read and hash weights of one plan."""
 
@@ -76,6 +78,10 @@ class Holding:
         with self._lock:
             if self._closed:
                 raise DeviceError("[cluster] the caller has gone")
+            if plan not in self._plans and len(self._plans) >= MAX_PLANS:
+                raise DeviceError(
+                    f"[cluster] expected weights of at most {MAX_PLANS} plans at once"
+                )
             return self._plans.setdefault(plan, {})
 
     def _of(self, plan: int, mine: dict[str, Held] | None = None) -> dict[str, Held]:

@@ -16,7 +16,8 @@ import secrets
 import ssl
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -28,6 +29,10 @@ SECRET_BYTES = 32
 VALID_DAYS = 3650
 MOST_BYTES = 1 << 16
 """Of a file; a real one has about 1,000."""
+DESCRIPTORS = "/dev/fd"
+"""Where systems other than Windows show a process its open files."""
+PIPE_BYTES = 1 << 14
+"""Every pipe holds so much before somebody reads."""
 _FILE = {"format": int, "secret": str, "certificate": str, "key": str}
 _FORMAT = 1
 _REMEDY = "try `vksched cluster key FILE`, which makes one, and copy it to each computer"
@@ -124,15 +129,37 @@ class Credentials:
         made.load_verify_locations(cadata=self.certificate)
         if server:
             made.num_tickets = 0
-        number, name = tempfile.mkstemp(prefix="vksched-")  # mode 600; ssl reads files alone
-        try:
-            with open(number, "w", encoding="ascii") as file:
-                file.write(self.key + self.certificate)
-            made.load_cert_chain(name)
-        finally:
-            with suppress(OSError):
-                os.unlink(name)
+        with _as_file(self.certificate) as certificate, _as_file(self.key) as key:
+            try:
+                made.load_cert_chain(certificate, key)
+            except OSError as error:  # ssl's are, too; of a pipe it may say no more than a number
+                raise ssl.SSLError("its private key is none, or not its certificate's") from error
         return made
+
+
+@contextmanager
+def _as_file(text: str) -> Iterator[str]:
+    """Gives a text a path for ssl, which reads files alone. It is a pipe, so that no disk ever has
+    a private key; Windows has no path of a pipe, and gets a file in the user's own folder.
+    """
+    data = text.encode("ascii")
+    if os.path.isdir(DESCRIPTORS) and len(data) <= PIPE_BYTES:
+        read, write = os.pipe()
+        try:
+            with open(write, "wb") as pipe:  # ends it, so that its reader does
+                pipe.write(data)
+            yield f"{DESCRIPTORS}/{read}"
+        finally:
+            os.close(read)
+        return
+    number, name = tempfile.mkstemp(prefix="vksched-")  # mode 600
+    try:
+        with open(number, "wb") as file:
+            file.write(data)
+        yield name
+    finally:
+        with suppress(OSError):
+            os.unlink(name)
 
 
 def _require_private(path: Path, found: os.stat_result) -> None:

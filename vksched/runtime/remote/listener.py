@@ -1,10 +1,12 @@
 """Listener: who may come in.
 
-    connect --a thread of its own--> Security.accept --> hello --> equal? --> welcome(stream, hello)
+    connect --> Doors, a place --a thread of its own--> Security.accept --> hello --> equal?
+                                                                       '--> welcome(stream, hello)
 
-Strangers cost little: a few at a time, each for a few seconds, and none keeps others out for longer
-than that. A failure of one never ends the listener. Examples:
-tests/runtime/remote/test_strangers.py.
+Strangers cost little: a few at a time, each for a few seconds. Where all places are taken, the
+address that has most of them gives up its oldest connection, so that nobody keeps others out, and a
+caller at the same address gets in who is faster than the strangers there are many. A failure of one
+never ends the listener. Examples: tests/runtime/remote/test_strangers.py.
 """
 
 from __future__ import annotations
@@ -22,11 +24,52 @@ from .secure import Security, place_text
 from .stream import Closed, Stream
 
 STRANGERS = 32
-"""Connections that have not proved themselves yet; more wait, or are refused by the system."""
+"""Connections that have not said hello yet."""
+BACKLOG = 256
+"""Connections that the system holds until they are accepted."""
+LEAVING = 32
+"""Threads of connections that had to give up their place, and notice it."""
 RETRY_S = 0.1
 """After an accept that failed, as where there are no more files."""
 
 Welcome = Callable[[Stream, Fields], None]
+
+
+class Doors:
+    """The connections that have a place, by address and the oldest first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_address: dict[str, dict[socket.socket, None]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, address: str, own: socket.socket) -> socket.socket:
+        """Gives a connection a place, and returns what it is given back with. Where there was none
+        left, another connection ends.
+        """
+        handle = own.dup()  # TLS takes `own` over
+        with self._lock:
+            self._by_address.setdefault(address, {})[handle] = None
+            if sum(map(len, self._by_address.values())) > self._most:
+                most = max(self._by_address, key=lambda each: len(self._by_address[each]))
+                with suppress(OSError):
+                    next(iter(self._by_address[most])).shutdown(socket.SHUT_RDWR)
+                self._drop(most, next(iter(self._by_address[most])))
+        return handle
+
+    def give_back(self, address: str, handle: socket.socket) -> bool:
+        """Frees a place, and returns whether it was still that connection's."""
+        with self._lock:
+            found = handle in self._by_address.get(address, ())
+            if found:
+                self._drop(address, handle)
+        handle.close()
+        return found
+
+    def _drop(self, address: str, handle: socket.socket) -> None:
+        del self._by_address[address][handle]
+        if not self._by_address[address]:
+            del self._by_address[address]
 
 
 class Listener:
@@ -43,7 +86,7 @@ class Listener:
         self._security, self._mine, self._welcome = security, mine, welcome
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
-            self._socket = socket.create_server(address, family=family, backlog=STRANGERS)
+            self._socket = socket.create_server(address, family=family, backlog=BACKLOG)
         except OSError as error:
             raise DeviceError(
                 f"[cluster] cannot listen at {place_text(address)}: {error.strerror or error}; try "
@@ -51,7 +94,8 @@ class Listener:
             ) from error
         host, port = self._socket.getsockname()[:2]
         self.address: tuple[str, int] = (host, port)
-        self._places = threading.BoundedSemaphore(STRANGERS)
+        self._doors = Doors(STRANGERS)
+        self._threads = threading.BoundedSemaphore(STRANGERS + LEAVING)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="vksched-listener", daemon=True)
         self._thread.start()
@@ -66,29 +110,34 @@ class Listener:
 
     def _work(self) -> None:
         while not self._ended.is_set():
-            self._places.acquire()
+            self._threads.acquire()
             try:
-                own, _ = self._socket.accept()
+                own, (address, *_) = self._socket.accept()
                 threading.Thread(
-                    target=self._take_in, args=(own,), name="vksched-door", daemon=True
+                    target=self._take_in, args=(own, address), name="vksched-door", daemon=True
                 ).start()
             except (OSError, RuntimeError):  # no files or threads left, for a while
-                self._places.release()
+                self._threads.release()
                 self._ended.wait(RETRY_S)
 
-    def _take_in(self, own: socket.socket) -> None:
+    def _take_in(self, own: socket.socket, address: str) -> None:
+        stream: Stream | None = None
         try:
-            stream = self._security.accept(own)
-        except Closed:
-            return
-        finally:
-            self._places.release()
-        try:
-            theirs = exchange(stream, self._mine)
+            try:
+                handle = self._doors.take(address, own)
+                try:
+                    stream = self._security.accept(own)
+                    theirs = exchange(stream, self._mine)
+                finally:
+                    in_time = self._doors.give_back(address, handle)
+            finally:
+                self._threads.release()
+            if not in_time:
+                raise Closed("another connection needed its place")
             require_equal(self._mine, theirs, "the other end")
             self._welcome(stream, theirs)
         except (Closed, DeviceError):  # the other end tells its user
-            stream.close()
+            (stream or own).close()
         except Exception as error:
-            stream.close()
+            (stream or own).close()
             warn(f"[cluster] a connection failed: {error!r}")

@@ -4,7 +4,8 @@
 
 What is not in the table, has another field, another type or more bytes ends the connection: the
 other end proved that it belongs to the cluster, so it is broken. All numbers of nodes, plans and
-devices are looked up by who gets them. Examples: tests/runtime/remote/test_channel.py.
+devices are looked up by who gets them. Payloads that are documents: documents.py. Examples:
+tests/runtime/remote/test_channel.py.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from typing import Any
 from ...trace.schema import Either, Row, Table, Wrong, check
 
 MOST_FIELD_BYTES = 1 << 16
-DOCUMENT_BYTES = 1 << 28
-"""Of graphs and plans."""
+DOCUMENT_BYTES = 1 << 25
+"""Of graphs and plans: a part of 100,000 nodes has about 20 MiB. While one is parsed nothing else
+of the process goes on, and others must not take it for lost.
+"""
+ECHO_BYTES = 1 << 26
+"""Of what links are measured by."""
 ARRAY_BYTES = 1 << 36
 """Of a weight, a state or the values of a run: the receiver knows better, see `Handler.place`."""
 
@@ -39,7 +44,7 @@ RUN = {"plan": int, "slot": int, "ticket": int}
 ARRAY = {"dtype": str, "shape": [int], "uniform": bool}
 """uniform: all elements are equal, and the payload has one."""
 HOSTS = Table(Row((str, str)))
-"""Of nodes of a caller the address and the life, see HELLO."""
+"""Of nodes of a caller the address and the word for connections with them, see HELLO."""
 WEIGHT = {
     "hash": str,
     "file?": {
@@ -61,21 +66,22 @@ HELLO: Fields = {
     "role": str,
     "name": str,
     "caller": str,
-    "life": str,
+    "pair": str,
     "protocol": int,
     "version": str,
     "shaders": str,
     "ops": str,
 }
 """Of the first message, see hello.py. role: caller or node. caller: the random name of the caller
-who sends it, or whose part a node carries out. life: a random word of the caller's connection to
-the sender; one that connects again has another.
+who sends it, or whose part a node carries out. pair: of a connection between two nodes the word by
+which each knows that the other one is who it says. The caller gives it to these two alone, and
+makes another one when either of them connects again.
 """
 MESSAGES: dict[str, Form] = {
     # caller to node
     "specs": Form(answer=Form({}, DOCUMENT_BYTES)),
     "clock": Form(answer=Form({"came_s": float, "left_s": float})),
-    "echo": Form({}, ARRAY_BYTES, Form({}, ARRAY_BYTES)),
+    "echo": Form({}, ECHO_BYTES, Form({}, ECHO_BYTES)),
     "measure": Form(
         {"host": str, "hosts": HOSTS}, 0, Form({"bytes_per_s": float, "latency_s": float})
     ),

@@ -1,5 +1,6 @@
 """Refusals: errors that go from one computer to another.
 
+A computer speaks for itself: its errors blame its own devices or all of it, whatever they name.
 Only errors of our own tree are made again by name; all else arrives as a DeviceError that names it.
 Examples: tests/runtime/remote/test_channel.py.
 """
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 
 from ... import errors
 from ...errors import DeviceError, HostLost, VkschedError
+from ...machine.hosts import host_of, on
+from ...units import printable
 from .messages import MOST_FIELD_BYTES, Fields
 
 MOST_TEXT = MOST_FIELD_BYTES // 16
@@ -43,9 +46,13 @@ def again(error: HostLost) -> HostLost:
     return made
 
 
-def error_of(fields: Fields) -> VkschedError:
-    """Returns the error of a message."""
-    error = _KINDS.get(fields["error"], DeviceError)(fields["text"])
-    if isinstance(error, DeviceError):
-        error.device, error.host = fields["device"], fields["host"]
+def error_of(fields: Fields, host: str) -> VkschedError:
+    """Returns the error of a message. host: who sent it, "" for a caller."""
+    error = _KINDS.get(fields["error"], DeviceError)(printable(fields["text"]))
+    if isinstance(error, DeviceError) and host:
+        device = fields["device"]
+        full = device if "/" in device else on(host, device)
+        own = bool(device) and host_of(full) == host
+        error.device = full if own else ""
+        error.host = host if fields["host"] or (device and not own) else ""
     return error

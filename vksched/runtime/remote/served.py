@@ -23,6 +23,9 @@ from ..device import Device
 from .part import PartExecutor
 from .ports import Caller, Post, RunKey
 
+MAX_RUNS = 512
+"""Of a caller at once; each has a thread."""
+
 
 @dataclass(slots=True)
 class _Run:
@@ -41,6 +44,11 @@ class _Served:
         self.threads = ThreadPoolExecutor(slots, thread_name_prefix="vksched-part")
         self.runs: dict[RunKey, _Run] = {}
 
+    def close(self) -> None:
+        """Waits for its runs and frees it."""
+        self.threads.shutdown(wait=True)
+        self.executor.close()
+
 
 class PartHost:
     """The parts of one caller. devices: of this host, named as in the plans of parts."""
@@ -54,6 +62,8 @@ class PartHost:
         self._trace = GatheredTrace(trace.clock)
         self._timeout_s = timeout_s
         self._plans: dict[int, _Served] = {}
+        self._preparing: set[int] = set()
+        self._running = 0
         self._closed = False
         self._lock = threading.Lock()
 
@@ -61,24 +71,32 @@ class PartHost:
         """Makes a part ready; see `Host.prepare`.
 
         Raises:
-            PlanError: it is for devices that are not these.
+            PlanError: it is for devices that are not these, or there is a plan of this number.
         """
-        devices = self._devices_of(part)
+        with self._lock:
+            if number in self._plans or number in self._preparing:
+                raise PlanError(f"[parts] expected a new plan, got {number}, which is prepared")
+            self._preparing.add(number)
         try:
-            made = _Served(
-                PartExecutor(
-                    part, devices, self._post, self._trace, self._timeout_s, progress, number=number
-                )
-            )
+            made = self._made(number, part, progress)
+            with self._lock:
+                if not self._closed:
+                    self._plans[number] = made
+                    return
+            made.close()
+        finally:
+            with self._lock:
+                self._preparing.discard(number)
+        raise RunAborted("[parts] the caller has gone")
+
+    def _made(self, number: int, part: Part, progress: Progress | None) -> _Served:
+        devices = self._devices_of(part)
+        about = self._post, self._trace, self._timeout_s, progress
+        try:
+            return _Served(PartExecutor(part, devices, *about, number=number))
         except DeviceError as error:
             _named(error, part.host)
             raise
-        with self._lock:
-            if not self._closed:
-                self._plans[number] = made
-                return
-        made.executor.close()
-        raise RunAborted("[parts] the caller has gone")
 
     def _devices_of(self, part: Part) -> list[Device]:
         """Returns the devices of a part: those that it uses must be what it takes them for. Of a
@@ -108,10 +126,15 @@ class PartHost:
             served = self._plans.get(run.plan)
             busy = served is not None and any(key.slot == run.slot for key in served.runs)
             free = served is not None and 0 <= run.slot < served.executor.plan.copies and not busy
+            free = free and self._running < MAX_RUNS
             if served is not None and free:
                 served.runs[run] = _Run()
+                self._running += 1
         if served is None or not free:
-            error = PlanError(f"[run] expected a plan that is ready and a free slot, got {run}")
+            error = PlanError(
+                f"[run] expected a plan that is ready and a free slot, and less than {MAX_RUNS} "
+                f"runs under way, got {run}"
+            )
             self._caller.failed(run, error)
             return
         served.threads.submit(self._carry, served, run, feeds, traced)
@@ -141,8 +164,7 @@ class PartHost:
         for run, found in runs.items():
             self._give_up(run, found)
         if served is not None:
-            served.threads.shutdown(wait=True)
-            served.executor.close()
+            served.close()
 
     def close(self) -> None:
         """Gives all runs up and frees all plans; none begins any more."""
@@ -184,6 +206,7 @@ class PartHost:
     def _forget(self, served: _Served, run: RunKey) -> None:
         with self._lock:
             del served.runs[run]
+            self._running -= 1
 
 
 def _named(error: BaseException, host: str) -> BaseException:

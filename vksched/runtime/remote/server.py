@@ -21,6 +21,8 @@ from .stream import Stream
 
 FREED_S = 60.0
 """How long a caller that connects again waits for what it had to be freed."""
+MAX_CALLERS = 1 << 9
+"""That have something here."""
 
 
 class Server:
@@ -33,6 +35,8 @@ class Server:
     def __init__(self, here: Here, address: tuple[str, int]) -> None:
         self._here = here
         self._sessions: dict[str, Session] = {}
+        self._waiting: dict[str, Stream] = {}
+        """Of callers that connect again, the last connection; an earlier one is given up."""
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -64,18 +68,24 @@ class Server:
 
     def _welcome(self, stream: Stream, theirs: Fields) -> None:
         if theirs["role"] == "caller":
-            self._take_caller(stream, theirs["caller"], theirs["life"])
+            self._take_caller(stream, theirs["caller"])
         else:
             self._take_peer(stream, theirs)
 
-    def _take_caller(self, stream: Stream, caller: str, life: str) -> None:
-        session = Session(self._here, caller, life, self._end)
+    def _take_caller(self, stream: Stream, caller: str) -> None:
+        session = Session(self._here, caller, self._end)
         with self._changed:
             # one that connects again has left the earlier connection, which is noticed soon
-            free = self._changed.wait_for(
-                lambda: self._closed.is_set() or caller not in self._sessions, FREED_S
-            )
-            if self._closed.is_set() or not free:
+            before, self._waiting[caller] = self._waiting.get(caller), stream
+            if before is not None:
+                before.close()
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_settled(caller, stream), FREED_S)
+            mine = self._waiting.get(caller) is stream
+            if mine:
+                del self._waiting[caller]
+            full = len(self._sessions) >= MAX_CALLERS
+            if self._closed.is_set() or not mine or full or caller in self._sessions:
                 stream.close()
                 return
             self._sessions[caller] = session
@@ -83,13 +93,18 @@ class Server:
         if self._closed.is_set():  # meanwhile, when nothing was there to be closed
             session.close()
 
+    def _is_settled(self, caller: str, stream: Stream) -> bool:
+        """Whether a caller that connects need not wait any more."""
+        given_up = self._waiting.get(caller) is not stream
+        return self._closed.is_set() or given_up or caller not in self._sessions
+
     def _take_peer(self, stream: Stream, theirs: Fields) -> None:
         with self._lock:
             session = self._sessions.get(theirs["caller"])
         if session is None:  # its caller is gone
             stream.close()
             return
-        session.take_peer(stream, theirs["name"], theirs["life"])
+        session.take_peer(stream, theirs["name"], theirs["pair"])
 
     def _end(self, session: Session) -> None:
         with self._changed:

@@ -3,6 +3,9 @@
     missing, weight --> weights    prepare --> Served: parts    start, commit, abort --> its runs
     add, read, write, remove --> states of devices               ready, done, failed --> caller
 
+A plan has its number from the moment its message has come until all that it had is free: another of
+that number is refused meanwhile, whichever thread is faster.
+
 Examples: tests/runtime/remote/test_node_server.py.
 """
 
@@ -19,27 +22,31 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import DeviceError, HostLost, VkschedError
+from ...errors import DeviceError, HostLost
 from ...ops.core.late import Held
 from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Take
 from ...trace import Event, warn
 from ...trace.events import Clock
-from ...trace.schema import Wrong, check
-from ...types import NDArray, Progress, TensorType
+from ...trace.schema import Wrong
+from ...types import NDArray, Progress
 from ..carrier import CommitFailed
 from ..device import Device
 from ..stats import RunStats
 from .arrays import memory, pack, packed_bytes, typed_arrays, typed_bytes, unpack
 from .cache import WeightCache
+from .caller_states import CallerStates
 from .channel import Channel, Payload
+from .documents import document_of, room_for
 from .folders import ModelFolders
-from .holding import Holding
+from .holding import MAX_PLANS, Holding
 from .inbox import run_of
 from .mail import Mail, Peers, echo_of
 from .measuring import measure_link
 from .messages import HOSTS, WEIGHT, Fields, Message
+from .peer_list import PeerList
 from .ports import Caller, Post, RunKey
+from .quota import Quota
 from .refusals import fields_of
 from .secure import Security
 from .spares import Spares
@@ -47,14 +54,9 @@ from .stream import Stream
 from .told import Told, devices_document, ran_document
 
 THREADS = 8
+QUEUED = ("echo", "missing", "prepare")
+"""Messages whose payloads wait for a thread, and are not what devices are to hold."""
 Answer = tuple[Fields, Payload]
-
-
-class StateKey:
-    """A state of a caller, as the devices of this node know it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
 
 class Served(Protocol):
@@ -95,7 +97,7 @@ class Documents(Protocol):
 @dataclass(frozen=True)
 class Here:
     """What all sessions of a node share. tell: what callers may know of the devices now. serve:
-    begins to carry out parts for a caller.
+    begins to carry out parts for a caller. allowed: the only addresses that it connects to.
     """
 
     name: str
@@ -107,30 +109,38 @@ class Here:
     folders: ModelFolders
     clock: Clock
     serve: Callable[[Post, Caller], Served]
+    allowed: PeerList | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """A plan whose number is taken. part: since it was read. preparing: until a thread is done with
+    it. retired: its caller has given it up.
+    """
+
+    part: Part | None = None
+    preparing: bool = True
+    retired: bool = False
 
 
 class Session:
-    """caller, life: as in its hello. ended: called once all is freed."""
+    """caller: as in its hello. ended: called once all is freed."""
 
-    def __init__(
-        self, here: Here, caller: str, life: str, ended: Callable[[Session], None]
-    ) -> None:
+    def __init__(self, here: Here, caller: str, ended: Callable[[Session], None]) -> None:
         self.caller = caller
         self._here, self._ended = here, ended
         self._mail = Mail(self._channel_to)
-        self._peers = Peers(here.name, caller, life, here.security, self._mail)
+        self._peers = Peers(here.name, caller, here.security, self._mail, here.allowed)
         self._channel: Channel | None = None
         self._served: Served | None = None
-        self._parts: dict[int, Part] = {}
-        self._preparing: set[int] = set()
-        """Of plans, without those whose caller gave up waiting."""
+        self._plans: dict[int, _Plan] = {}
         self._weights = Holding(here.cache, here.folders, digest_of)
         self._spares = Spares()
-        self._states: dict[str, StateKey] = {}
-        self._types: dict[tuple[str, str], TensorType] = {}
-        """Of each state, by its device and name."""
-        self._devices = {device.name: device for device in here.devices}
+        self._states = CallerStates(here.devices)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
+        self._asked = Quota()
+        self._lock = threading.Lock()
+        """For the plans: numbers are taken by the reader thread, and given back by others."""
 
     def start(self, channel: Channel) -> None:
         """Begins to serve."""
@@ -138,10 +148,9 @@ class Session:
         self._served = self._here.serve(self._mail, _Telling(channel))
         channel.start()
 
-    def take_peer(self, stream: Stream, host: str, life: str) -> None:
+    def take_peer(self, stream: Stream, host: str, pair: str) -> None:
         """Takes values of another node in."""
-        channel = Channel(stream, host, self._peers.handler(host, life))
-        self._peers.take_in(channel)
+        self._peers.take_in(Channel(stream, host, self._peers.handler(host, pair)))
 
     def close(self) -> None:
         """Ends the connection, as if the caller had; what it had is freed soon."""
@@ -166,6 +175,8 @@ class Session:
             expected = packed_bytes(fields["arrays"] if message.kind == "add" else [fields])
         if size != expected:
             raise Wrong(f"expected {expected} bytes with {message.kind}, got {size}")
+        if message.kind in QUEUED:
+            self._asked.take_bytes(size)
         return memory(size) if run is None else self._spares.take(run[:2], size)
 
     def received(self, channel: Channel, message: Message) -> None:
@@ -187,21 +198,30 @@ class Session:
             self._served.commit(run_of(fields))
         elif message.kind == "abort":
             self._served.abort(run_of(fields))
+        elif message.kind == "retire":
+            self._give_up(fields["plan"])
         elif message.kind == "clock":
-            self._pool.submit(self._tell_clock, channel, message, self._here.clock.now())
-        elif message.kind == "retire" or message.ask is not None:
-            self._pool.submit(self._do, channel, message)
+            self._queue(channel, message, self._here.clock.now())
+        elif message.kind == "prepare":
+            self._queue(channel, message, self._reserve(fields["plan"]))
+        elif message.ask is not None:
+            self._queue(channel, message)
         else:
             raise Wrong(f"a caller does not say {message.kind}")
 
     def lost(self, channel: Channel, error: HostLost) -> None:
         threading.Thread(target=self._free, name="vksched-free", daemon=True).start()
 
+    def _queue(self, channel: Channel, message: Message, *about: object) -> None:
+        """Has a question answered on a thread of the session, unless too many wait for one."""
+        self._asked.take()
+        self._pool.submit(self._do, channel, message, *about)
+
     def _part(self, number: int) -> Part:
-        part = self._parts.get(number)
-        if part is None:
+        found = self._plans.get(number)
+        if found is None or found.part is None:
             raise Wrong(f"there is no plan {number}")
-        return part
+        return found.part
 
     def _input_types(self, run: RunKey) -> list[Any]:
         part = self._part(run.plan)
@@ -209,13 +229,11 @@ class Session:
 
     def _free(self) -> None:
         self._weights.close()  # first, as whoever hashes files there takes long
-        self._pool.shutdown(wait=True)
-        steps: list[Callable[[], object]] = [self._peers.close]
+        self._states.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        steps: list[Callable[[], object]] = [self._peers.close, self._states.close]
         if self._served is not None:
             steps.insert(0, self._served.close)
-        for device in self._here.devices:
-            for key in self._states.values():
-                steps.append(lambda device=device, key=key: device.states.remove(key))  # type: ignore[misc]
         for step in steps:
             try:
                 step()
@@ -225,23 +243,23 @@ class Session:
 
     # -- on threads of the session -----------------------------------------------------------------
 
-    def _do(self, channel: Channel, message: Message) -> None:
+    def _do(self, channel: Channel, message: Message, *about: object) -> None:
+        size = len(message.payload or b"") if message.kind in QUEUED else 0
         with suppress(HostLost):  # of the caller's own channel
             try:
-                answer = _DO[message.kind](self, message)
+                answer = _DO[message.kind](self, message, *about)
             except BaseException as error:
-                if message.ask is not None:
-                    channel.refuse(message, error)
+                self._asked.give_back(size)
+                channel.refuse(message, error)
                 return
-            if answer is not None:
-                channel.answer(message, *answer)
+            self._asked.give_back(size)
+            channel.answer(message, *answer)
 
     def _specs(self, message: Message) -> Answer:
         return {}, [devices_document(self._here.tell())]
 
-    def _tell_clock(self, channel: Channel, message: Message, came_s: float) -> None:
-        with suppress(HostLost):
-            channel.answer(message, {"came_s": came_s, "left_s": self._here.clock.now()})
+    def _clock(self, message: Message, came_s: float) -> Answer:
+        return {"came_s": came_s, "left_s": self._here.clock.now()}, []
 
     def _echo(self, message: Message) -> Answer:
         return {}, echo_of(message)
@@ -258,7 +276,7 @@ class Session:
         return {}, []
 
     def _missing(self, message: Message) -> Answer:
-        asked = _json(bytes(message.payload or b"null"), [WEIGHT], message.kind)
+        asked = document_of(bytes(message.payload or b"null"), [WEIGHT], message.kind)
         return {}, [json.dumps(self._weights.missing(message.fields["plan"], asked)).encode()]
 
     def _weight(self, message: Message) -> Answer:
@@ -267,15 +285,37 @@ class Session:
         self._weights.add(fields["plan"], fields["hash"], data)
         return {}, []
 
-    def _state(self, name: str) -> StateKey:
-        return self._states.setdefault(name, StateKey(name))
+    # -- plans -------------------------------------------------------------------------------------
 
-    def _prepare(self, message: Message) -> Answer:
+    def _reserve(self, number: int) -> _Plan | None:
+        """Returns a new plan of that number; None where one has it, or there are too many."""
+        with self._lock:
+            if number in self._plans or len(self._plans) >= MAX_PLANS:
+                return None
+            found = self._plans[number] = _Plan()
+            return found
+
+    def _give_up(self, number: int) -> None:
+        """Has a plan freed that its caller retires, once."""
+        with self._lock:
+            found = self._plans.get(number)
+            again = found is not None and found.retired
+            if found is not None:
+                found.retired = True
+        if found is None:  # its caller may have asked for weights of it, and no more
+            self._weights.forget(number)
+        elif not again:
+            self._states.begin_unpin(number)
+            self._pool.submit(self._retire, number, found)
+
+    def _prepare(self, message: Message, plan: _Plan | None) -> Answer:
         assert self._served is not None and self._channel is not None
         number, channel = message.fields["plan"], self._channel
-        if number in self._parts:
-            raise DeviceError(f"[cluster] plan {number} is prepared already")
-        self._preparing.add(number)
+        if plan is None:
+            raise DeviceError(
+                f"[cluster] expected the number of a new plan, of at most {MAX_PLANS}, got "
+                f"{number}: one that is prepared already, or is being prepared or retired"
+            )
 
         def progress(what: str, done: int, total: int) -> None:
             with suppress(HostLost):
@@ -283,115 +323,87 @@ class Session:
                 channel.tell("progress", told)
 
         try:
-            part = self._parts[number] = self._read_part(message)
+            part = self._read_part(message)
+            plan.part = part
             self._served.prepare(number, part, progress)
         except BaseException:
             self._forget(number)
             raise
-        if number not in self._preparing:
-            self._served.retire(number)
-            self._forget(number)
-        self._preparing.discard(number)
+        with self._lock:
+            plan.preparing, gone = False, plan.retired
+        if gone:
+            self._end(number)
         return {}, []
 
     def _read_part(self, message: Message) -> Part:
         number, begin = message.fields["plan"], message.fields["hosts_bytes"]
         data = bytes(message.payload or b"")
         require = partial(self._weights.require, number)
-        self._peers.know(_json(data[:begin], HOSTS, "hosts"))
-        part = self._here.documents.read(data[begin:], require, self._state)
-        self._require_states(part)
+        self._peers.know(document_of(data[:begin], HOSTS, "hosts"))
+        text = data[begin:]
+        with room_for(text, "a part"):
+            part = self._here.documents.read(text, require, self._states.key)
+        self._states.pin(number, part)
         nodes = part.plan.graph.nodes
         takes = [step for step in part.walk() if isinstance(step, Take)]
         awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
         self._mail.expect(number, part.plan.copies, awaited)
         return part
 
-    def _require_states(self, part: Part) -> None:
-        """Raises where a part takes a state for another type than it has here."""
-        graph = part.plan.graph
-        for spec, there in zip(part.plan.machine.devices, part.plan.memory, strict=True):
-            for node in there.states:
-                key, type_ = graph.keys[node], graph.nodes[node].type
-                held = isinstance(key, StateKey) and self._types.get((spec.name, key.name))
-                if held and held != type_:
-                    raise DeviceError(
-                        f"[cluster] expected {held} for a state on {spec.name}, got {type_}"
-                    )
+    def _retire(self, number: int, plan: _Plan) -> None:
+        with self._lock:
+            left = self._plans.get(number) is plan and not plan.preparing
+        if left:  # else who prepares it frees it, or has
+            self._end(number)
 
-    def _forget(self, number: int) -> None:
-        self._preparing.discard(number)
-        self._mail.forget(number)
-        self._spares.forget(lambda key: key[0] == number)
-        self._parts.pop(number, None)
-        self._weights.forget(number)
-
-    def _retire(self, message: Message) -> None:
+    def _end(self, number: int) -> None:
         assert self._served is not None
         try:
-            self._served.retire(message.fields["plan"])
+            self._served.retire(number)
         finally:
-            self._forget(message.fields["plan"])
+            self._forget(number)
 
-    def _device(self, message: Message) -> Device:
-        found = self._devices.get(message.fields["device"])
-        if found is None:
-            raise DeviceError(f"[cluster] there is no device {message.fields['device']!r} here")
-        return found
+    def _forget(self, number: int) -> None:
+        """Frees all that a plan has here, and then its number."""
+        self._mail.forget(number)
+        self._spares.forget(lambda key: key[0] == number)
+        self._weights.forget(number)
+        self._states.unpin(number)
+        with self._lock:
+            self._plans.pop(number, None)
+
+    # -- states ------------------------------------------------------------------------------------
 
     def _add(self, message: Message) -> Answer:
         fields = message.fields
         arrays = unpack(fields["arrays"], message.payload)
-        device, keys = self._device(message), [self._state(name) for name in fields["keys"]]
-        items = list(zip(keys, arrays, strict=True))
-        for key in keys:  # of which the caller knows nothing
-            device.states.remove(key)
-        device.states.add(items)
-        self._states.update({key.name: key for key in keys})  # as one was forgotten meanwhile
-        self._types.update({(device.name, key.name): _type_of(array) for key, array in items})
+        self._states.add(fields["device"], fields["keys"], arrays)
         return {}, []
 
-    def _held(self, message: Message) -> tuple[Device, StateKey]:
-        device, name = self._device(message), message.fields["key"]
-        key = self._states.get(name)
-        if key is None or not device.states.holds(key):
-            raise DeviceError(f"[cluster] there is no state {name!r} on {device.name}")
-        return device, key
-
     def _read(self, message: Message) -> Answer:
-        device, key = self._held(message)
-        (fields,), payload = pack([device.states.read(key)])
+        found = self._states.read(message.fields["device"], message.fields["key"])
+        (fields,), payload = pack([found])
         return fields, payload
 
     def _write(self, message: Message) -> Answer:
-        device, key = self._held(message)
         (array,) = unpack([message.fields], message.payload)
-        expected = self._types[device.name, key.name]
-        if _type_of(array) != expected:
-            raise DeviceError(f"[cluster] expected {expected} for a state, got {_type_of(array)}")
-        device.states.write(key, array)
+        self._states.write(message.fields["device"], message.fields["key"], array)
         return {}, []
 
     def _remove(self, message: Message) -> Answer:
-        device, name = self._device(message), message.fields["key"]
-        key = self._states.get(name)
-        if key is not None:
-            device.states.remove(key)
-            self._types.pop((device.name, name), None)
-            if not any(each.states.holds(key) for each in self._here.devices):
-                self._states.pop(name, None)
+        self._states.remove(message.fields["device"], message.fields["key"])
         return {}, []
 
 
-_DO: dict[str, Callable[[Session, Message], Answer | None]] = {
+_DO: dict[str, Callable[..., Answer]] = {
     "specs": Session._specs,
+    "clock": Session._clock,
     "echo": Session._echo,
     "measure": Session._measure,
     "reach": Session._reach,
     "missing": Session._missing,
     "weight": Session._weight,
     "prepare": Session._prepare,
-    "retire": Session._retire,
     "add": Session._add,
     "read": Session._read,
     "write": Session._write,
@@ -418,16 +430,3 @@ class _Telling:
         cause = error.cause if isinstance(error, CommitFailed) else error
         with suppress(HostLost):
             self._channel.tell("failed", {**run._asdict(), **fields_of(cause), "torn": torn})
-
-
-def _type_of(array: NDArray) -> TensorType:
-    return TensorType(array.shape, array.dtype.name)
-
-
-def _json(text: bytes, schema: object, what: str) -> Any:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise VkschedError(f"[cluster] {what} came with no JSON: {error}") from None
-    check(data, schema, what)
-    return data

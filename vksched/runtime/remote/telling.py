@@ -13,6 +13,9 @@ from types import TracebackType
 
 from ...types import Progress
 
+MAX_KINDS = 16
+"""Of news that waits; nodes tell of a few kinds."""
+
 
 class Telling:
     """Calls `progress` until the block ends, and then for what is left; raises there what it
@@ -31,6 +34,8 @@ class Telling:
         """Has the function called soon; does not wait for it."""
         with self._changed:
             if self._progress is None or self._ended:
+                return
+            if what not in self._new and len(self._new) >= MAX_KINDS:
                 return
             self._new[what] = done, total
             if self._thread is None:

@@ -22,6 +22,7 @@ from ...trace import Event
 from ...trace.plain import number_of, plain
 from ...trace.schema import FIELDS, NUMBER, OF_SPLITS, Either, Row, Wrong, check
 from ..stats import RunStats, SplitStats
+from .documents import document_of
 
 _MAYBE = Either((None, float))
 _SPLIT = Row((int, str, int, float, _MAYBE, float, float))
@@ -58,7 +59,7 @@ def ran_of(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
     Raises:
         Wrong: the bytes are none of `ran_document`.
     """
-    data, rows = _parsed(text, _RAN, "what a run cost")
+    data, rows = document_of(text, _RAN, "what a run cost")
     made = RunStats(*data)
     splits = tuple(SplitStats(*each) for each in made.splits)
     stats = made._replace(splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in made.spans))
@@ -146,7 +147,7 @@ def devices_of(text: bytes, host: str) -> tuple[Told, ...]:
         DeviceError: the bytes are none of `devices_document`.
     """
     try:
-        data = _parsed(text, _DEVICES, "devices")
+        data = document_of(text, _DEVICES, "devices")
         return tuple(_told(each) for each in data)
     except (ValueError, TypeError, PlanError) as error:
         raise DeviceError(f"[cluster] expected the devices of {host}, got: {error}") from error
@@ -161,12 +162,3 @@ def _told(each: dict[str, Any]) -> Told:
 def named(spec: DeviceSpec, host: str) -> DeviceSpec:
     """Returns a device's description under the name that it has in plans of several hosts."""
     return replace(spec, name=on(host, spec.name))
-
-
-def _parsed(text: bytes, schema: object, what: str) -> Any:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Wrong(f"expected {what}, got no JSON: {error}") from None
-    check(data, schema, what)
-    return data

@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ _drivers: Owner | None = None
 """The process in which drivers were started; they do not survive a fork."""
 _described: tuple[dict[str, str], list[dict[str, Any]]] | None = None
 """What drivers said last, and by which variables they were chosen."""
+robust: ContextVar[bool] = ContextVar("robust", default=False)
+"""See `robust_access`."""
 
 
 # -- the native modules ----------------------------------------------------------------------------
@@ -92,6 +95,18 @@ def describe_devices(known: bool = False) -> list[dict[str, Any]]:
         raise _translated(error, "devices", "the Vulkan loader") from error
     _described = chosen, devices
     return devices
+
+
+@contextlib.contextmanager
+def robust_access() -> Iterator[None]:
+    """Has devices that this thread opens inside keep what a kernel reads or writes beyond a buffer
+    from the memory of others, where they can.
+    """
+    token = robust.set(True)
+    try:
+        yield
+    finally:
+        robust.reset(token)
 
 
 @contextlib.contextmanager

@@ -84,7 +84,8 @@ class Context:
     featured: whether it opened with what it has beyond Vulkan 1.1, as drivers list it. copies:
     where recordings of copies go: "own", a queue that only copies; "same", the queue of all others;
     "", there are none, as on drivers without timeline semaphores. copy_queue: whether a queue that
-    only copies is opened where there is one.
+    only copies is opened where there is one. robust: whether what kernels read or write beyond a
+    buffer stays away from the memory of others, see `binding.robust_access`.
 
     Raises:
         DeviceError: there is no such device, or it cannot be opened.
@@ -113,8 +114,12 @@ class Context:
             limits["maxStorageBufferRange"],
             limits["maxMemoryAllocationSize"] or MAX_BUFFER_BYTES,
         )
+        knows = hasattr(binding.companion, "robust_access")  # else it was built before
+        if knows:
+            binding.companion.robust_access(binding.robust.get())
         self.copies, manager = _open(described, index, name, copy_queue)
         self.featured: bool = binding.companion.featured(manager)
+        self.robust: bool = knows and binding.companion.robust(manager)
         self._device = DeviceHandle(index, name, manager)
         self._finalizer = weakref.finalize(self, DeviceHandle.destroy_at_exit, self._device)
 

@@ -298,7 +298,8 @@ class DeviceStates:
             ) from None
 
     def add(self, items: Iterable[Item]) -> None:
-        new = [(key, array) for key, array in items if key not in self._held]
+        # one that comes twice counts once, else its first pages would never be given back
+        new = list({key: (key, array) for key, array in items if key not in self._held}.values())
         # in one page, unless validation is to see each as a buffer of its own
         groups = [[item] for item in new] if self._apart else [new]
         taken: list[tuple[int, ...]] = []

@@ -35,14 +35,14 @@ ROUGH_SPEEDS: dict[str, tuple[float, float, float, float]] = {
     "virtual": (4e12, 2e11, 50e-6, 3e-6),
     "integrated": (8e11, 4e10, 30e-6, 3e-6),
     "other": (8e11, 4e10, 50e-6, 3e-6),
-    "cpu": (2e10, 2e9, 100e-6, 20e-6),
-    "swiftshader": (4e9, 1e9, 80e-6, 15e-6),
-    "numpy": (6e10, 8e9, 15e-6, 3e-7),
+    "cpu": (3e10, 2e9, 100e-6, 20e-6),
+    "swiftshader": (6e9, 1.2e9, 80e-6, 15e-6),
+    "numpy": (1.2e11, 1.2e10, 10e-6, 2e-7),
 }
 """(flops_per_s, bytes_per_s, submit_s, launch_s) by device type, until costs are measured.
 "cpu" is a software Vulkan device, as llvmpipe, "swiftshader" the slower one, "numpy" the CPU. These
-three were measured on two cores of 3 GHz, and are right to a factor of three there; others are
-right to a factor of ten or so.
+three lie between those of two computers of two cores each, one twice as fast as the other, and are
+right to a factor of three on both; others are right to a factor of ten or so.
 """
 
 VENDORS = {

@@ -17,6 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
 
+from ...errors import DeviceError
 from ...graph import Graph
 from ...ops.core.lower import Lowering
 from ...ops.core.op import OUTPUT, SCRATCH, STATUS, Dispatch
@@ -51,10 +52,26 @@ each stage has written back. It is apart, as kernels bind all of the other one.
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an operand lies: a buffer and a word offset in it."""
+    """Where an operand lies: a buffer, a word offset in it, and how many words it has there."""
 
     buffer: Buffer
     offset: int
+    words: int
+
+    def part(self, words: int, name: str, at: int = 0) -> _Place:
+        """Returns the place of so many words from word `at` of this one.
+
+        Raises:
+            DeviceError: it has fewer, or its buffer ends before; kernels do not look where.
+        """
+        end = self.offset + at + words
+        if min(at, words) < 0 or at + words > self.words or end > self.buffer.words:
+            there = min(self.words, self.buffer.words - self.offset)
+            raise DeviceError(
+                f"[record] expected {words} words for {name} from word {at} of its memory, got "
+                f"{there}; try to plan again"
+            )
+        return _Place(self.buffer, self.offset + at, words)
 
 
 class SlotMemory(Protocol):
@@ -115,15 +132,16 @@ class _Commands:
             self.next_part()
         self._taken_s += seconds
 
-    def copy(self, source: _Place, target: _Place, words: int) -> None:
-        if words:
+    def copy(self, source: _Place, target: _Place) -> None:
+        """Copies all words of the target."""
+        if target.words:
             ends = source.buffer, target.buffer, source.offset, target.offset
-            self.parts[-1].copy(*ends, words)
+            self.parts[-1].copy(*ends, target.words)
             self._copied = True
 
-    def copy_imported(self, pages: Pages, target: _Place, words: int) -> None:
+    def copy_imported(self, pages: Pages, target: _Place) -> None:
         to = target.buffer, pages.offset, target.offset
-        self.parts[-1].copy_imported(pages.native, *to, words)
+        self.parts[-1].copy_imported(pages.native, *to, target.words)
         self._copied = True
 
     def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
@@ -139,7 +157,7 @@ class _Commands:
         """Ends with the ticket, which no dispatch comes after."""
         if self._dispatched:
             self.barrier(copies_follow=True)
-        self.copy(ticket, echo, 1)
+        self.copy(ticket, echo)
         self.parts[-1].barrier("device", "host")
         self.parts[-1].end()
         return tuple(self.parts)
@@ -231,23 +249,25 @@ class Recorder:
                 # the last one before the copies out stands for those without one, too
                 commands.barrier(position == last_barrier or position >= first_out)
             if isinstance(item, CopyIn):
-                source = _Place(slot.inbox[item.inbox.page], item.inbox.offset)
-                target = _Place(slot.activations[item.target.page], item.target.offset)
+                words, name = item.target.words, self._graph.nodes[item.node].name
+                source = _within(slot.inbox, item.inbox).part(words, name)
+                target = _within(slot.activations, item.target)
                 if item.node in pages:
-                    commands.copy_imported(pages[item.node], target, item.target.words)
+                    commands.copy_imported(pages[item.node], target)
                 else:
-                    commands.copy(source, target, item.target.words)
+                    commands.copy(source, target)
             elif isinstance(item, CopyOut):
-                target = _Place(slot.outbox[item.outbox.page], item.outbox.offset)
-                commands.copy(self._place(item.node, slot), target, item.outbox.words)
+                target = _within(slot.outbox, item.outbox)
+                name = self._graph.nodes[item.node].name
+                commands.copy(self._place(item.node, slot).part(target.words, name), target)
             else:
                 self._record_node(commands, item, slot, split)
         if stage == WORK:
             at, status = slot.status_of[split.id], slot.status
-            return commands.finish(_Place(status, at + TICKET), _Place(status, at + ECHO))
+            return commands.finish(_Place(status, at + TICKET, 1), _Place(status, at + ECHO, 1))
         assert slot.aside is not None
         at, echo = slot.aside_of[split.id], ASIDE_ECHO[stage]
-        return commands.finish(_Place(slot.aside, at + TICKET), _Place(slot.aside, at + echo))
+        return commands.finish(_Place(slot.aside, at + TICKET, 1), _Place(slot.aside, at + echo, 1))
 
     def close(self) -> None:
         for pipeline in self.pipelines.values():
@@ -296,12 +316,13 @@ class Recorder:
             if operand == OUTPUT:
                 places.append(self._place(node_id, slot))
             elif operand == STATUS:
-                places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS))
+                places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS, 1))
                 self.checked.setdefault(split.id, {})[node.name] = None
             elif operand <= SCRATCH:
-                beside = self._plan.locations[self._index, scratch_of(node_id)]
-                at = beside.offset + lowering.scratch_offset(SCRATCH - operand)
-                places.append(_Place(slot.activations[beside.page], at))
+                scratch = self._plan.locations[self._index, scratch_of(node_id)]
+                number = SCRATCH - operand
+                words, at = lowering.scratch[number], lowering.scratch_offset(number)
+                places.append(_within(slot.activations, scratch).part(words, node.name, at))
             else:
                 places.append(self._place(node.inputs[operand], slot))
         shifts = dispatch.shifts or (0,) * len(places)
@@ -340,8 +361,15 @@ class Recorder:
         state = self._plan.state_at(self._index, span) if span is not None else None
         if state is not None:
             buffer, held = self._states.place(self._graph.keys[state])
-            return _Place(buffer, held.offset + offset)
-        if span is not None:
-            return _Place(slot.activations[span.page], span.offset + offset)
-        weight: Span = self._weights.span(self._graph.keys[root])
-        return _Place(self._weights.buffer(weight.page), weight.offset + offset)
+            whole = _Place(buffer, held.offset, held.words)
+        elif span is not None:
+            whole = _within(slot.activations, span)
+        else:
+            held = self._weights.span(self._graph.keys[root])
+            whole = _Place(self._weights.buffer(held.page), held.offset, held.words)
+        node = self._graph.nodes[node_id]
+        return whole.part(node.type.words, node.name, offset)
+
+
+def _within(pages: Sequence[Buffer], span: Span) -> _Place:
+    return _Place(pages[span.page], span.offset, span.words)

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...caches import (
-    default_folder,
+    folder_of,
     kept_if_room,
     make_folder,
     read_whole,
@@ -62,9 +62,9 @@ class Entry:
     """
 
     def __init__(self, manifests: Sequence[str], settings: Sequence[str]) -> None:
-        folder = default_folder()
+        folder = folder_of("drivers")
         key = None if folder is None else key_of(manifests, settings)
-        self._path = folder / "drivers" / f"{key}.json" if folder and key else None
+        self._path = folder / f"{key}.json" if folder and key else None
 
     def take(self) -> tuple[str, ...] | None:
         """Takes the entry away; returns what the loader said of drivers that it left out, None

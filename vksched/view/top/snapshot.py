@@ -147,7 +147,7 @@ def text(given: object) -> str:
     """Returns a text without control characters, cut to TEXT characters."""
     if not isinstance(given, str):
         raise TypeError(f"expected a text, got {type(given).__name__}")
-    return printable(given[:TEXT], "")
+    return printable(given[:TEXT], one_line=True)
 
 
 def _number(given: object) -> float:

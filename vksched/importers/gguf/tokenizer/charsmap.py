@@ -13,6 +13,15 @@ import numpy as np
 from ....errors import ModelFormatError
 from .fields import PREFIX
 
+MAX_KEY_BYTES = 1 << 8
+"""Of what is replaced at once; sentencepiece's own tables have some 20."""
+MAX_VALUE_BYTES = 1 << 12
+"""Of a replacement."""
+MAX_GROWTH, SPARE_BYTES = 64, 1 << 12
+"""A text may become so many times as long, and so many bytes longer. Unicode's NFKC has 11 at most:
+the ligature U+FDFA becomes 18 letters.
+"""
+
 
 class CharacterMap:
     """Replaces text by the table of a file."""
@@ -25,14 +34,24 @@ class CharacterMap:
         self._texts = data[4 + size :]
 
     def replace(self, text: str) -> str:
+        """Returns the normal form of a text.
+
+        Raises:
+            ModelFormatError: the table is damaged, or makes far more of the text than a table does.
+        """
         data = text.encode()
         out: list[bytes] = []
         at, size = 0, len(data)
+        left_bytes = MAX_GROWTH * size + SPARE_BYTES
         while at < size:
             length, found = self._find(data, at)
             if length:
                 out.append(found)
                 at += length
+                left_bytes -= len(found)
+                if left_bytes < 0:
+                    expected = f"at most {MAX_GROWTH} bytes for each byte of a text"
+                    raise _wrong(expected, f"more for one of {size} bytes")
                 continue
             end = at + 1
             while end < size and data[end] & 0xC0 == 0x80:
@@ -47,7 +66,7 @@ class CharacterMap:
         length = value = 0
         try:
             node = _base(trie[0])
-            for at in range(start, len(data)):
+            for at in range(start, min(len(data), start + MAX_KEY_BYTES)):
                 byte = data[at]
                 node ^= byte
                 entry = trie[node]
@@ -56,13 +75,18 @@ class CharacterMap:
                 node ^= _base(entry)
                 if entry >> 8 & 1:
                     length, value = at - start + 1, trie[node] & 0x7FFFFFFF
+            else:
+                if len(data) > start + MAX_KEY_BYTES:
+                    expected = f"keys of at most {MAX_KEY_BYTES} bytes"
+                    raise _wrong(expected, "a longer one, or one without end")
         except IndexError:
             raise _wrong("entries within the table", "one outside of it") from None
         if not length:
             return 0, b""
-        end = self._texts.find(b"\0", value)
+        end = self._texts.find(b"\0", value, value + MAX_VALUE_BYTES + 1)
         if value >= len(self._texts) or end < 0:
-            raise _wrong("replacements that end within the table", f"one at {value}")
+            expected = f"replacements that end within the table and {MAX_VALUE_BYTES} bytes"
+            raise _wrong(expected, f"one at {value}")
         return length, self._texts[value:end]
 
 

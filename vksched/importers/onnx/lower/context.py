@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto, defs
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TypeProto
 from onnx.defs import OpSchema
 from onnx.helper import (
     make_attribute,
@@ -26,10 +26,12 @@ from ....switches import is_on
 from ....types import WORD_BYTES, NDArray
 from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
-from ..nodes.host import HostNode
+from ..nodes.host import HostNode, naming, require_compared
 from ..nodes.names import JOINT
 from ..nodes.node import attribute_array, attribute_value
+from ..nodes.schemas import find_schema
 from ..nodes.values import SEQUENCE, Inferred, Value, known
+from .budget import Budget
 
 DATA_ELEMENTS = 1024
 """Known values up to this size are shown to shape inference."""
@@ -46,7 +48,8 @@ class ModelContext:
     """What is shared by all lowerings of a model.
 
     opsets: the version of each domain that the model imports. functions: of the model, which the
-    host evaluates. taken: names of the model that begin as those which lowering makes may.
+    host evaluates. taken: names of the model that begin as those which lowering makes may. budget:
+    for what lowering makes.
     """
 
     def __init__(
@@ -54,8 +57,10 @@ class ModelContext:
         opsets: Mapping[str, int],
         functions: Sequence[FunctionProto] = (),
         taken: Collection[str] = (),
+        budget: Budget | None = None,
     ) -> None:
         self._taken = taken
+        self.budget = budget or Budget(0)
         self.opsets = {canonical_domain(d): v for d, v in opsets.items()}
         self._functions = functions
         self._kept: dict[int, NDArray] = {}
@@ -70,8 +75,14 @@ class ModelContext:
 
     def initializers(self, arrays: Mapping[str, NDArray]) -> dict[str, Value]:
         """Returns arrays as values, which keep their names, by their identity, as weights."""
+        self.budget.leave_out(arrays.values())
         self._names.update({id(a): name for name, a in arrays.items()})
         return {name: self._keep(known(array)) for name, array in arrays.items()}
+
+    def _keep_constant(self, array: NDArray) -> Value:
+        """Returns the value of an array that is a copy of one in the file."""
+        self.budget.leave_out([array])
+        return self._keep(known(array))
 
     def _keep(self, value: Value) -> Value:
         """Notes that an array is the same one in every lowering."""
@@ -85,7 +96,7 @@ class ModelContext:
         for tensor in graph.initializer:
             key = hashlib.blake2b(tensor.SerializeToString(deterministic=True)).digest()
             if key not in self._constants:
-                self._constants[key] = self._keep(known(attribute_array(tensor)))
+                self._constants[key] = self._keep_constant(attribute_array(tensor))
             out[tensor.name] = self._constants[key]
         for sparse in graph.sparse_initializer:
             node = NodeProto(op_type="Constant", output=[sparse.values.name])
@@ -108,7 +119,7 @@ class ModelContext:
             value = attribute_value(attribute)
             made = value if attribute.name == "value" else np.array(value, _KINDS[attribute.name])
             made.flags.writeable = False
-            self._constants[key] = self._keep(known(made))
+            self._constants[key] = self._keep_constant(made)
         return self._constants[key]
 
     def tensor(self, array: NDArray) -> Tensor:
@@ -133,6 +144,7 @@ class ModelContext:
         if narrow is not None:
             held, made = made, widen(made)
             made.name = f"{held.name}.widened"
+        self.budget.hold(stored)
         if id(array) in self._kept:
             self._tensors[id(array)] = made
         return made
@@ -154,10 +166,17 @@ class ModelContext:
         """Returns the declaration of a node's op, at the model's opset or another; None where the
         onnx package has none.
         """
-        return _schema(node.op_type, version or self.version(node.domain), node.domain)
+        return find_schema(node.op_type, version or self.version(node.domain), node.domain)
 
     def _host_node(self, serialized: bytes) -> HostNode:
         return HostNode(NodeProto.FromString(serialized), self.opsets, self._functions)
+
+    def check_host(self, node: NodeProto, reason: str) -> None:
+        """Raises ModelFormatError for a node that the evaluator is not to compute. reason: why it
+        would have to.
+        """
+        with naming(reason):
+            require_compared(node, self._functions)
 
     def infer(
         self, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
@@ -168,8 +187,8 @@ class ModelContext:
         types: dict[str, TypeProto] = {}
         data = {}
         for name, value in zip(node.input, inputs, strict=True):
-            if value is None:
-                continue
+            if value is None or (value.slot is not None and value.type is None):
+                continue  # of maps nothing more is known
             types[name] = type_proto(value)
             array = value.array
             if array is not None and array.size <= DATA_ELEMENTS:
@@ -209,14 +228,6 @@ def narrow_weight(array: NDArray) -> NDArray | None:
     if array.size * WORD_BYTES <= INLINE_BYTES or not is_on("VKSCHED_NARROW", True):
         return None
     return as_narrow(array)
-
-
-@lru_cache(maxsize=4096)
-def _schema(op_type: str, version: int, domain: str) -> OpSchema | None:
-    try:
-        return defs.get_schema(op_type, version, canonical_domain(domain))
-    except defs.SchemaError:
-        return None
 
 
 def type_proto(value: Value) -> TypeProto:

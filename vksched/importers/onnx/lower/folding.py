@@ -1,7 +1,8 @@
 """Folding: nodes that give the same in every run are computed once, on the host.
 
 By the node's rule, so that a weight is what a device would make of it; by the evaluator what no
-rule expresses. A result is folded where it is not far larger than what it is made of.
+rule expresses. A result is folded where it is not far larger than what it is made of, and as long
+as the model's budget lasts (budget.py).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import replace
 
 from ....errors import ModelFormatError, UnsupportedOp, VkschedError
 from ....ops.core.tensor import constant, weight
-from ..nodes.elements import from_storage, to_storage
+from ..nodes.elements import from_storage, numpy_of, to_storage
 from ..nodes.names import HANDED_ON, RANDOM, has_subgraphs
 from ..nodes.node import NodeContext
-from ..nodes.values import Value, known, known_host, known_value
+from ..nodes.values import Inferred, Value, arrays_of, has_maps, known, known_host, known_value
 from ..rules import find_rule
+from .budget import bytes_of
 from .constants import evaluate
 from .context import narrow_weight
 
@@ -24,10 +26,8 @@ FOLD_ELEMENTS = 1 << 18
 """Results up to this size are folded whatever they are made of, larger ones where their operands
 are about as large.
 """
-GROWING = frozenset(
-    ("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample")
-)
-"""Ops whose results can be far larger than their operands."""
+GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
+"""Ops of shape arithmetic whose results can be far larger than their operands."""
 SHAPE_ARITHMETIC = frozenset(
     "Add And Cast Concat ConstantOfShape Div Equal Expand Flatten Gather GatherND Greater Less Max"
     " Min Mul Neg Not Or Range Reshape ScatterND Shape Size Slice Split Sqrt Squeeze Sub Tile"
@@ -35,6 +35,10 @@ SHAPE_ARITHMETIC = frozenset(
 )
 """Ops that the evaluator folds to what their rules give, and faster; since opset 13, for of earlier
 ones it knows less.
+"""
+NO_LARGER = (SHAPE_ARITHMETIC - GROWING) | frozenset(("Compress", "NonZero", "Unique"))
+"""Ops whose results are about as large as their operands at most, also where shape inference cannot
+tell their shapes. Of all others a result of unknown shape is not folded.
 """
 
 Results = list[Value | None]
@@ -62,14 +66,19 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
         return None
     arrays = [None if v is None else v.array for v in n.inputs]
     given = sum(a.size for a in arrays if a is not None)
-    sizes = [math.prod(i.shape) for i in n.inferred if i is not None and i.shape is not None]
+    inferred = [i for i in n.inferred if i is not None and i.shape is not None]
     most = max(FOLD_ELEMENTS, 2 * given)
-    if sum(sizes) > most or (n.op_type in GROWING and len(sizes) < len(n.outputs)):
+    if sum(map(_size, inferred)) > most:
+        return None
+    is_bounded = len(inferred) == len(n.outputs) or n.op_type in NO_LARGER
+    needed_bytes = sum(_size(i) * numpy_of(i.elem_type).itemsize for i in inferred if i.elem_type)
+    if not n.lowering.context.budget.has_room(needed_bytes):
         return None
     serialized = n.node.SerializeToString(deterministic=True)
 
     def make() -> Results | None:
-        return _by_rule(n, by_rule, most) or _by_evaluator(n, serialized)
+        made = _by_rule(n, by_rule, most)
+        return made or (_by_evaluator(n, serialized) if is_bounded else None)
 
     return n.lowering.context.fold(serialized, n.inputs, make)
 
@@ -84,17 +93,27 @@ def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
     once = NodeContext(n.lowering, n.node, inputs, n.schema, n.inferred, n.version)
     try:
         made = by_rule(once)
-        return None if made is None else [evaluated(v, most) for v in made[: len(n.outputs)]]
+        return None if made is None else [evaluated(n, v, most) for v in made[: len(n.outputs)]]
     except (VkschedError, ValueError, LookupError):
         return None  # the evaluator says what is wrong, if anything is
 
 
 def _by_evaluator(n: NodeContext, serialized: bytes) -> Results | None:
     operands = [None if v is None else known_host(v) for v in n.inputs]
+    context = n.lowering.context
     try:
-        return [known_value(v) for v in n.lowering.context.host_node(serialized)(operands)]
+        found = context.host_node(serialized)(operands)
+        if any(map(has_maps, found)):
+            return None
+        made: Results = [known_value(v) for v in found]
     except ModelFormatError:
         return None
+    # of texts nobody knows before how long they are
+    return made if context.budget.has_room(sum(map(bytes_of, arrays_of(made)))) else None
+
+
+def _size(inferred: Inferred) -> int:
+    return math.prod(inferred.shape or ())
 
 
 def _held(value: Value) -> Value:
@@ -108,12 +127,13 @@ def _held(value: Value) -> Value:
     return replace(value, tensor=weight(stored) if stored.size else constant(stored))
 
 
-def evaluated(value: Value | None, most: int = FOLD_ELEMENTS) -> Value | None:
-    """Returns a result of known operands as a known value, unless it has more elements than `most`:
-    what follows may need it as a shape.
+def evaluated(n: NodeContext, value: Value | None, most: int = FOLD_ELEMENTS) -> Value | None:
+    """Returns a result of known operands as a known value, unless it has more elements than `most`
+    or the budget is spent: what follows may need it as a shape.
     """
     if value is None or value.tensor is None or value.array is not None:
         return value
-    if value.tensor.type.size > most:
+    budget, type_ = n.lowering.context.budget, value.tensor.type
+    if type_.size > most or not budget.has_room(type_.host_bytes):
         return value
     return known(from_storage(evaluate(value.tensor), value.elem_type))

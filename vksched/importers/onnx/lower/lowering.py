@@ -33,7 +33,7 @@ from ..nodes.elements import SAME, storage
 from ..nodes.host import add_host_node, describe
 from ..nodes.names import free_names, has_subgraphs, item_slot, names_read, slots_of
 from ..nodes.node import NodeContext
-from ..nodes.values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value
+from ..nodes.values import EMPTY, HostType, HostValue, Inferred, TypeKey, Value, arrays_of
 from ..rules import find_rule
 from .context import ModelContext
 from .expansion import expand
@@ -143,6 +143,8 @@ class FrameLowering:
     def _slot(self, slot: str, kind: TypeKey) -> Value:
         if isinstance(kind, HostType):
             return Value(kind.elem_type, slot=slot, type=kind)
+        if isinstance(kind, str):
+            return Value(0, slot=slot)
         if kind is None:
             return EMPTY
         items = tuple(self._slot(item_slot(slot, i), k) for i, k in enumerate(kind))
@@ -186,7 +188,7 @@ class FrameLowering:
                 self._constants[key] = value.array, self.context.tensor(value.array)
             return self._constants[key][1]
         if value.slot is None or value.type is None:
-            raise UnsupportedOp("a sequence or an optional as an operand")
+            raise UnsupportedOp("a sequence, a map or an optional as an operand")
         if value.slot not in self.inputs:
             bound = value.type.bound
             bounds = (-bound, bound - 1) if bound else None
@@ -241,7 +243,9 @@ class FrameLowering:
                 return None
             return self._on_host(node, inputs, inferred, str(error))
         if results is not None:
-            self._write(node, list(map(evaluated, results)) if is_fixed(context) else results)
+            if is_fixed(context):
+                results = [evaluated(context, each) for each in results]
+            self._write(node, results)
         return None
 
     def _read(self, node: NodeProto, name: str) -> Value | None:
@@ -273,7 +277,7 @@ class FrameLowering:
                 raise
             # stricter than ONNX, or the node is wrong: then the evaluator refuses it, too
             raise UnsupportedOp(f"{MISFIT}: {error}") from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             # nothing has looked at their elements before, nor at the operands of an unknown op
             raise ModelFormatError(
                 f"[onnx] {describe(n.node)}: operands that do not fit, {error}"
@@ -302,6 +306,8 @@ class FrameLowering:
         return Value(elem_type, tensor=result)
 
     def _write(self, node: NodeProto, results: Sequence[Value | None]) -> None:
+        for array in arrays_of(results):
+            self.context.budget.hold(array)
         for name, value in zip(node.output, results, strict=False):
             if name and value is not None:
                 self.env[name] = value
@@ -326,6 +332,8 @@ class FrameLowering:
         """Makes a node one of the graph that the host computes, or a step between two stages where
         its results' shapes are not known.
         """
+        if not has_subgraphs(node):
+            self.context.check_host(node, reason)
         if has_subgraphs(node) or self._is_not_inferable(node):
             return self._step(node, inputs, reason)
         types: list[HostType | None] = []
@@ -367,23 +375,11 @@ class FrameLowering:
 
     def _cut(self, step: HostStep | None) -> Lowered:
         """Ends the stage: what is still read is handed on in slots."""
-        outputs: dict[str, Tensor] = {}
-        elem_types: dict[str, int] = {}
-        slots = {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
+        handing = _Handing(
+            self.inputs, {(t, self._slots[s].elem_type): s for s, t in self.inputs.items()}
+        )
+        hand_on, outputs, elem_types = handing.hand_on, handing.outputs, handing.elem_types
         known = frozenset(name for name, value in self.env.items() if value.array is not None)
-
-        def hand_on(name: str, value: Value) -> Value:
-            if value.items is not None:
-                items = [hand_on(item_slot(name, i), v) for i, v in enumerate(value.items)]
-                return replace(value, items=tuple(items))
-            if value.tensor is None:
-                return value
-            # one Tensor may hold values of two element types, as after a cast that changes no bits
-            slot = slots.setdefault((value.tensor, value.elem_type), name)
-            if slot == name and slot not in self.inputs:
-                outputs[slot], elem_types[slot] = value.tensor, value.elem_type
-            return Value(value.elem_type, slot=slot)
-
         if not self.todo and step is None:
             results = []
             for name in self.frame.outputs:
@@ -405,6 +401,31 @@ class FrameLowering:
             env.update({name: Value(0, slot=name) for name in step.node.output if name})
         then = Frame(nodes, env, self.frame.outputs)
         return Lowered(outputs, elem_types, self.guards, step, then, known=known)
+
+
+@dataclass(frozen=True, eq=False)
+class _Handing:
+    """What a stage hands on, and in which slots. inputs: its own. slots: of Tensors by their
+    element types.
+    """
+
+    inputs: Mapping[str, Tensor]
+    slots: dict[tuple[Tensor, int], str]
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    elem_types: dict[str, int] = field(default_factory=dict)
+
+    def hand_on(self, name: str, value: Value) -> Value:
+        """Returns a value as what follows finds it."""
+        if value.items is not None:
+            items = [self.hand_on(item_slot(name, i), v) for i, v in enumerate(value.items)]
+            return replace(value, items=tuple(items))
+        if value.tensor is None:
+            return value
+        # one Tensor may hold values of two element types, as after a cast that changes no bits
+        slot = self.slots.setdefault((value.tensor, value.elem_type), name)
+        if slot == name and slot not in self.inputs:
+            self.outputs[slot], self.elem_types[slot] = value.tensor, value.elem_type
+        return Value(value.elem_type, slot=slot)
 
 
 # -- names ---------------------------------------------------------------------------------------

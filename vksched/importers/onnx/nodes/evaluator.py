@@ -11,41 +11,37 @@ specification:
 | GlobalMaxPool                 | all     | the wrong axes of what is no image                    |
 | LRN                           | all     | so many channels as there are batches                 |
 | DequantizeLinear              | 10 to 18| has none                                              |
+| Constant                      | 11 on   | hands sparse ones on as no array                      |
+| MaxRoiPool                    | all     | has none                                              |
+| Scatter                       | all     | has none                                              |
+| Shape                         | 15 on   | counts a start or end before the first axis once more |
+| Unique                        | all     | the wrong axis where it does not sort                 |
+| Unsqueeze                     | to 12   | axes in their order, not from the first one on        |
 
-Ops that are wrong in some of their forms are in `DOUBTED`.
+Ops of texts are in texts.py, those of ai.onnx.ml in classical.py. What it is asked for is in
+compared.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from onnx import FunctionProto, ModelProto, NodeProto
+from onnx.numpy_helper import to_array
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_constant import Constant_12
+from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from ....types import NDArray
+from .classical import OPS as CLASSICAL
+from .contrib import HOST_OPS
 from .functions import canonical_domain
-
-DOUBTED = frozenset(
-    (
-        "AveragePool",  # ceil_mode that counts padding
-        "ConvTranspose",  # groups, auto_pad
-        "GRU",  # lengths, clip, backward
-        "LSTM",  # lengths, clip, backward
-        "LpNormalization",  # p = 1
-        "LpPool",  # ceil_mode, dilations
-        "MaxPool",  # auto_pad, what has no two axes
-        "QLinearConv",  # groups, one axis
-        "RNN",  # lengths, clip, backward
-        "ReduceSumSquare",  # gives int64 for int32
-        "RoiAlign",  # before opset 16
-        "Unsqueeze",  # before opset 11, axes out of order
-    )
-)
-"""Ops of the default domain that the evaluator computes wrongly in some of their forms."""
+from .texts import OPS as TEXTS
 
 Results = tuple[NDArray, ...]
 
@@ -54,19 +50,15 @@ def make_evaluator(
     proto: ModelProto | FunctionProto,
     functions: list[ReferenceEvaluator | FunctionProto] | None = None,
 ) -> ReferenceEvaluator:
-    """Returns an evaluator of a model or function, with mended ops. functions: as the class takes
-    them.
+    """Returns an evaluator of a model or function, with mended ops and those of onnxruntime.
+    functions: as the class takes them.
     """
     opset = max(
         (o.version for o in proto.opset_import if not canonical_domain(o.domain)), default=1
     )
     new = [op for since, until, op in _MENDED if since <= opset <= until]
+    new += HOST_OPS
     return ReferenceEvaluator(proto, functions=functions or None, new_ops=new)
-
-
-def find_doubted(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Returns the nodes that the evaluator may compute wrongly."""
-    return (n for n in nodes if n.op_type in DOUBTED and not canonical_domain(n.domain))
 
 
 class BatchNormalization(OpRun):
@@ -161,6 +153,100 @@ class DequantizeLinear(OpRun):
         return ((steps.astype(np.float32) * along(scale)).astype(scale.dtype),)
 
 
+class Constant(Constant_12):
+    """Of sparse ones the dense array."""
+
+    def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any]) -> None:
+        super().__init__(onnx_node, run_params)  # type: ignore[no-untyped-call]
+        given = {a.name: a for a in onnx_node.attribute}
+        if "sparse_value" not in given:
+            return
+        sparse = given["sparse_value"].sparse_tensor
+        values, places = to_array(sparse.values), to_array(sparse.indices)
+        if places.ndim == 2:
+            places = np.ravel_multi_index(tuple(places.T), tuple(sparse.dims))
+        self.cst = np.zeros(tuple(sparse.dims), values.dtype)
+        self.cst.reshape(-1)[places] = values
+
+
+class MaxRoiPool(OpRun):
+    """The largest element of each cell of each region; 0 of cells without any."""
+
+    def _run(
+        self, x: NDArray, rois: NDArray, pooled_shape: Sequence[int], spatial_scale: float = 1.0
+    ) -> Results:
+        out = np.zeros((len(rois), x.shape[1], *pooled_shape), x.dtype)
+        scaled = rois[:, 1:].astype(np.float32) * np.float32(spatial_scale)
+        ends = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int64)
+        for found, image, (left, top, right, bottom) in zip(
+            out, x[rois[:, 0].astype(np.int64)], ends.tolist(), strict=True
+        ):
+            lines = _cells(top, bottom, pooled_shape[0], x.shape[2])
+            columns = _cells(left, right, pooled_shape[1], x.shape[3])
+            for i, line in enumerate(lines):
+                for j, column in enumerate(columns):
+                    cell = image[:, line, column]
+                    if cell.size:
+                        found[:, i, j] = cell.max((1, 2))
+        return (out,)
+
+
+def _cells(start: int, end: int, count: int, size: int) -> list[slice]:
+    """Returns the cells of a region along one axis, as far as they lie in the image."""
+    step = np.float32(max(end - start + 1, 1)) / np.float32(count)
+    lows = [int(np.floor(np.float32(i) * step)) + start for i in range(count)]
+    highs = [int(np.ceil(np.float32(i + 1) * step)) + start for i in range(count)]
+    clip = partial(np.clip, a_min=0, a_max=size)
+    return [slice(int(clip(low)), int(clip(high))) for low, high in zip(lows, highs, strict=True)]
+
+
+class Scatter(OpRun):
+    """What ScatterElements is called before opset 11."""
+
+    def _run(
+        self, data: NDArray, indices: NDArray, updates: NDArray, axis: int | None = 0
+    ) -> Results:
+        found = scatter_elements(data, indices, updates, axis=axis or 0)  # type: ignore[no-untyped-call]
+        return (np.asarray(found),)
+
+
+class Shape(OpRun):
+    """The sizes of some axes: a start or end before the first axis is the first one."""
+
+    def _run(self, x: NDArray, start: int = 0, end: int | None = None) -> Results:
+        rank = np.ndim(x)
+        first, last = (
+            min(max(at + rank if at < 0 else at, 0), rank)
+            for at in (start or 0, rank if end is None else end)
+        )
+        return (np.array(np.shape(x)[first:last], np.int64),)
+
+
+class Unique(OpRun):
+    """The values, or slices along an axis, once each; sorted, or in the order of the first ones."""
+
+    def _run(self, x: NDArray, axis: int | None = None, sorted: int | None = 1) -> Results:
+        text = x.dtype.kind in "OUS"
+        given = x.astype(str) if text else x
+        y, first, inverse, counts = np.unique(given, True, True, True, axis=axis)
+        inverse = inverse.reshape(-1)
+        if not sorted:
+            order = np.argsort(first)
+            y, first, counts = np.take(y, order, axis or 0), first[order], counts[order]
+            inverse = np.argsort(order)[inverse]
+        places = (a.astype(np.int64) for a in (first, inverse, counts))
+        return (y.astype(object) if text else y, *places)[: len(self.onnx_node.output)]
+
+
+class Unsqueeze(OpRun):
+    """Before opset 13: axes of length 1, the first one of them first."""
+
+    def _run(self, data: NDArray, axes: Sequence[int]) -> Results:
+        for axis in sorted(axis + (data.ndim + len(axes)) * (axis < 0) for axis in axes):
+            data = np.expand_dims(data, axis)
+        return (data,)
+
+
 _EVER = 1 << 31
 _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
     (7, 13, BatchNormalization),
@@ -170,5 +256,9 @@ _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
     (1, _EVER, GlobalMaxPool),
     (1, _EVER, LRN),
     (10, 18, DequantizeLinear),
+    (1, 12, Unsqueeze),
+    (11, _EVER, Constant),
+    *((1, _EVER, op) for op in (MaxRoiPool, Scatter, Shape, Unique)),
+    *((1, _EVER, op) for op in (*TEXTS, *CLASSICAL)),
 )
 """First and last opset of each op that is written anew."""

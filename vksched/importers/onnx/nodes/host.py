@@ -21,11 +21,13 @@ from onnx import FunctionProto, NodeProto
 from onnx.helper import make_attribute, make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
-from ....errors import ModelFormatError, UnsupportedOp, VkschedError
+from ....errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
 from ....ops.core.attrs import Attrs, AttrValue
+from ....ops.core.domains import LONG, MANY, Dims, Whole, dtype_of
 from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
-from ....types import UINT32, NDArray, TensorType, numpy_dtype
+from ....types import UINT32, NDArray, TensorType, as_shape, numpy_dtype
+from .compared import find_uncompared
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator
 from .functions import canonical_domain
@@ -66,6 +68,22 @@ def naming(reason: str) -> Iterator[None]:
         ) from error
 
 
+def require_compared(node: NodeProto, functions: Sequence[FunctionProto] = ()) -> None:
+    """Raises Refused for a node that the evaluator is not to compute: it was not compared with
+    onnxruntime, or gives something else.
+    """
+    found = find_uncompared([node], functions)
+    if found is None:
+        return
+    inner = "" if found is node else f"its {describe(found)}: "
+    raise Refused(
+        node,
+        f"{inner}not asked for {found.op_type}, of which it gives something else than "
+        "onnxruntime, or was not compared; try to export the model for another opset, or without "
+        "that op",
+    )
+
+
 class HostNode:
     """One ONNX node as a function of host values."""
 
@@ -78,6 +96,7 @@ class HostNode:
         self.node = node
         if any(is_external(tensor) for each in (node, *functions) for tensor in tensors_in(each)):
             raise Refused(node, "expected tensors within the node, got one with external data")
+        require_compared(node, functions)
         node, self._defaults = _with_defaults(_as_was_meant(node, opsets))
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]
@@ -146,8 +165,8 @@ def _said(error: BaseException) -> str:
 
 
 def _host_value(value: object) -> HostValue:
-    if value is None:
-        return None
+    if value is None or isinstance(value, dict):
+        return value
     if isinstance(value, (list, tuple)):
         return [_host_value(item) for item in value]
     array = np.asarray(value)
@@ -206,7 +225,18 @@ def declare(name: str) -> str:
     """Declares the op of a kind of nodes, where it is not yet; returns its name."""
     if name not in all_ops():
         kernel = Kernel((), _refuse)
-        register(Op(name, _infer, _reference, kernel, any_dtype=True, foreign=True))
+        register(
+            Op(
+                name,
+                _infer,
+                _reference,
+                kernel,
+                attrs=None,
+                operands=(0, MANY),
+                any_dtype=True,
+                foreign=True,
+            )
+        )
     return name
 
 
@@ -216,8 +246,9 @@ def _refuse(call: Call) -> tuple[Dispatch, ...]:
 
 def _host_types(attrs: Attrs) -> list[HostType]:
     shapes, elem_types = attrs["shapes"], attrs.as_ints("elem_types")
-    assert isinstance(shapes, tuple)
-    return [HostType(e, s) for e, s in zip(elem_types, shapes, strict=True)]  # type: ignore[arg-type]
+    if not isinstance(shapes, tuple) or len(shapes) != len(elem_types):
+        raise ShapeError(f"expected {len(elem_types)} shapes of results, got {shapes!r}")
+    return [HostType(e, as_shape(s)) for e, s in zip(elem_types, shapes, strict=True)]  # type: ignore[arg-type]
 
 
 def _starts(types: Sequence[HostType]) -> list[int]:
@@ -277,7 +308,13 @@ class WrongShape(VkschedError):
 
 
 def _part_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
-    return TensorType(attrs.as_ints("shape"), attrs.as_str("dtype"))
+    result, start = TensorType(attrs.as_ints("shape"), attrs.as_str("dtype")), attrs.as_int("start")
+    end, dtype = start + result.host_bytes, numpy_dtype(result.dtype)
+    if end > inputs[0].host_bytes or start % dtype.itemsize:
+        raise ShapeError(
+            f"[{PART}] expected {result} within {inputs[0]}, got bytes {start} to {end}"
+        )
+    return result
 
 
 def _part_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -293,6 +330,8 @@ register(
         _part_infer,
         _part_reference,
         None,
+        attrs={"shape": Dims(), "dtype": dtype_of(), "start": Whole(0, LONG)},
+        operands=(1, 1),
         any_dtype=True,
         foreign=True,
         gap="it takes apart what numpy has computed",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx.helper import get_attribute_value
 
 from ....errors import UnsupportedOp
 from ....ops.core.tensor import Tensor
-from ....types import NDArray, Shape
+from ....types import NDArray, Shape, numpy_dtype
 from .elements import element_name
 from .scope import NodeScope
 from .values import Inferred, Value
@@ -54,6 +55,12 @@ class NodeContext:
     def wants(self, index: int) -> bool:
         """Returns whether somebody may read a result."""
         return index < len(self.node.output) and bool(self.node.output[index])
+
+    def with_input(self, index: int, value: Value) -> NodeContext:
+        """Returns the same node with another operand."""
+        inputs = (*self.inputs[:index], value, *self.inputs[index + 1 :])
+        context = self.lowering, self.node, inputs, self.schema, self.inferred, self.version
+        return NodeContext(*context)
 
     # -- operands ------------------------------------------------------------------------------
 
@@ -127,6 +134,12 @@ class NodeContext:
         """Raises UnsupportedOp with a reason unless something holds."""
         if not holds:
             raise UnsupportedOp(f"{self.op_type} with {reason}")
+
+    def require_room(self, shape: Iterable[int], dtype: str) -> None:
+        """Raises UnsupportedOp unless the model's budget has room for a constant of this kind."""
+        size = math.prod(shape)
+        fits = self.lowering.context.budget.has_room(size * numpy_dtype(dtype).itemsize)
+        self.require(fits, f"{size} numbers that are made before")
 
     def require_type(self, index: int, *elem_types: int) -> None:
         """Raises UnsupportedOp unless an operand has one of these element types."""

@@ -13,13 +13,23 @@ from .host import HostNode
 from .values import Value
 
 
+class Room(Protocol):
+    """What all values take that are made while a model is lowered."""
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Returns whether a result of so many bytes may be made."""
+
+
 class ModelScope(Protocol):
     """What all nodes of a model share.
 
-    opsets: the version of each domain that the model imports.
+    opsets: the version of each domain that the model imports. budget: for what lowering makes.
     """
 
     opsets: dict[str, int]
+
+    @property
+    def budget(self) -> Room: ...
 
     def host_node(self, serialized: bytes) -> HostNode:
         """Returns what evaluates a node on the host."""

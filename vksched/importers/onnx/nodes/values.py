@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,9 @@ from ....types import NDArray, Shape
 from .elements import element_of, element_of_dtype
 
 HostValue = Any
-"""What the host holds: an array, a list of these (a sequence), or None (an empty optional)."""
+"""What the host holds: an array, a list of these (a sequence), None (an empty optional), a map from
+numbers or texts to values, or a list of maps.
+"""
 
 BUCKETS = (1 << 20, 1 << 31)
 """An int64 placeholder is lowered for values within one of these, or for any."""
@@ -42,14 +45,33 @@ class Inferred:
     shape: Shape | None
 
 
-TypeKey = HostType | tuple[Any, ...] | None
+MAPS = "maps"
+"""What lowering may know of a map, or of a sequence of maps: that only the host can hold it."""
+TypeKey = HostType | tuple[Any, ...] | str | None
 """What lowering may know of a host value: sequences are tuples of those of their items."""
+
+
+class Map(dict[Any, Any]):
+    """A map that the caller gives. dtype: numpy's type of its values."""
+
+    def __init__(self, items: Iterable[tuple[Any, Any]], dtype: np.dtype[Any]) -> None:
+        super().__init__(items)
+        self.dtype = dtype
+
+
+def has_maps(value: HostValue) -> bool:
+    """Returns whether a value is a map, or a sequence of maps."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and isinstance(value[0], dict)
+    return isinstance(value, dict)
 
 
 def type_of(value: HostValue | HostType) -> TypeKey:
     """Returns what lowering may know of a host value without a guard."""
     if value is None or isinstance(value, HostType):
         return value
+    if has_maps(value):
+        return MAPS
     if isinstance(value, (list, tuple)):
         return tuple(type_of(item) for item in value)
     array: NDArray = value
@@ -72,7 +94,7 @@ class Value:
     tensor: it is computed by the graph. array: it is the same in every run. slot: the caller or an
     earlier stage gives it to the run. items: a sequence. None of them: an empty optional.
 
-    type: of a slot, what is known of it; None as long as nothing is.
+    type: of a slot, what is known of it; None as long as nothing is, and of maps.
     """
 
     elem_type: int
@@ -91,7 +113,7 @@ class Value:
             shape: Shape = self.array.shape
             return shape
         if self.type is None:
-            raise UnsupportedOp("a sequence or an empty optional, which has no shape")
+            raise UnsupportedOp("a sequence, a map or an empty optional, which has no shape")
         return self.type.shape
 
     @property
@@ -116,6 +138,15 @@ def known(array: NDArray) -> Value:
     array = np.asarray(array)
     array.flags.writeable = False
     return Value(element_of(array), array=array)
+
+
+def arrays_of(values: Iterable[Value | None]) -> Iterator[NDArray]:
+    """Yields the arrays of known values, also those in sequences."""
+    for value in values:
+        if value is not None and value.items is not None:
+            yield from arrays_of(value.items)
+        elif value is not None and value.array is not None:
+            yield value.array
 
 
 def known_host(value: Value) -> HostValue:

@@ -17,20 +17,17 @@ from google.protobuf.message import Message
 from onnx import AttributeProto, defs
 
 from ....errors import ModelFormatError
+from ..nodes.contrib import has_host_op
 from ..nodes.functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from ..nodes.limits import MAX_DEPTH
 from ..nodes.messages import is_external, messages_in, tensors_in
 from ..nodes.order import label, order, subgraphs
+from ..nodes.schemas import find_schema, is_contrib
 from ..rules import find_rule
 from .tensors import TensorReader, check_element_type, checked_shape, text
 
-FREE_DOMAINS = ("com.microsoft",)
-"""Ops that have no schema in the onnx package; the rules know them."""
 DEPRECATED_LATER = frozenset(("GroupNormalization",))
 """Ops of which a version was deprecated when files had it already: its rule holds."""
-FREE_OPS = ("SimplifiedLayerNormalization",)
-"""Those that onnxruntime's optimizer writes into the default domain."""
-
 _TRY = (
     "try a function of the model itself that stands for the op, or an op of ai.onnx, ai.onnx.ml or "
     "com.microsoft"
@@ -254,23 +251,21 @@ class _Checker:
                     f"{len(node.output)}"
                 )
             return
-        if domain in FREE_DOMAINS or (not domain and node.op_type in FREE_OPS):
-            if find_rule(domain, node.op_type) is None:
+        version = self.opsets.get(domain)
+        schema: Any = None if version is None else find_schema(node.op_type, version, domain)
+        if is_contrib(node.op_type, domain, schema):
+            known = find_rule(domain, node.op_type) or has_host_op(node.op_type, domain)
+            if not known:
                 raise ModelFormatError(
                     f"[onnx] {where}: expected an op of domain {domain!r} that vksched knows, got "
                     f"{node.op_type!r}"
                 )
             return
-        version = self.opsets.get(domain)
         if version is None:
             raise ModelFormatError(
                 f"[onnx] {where}: expected an op of an imported domain "
                 f"({', '.join(repr(d) for d in self.opsets) or 'none'}), got {domain!r}; {_TRY}"
             )
-        try:
-            schema: Any = defs.get_schema(node.op_type, version, domain)
-        except (defs.SchemaError, ValueError):
-            schema = None
         if schema is None or (schema.deprecated and node.op_type not in DEPRECATED_LATER):
             raise ModelFormatError(
                 f"[onnx] {where}: expected an op of domain {domain or 'ai.onnx'!r} at opset "

@@ -19,7 +19,7 @@ from ..nodes.elements import element_name
 from ..nodes.functions import canonical_domain
 from ..nodes.limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES
 from ..nodes.order import label, subgraphs
-from .check import FREE_DOMAINS
+from ..nodes.schemas import CONTRIB_DOMAINS
 
 MOST_SHOWN_BYTES = 4096
 """Larger constants are no shapes."""
@@ -59,7 +59,7 @@ def check_inference(
         _prepare(function, _versions(function.opset_import))
     _prepare(graph, _versions(asked.opset_import))
     for opsets in (asked.opset_import, *(f.opset_import for f in asked.functions)):
-        missing = {_PASSED_OVER, *FREE_DOMAINS, *(f.domain for f in asked.functions)}
+        missing = {_PASSED_OVER, *CONTRIB_DOMAINS, *(f.domain for f in asked.functions)}
         opsets.extend(
             helper.make_opsetid(domain, 1) for domain in missing - {o.domain for o in opsets}
         )

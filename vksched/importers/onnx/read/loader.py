@@ -27,6 +27,7 @@ from .check import check_model
 from .files import Folder
 from .infer import check_inference
 from .local_functions import inline_functions
+from .nchwc import mark_blocks
 from .tensors import TensorReader, text
 from .wire import Large, begins_as_model, split
 
@@ -46,6 +47,8 @@ class OnnxFile:
     """Of the model and its external data."""
     functions: tuple[LocalFunction, ...] = ()
     """Those of the file, whose calls are replaced by their nodes."""
+    made_bytes: int = 0
+    """What was made for tensors that the file describes in less."""
 
 
 def read_onnx(
@@ -103,13 +106,13 @@ def _read(
     nodes = check_model(model, reader)
     functions = find_functions(model)
     model = inline_functions(model)
+    mark_blocks(model)
     arrays = _arrays(model.graph, large, reader, len(data), progress)
     _check_defaults(model.graph, arrays)
     check_inference(model, arrays, nodes)
     _drop_data(model.graph, arrays)
-    return OnnxFile(
-        model, MappingProxyType(arrays), path, len(data) + folder.total_bytes, functions
-    )
+    size, made = len(data) + folder.total_bytes, reader.made_bytes
+    return OnnxFile(model, MappingProxyType(arrays), path, size, functions, made)
 
 
 def _content(source: Source) -> memoryview:

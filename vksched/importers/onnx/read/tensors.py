@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from ....errors import ModelFormatError
 from ....types import NDArray, Shape
-from ..nodes.limits import MAX_ELEMENTS, MAX_MADE_BYTES, MAX_RANK
+from ..nodes.limits import MADE, MAX_ELEMENTS, MAX_RANK, made_limit
 from .files import Folder
 from .wire import FIELDS, RAW_DATA, Large, numbers
 
@@ -79,7 +79,8 @@ class TensorReader:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._made_bytes = 0
+        self.made_bytes = 0
+        self._most_bytes = made_limit()
 
     def array(self, tensor: onnx.TensorProto, where: str, large: Large | None = None) -> NDArray:
         """Returns the value as a read-only array, a view of the file where its bytes are there.
@@ -236,12 +237,12 @@ class TensorReader:
         return array.reshape(shape)
 
     def _count(self, made_bytes: int, where: str) -> None:
-        self._made_bytes += made_bytes
-        if self._made_bytes > MAX_MADE_BYTES:
+        self.made_bytes += made_bytes
+        if self.made_bytes > self._most_bytes:
             raise ModelFormatError(
-                f"[onnx] {where}: expected constants that take at most {MAX_MADE_BYTES >> 20} MiB "
-                f"more than in the file, got {self._made_bytes >> 20} MiB; try plain initializers "
-                "of the main graph"
+                f"[onnx] {where}: expected constants that take at most {self._most_bytes >> 20} "
+                f"MiB more than in the file, got {self.made_bytes >> 20} MiB; try plain "
+                f"initializers of the main graph, or {MADE}={self._most_bytes >> 19}"
             )
 
 

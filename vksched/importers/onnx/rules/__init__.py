@@ -17,6 +17,12 @@ from . import (  # noqa: F401 - each declares its rules
     blocks,
     cast,
     control,
+    delta,
+    earlier,
+    experts,
+    features,
+    gates,
+    grouped_attention,
     image,
     index,
     integer,
@@ -25,6 +31,8 @@ from . import (  # noqa: F401 - each declares its rules
     matmul,
     microsoft,
     microsoft_attention,
+    microsoft_image,
+    nchwc,
     nn,
     norm,
     pool,
@@ -37,6 +45,9 @@ from . import (  # noqa: F401 - each declares its rules
     scan,
     sequence,
     signal,
+    svm,
+    trees,
+    twins,
 )
 from .registry import Rule, find_rule, rule, rules
 

@@ -18,26 +18,34 @@ def _thresholded(x: Tensor, alpha: float) -> Tensor:
     return ops.where(x > alpha, x, ops.zeros_like(x))
 
 
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "HardSwish": ops.hard_swish,
-    "Mish": ops.mish,
-    "Sigmoid": ops.sigmoid,
-    "Softplus": ops.softplus,
-    "Softsign": ops.softsign,
-}
-_OF_NUMBERS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
+def _parametric_softplus(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return ops.mul(ops.softplus(ops.mul(x, beta)), alpha)
+
+
+def _scaled_tanh(x: Tensor, alpha: float, beta: float) -> Tensor:
+    return ops.mul(ops.tanh(ops.mul(x, beta)), alpha)
+
+
+ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
     "Celu": (ops.celu, ("alpha",)),
     "Elu": (ops.elu, ("alpha",)),
     "HardSigmoid": (ops.hard_sigmoid, ("alpha", "beta")),
+    "HardSwish": (ops.hard_swish, ()),
     "LeakyRelu": (ops.leaky_relu, ("alpha",)),
+    "Mish": (ops.mish, ()),
+    "ParametricSoftplus": (_parametric_softplus, ("alpha", "beta")),
+    "ScaledTanh": (_scaled_tanh, ("alpha", "beta")),
     "Selu": (ops.selu, ("alpha", "gamma")),
+    "Sigmoid": (ops.sigmoid, ()),
+    "Softplus": (ops.softplus, ()),
+    "Softsign": (ops.softsign, ()),
     "ThresholdedRelu": (_thresholded, ("alpha",)),
 }
 """Activations and their attributes, of which the schema has the defaults."""
 
 
 def _activation(
-    build: Callable[..., Tensor], names: tuple[str, ...] = ()
+    build: Callable[..., Tensor], names: tuple[str, ...]
 ) -> Callable[[NodeContext], Tensor]:
     def activation(n: NodeContext) -> Tensor:
         return fit(build(n.tensor(0), *(n.attr(name) for name in names)), n.elem_type(0))
@@ -45,9 +53,7 @@ def _activation(
     return activation
 
 
-for _name, _build in _PLAIN.items():
-    rule(_name, types=NUMBERS)(_activation(_build))
-for _name, (_build, _names) in _OF_NUMBERS.items():
+for _name, (_build, _names) in ACTIVATIONS.items():
     rule(_name, types=NUMBERS)(_activation(_build, _names))
 
 

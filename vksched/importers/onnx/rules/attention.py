@@ -6,12 +6,26 @@ import math
 
 import numpy as np
 
-from ....ops import arange, attention, cast, concat, exp, less, matmul, mul, reshape, stack, zeros
+from ....ops import (
+    arange,
+    attention,
+    cast,
+    concat,
+    exp,
+    less,
+    matmul,
+    mul,
+    repeat,
+    reshape,
+    stack,
+    zeros,
+)
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
 from ....types import BOOL, FLOAT32, FLOAT64, numpy_dtype
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from .heads import both, join_heads, narrow, rotate, scores_of, seen, split_heads
 from .registry import rule
 
@@ -59,7 +73,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
         counts = narrow(n.tensor(6))
         mask = both(mask, less(arange(keys), reshape(counts, (-1, 1, 1, 1))), q)
         if (left, right) != (None, None):
-            mask = both(mask, seen(queries, keys, counts - queries, left, right), q)
+            mask = both(mask, seen(n, queries, keys, counts - queries, left, right), q)
         left = right = None
     y = attention(
         *(q, k, cast(v, q.dtype)),
@@ -73,7 +87,7 @@ def attention_rule(n: NodeContext) -> list[Tensor | None]:
     out: list[Tensor | None] = [join_heads(y) if joined else y, k, v]
     if n.wants(3):
         if (left, right) != (None, None):
-            mask = both(mask, seen(queries, keys, past, left, right), q)
+            mask = both(mask, seen(n, queries, keys, past, left, right), q)
         stage = n.attr("qk_matmul_output_mode", 0)
         out.append(scores_of(q, k, scale, softcap, mask, stage))
     return out
@@ -88,42 +102,66 @@ def _mask(n: NodeContext, q: Tensor, keys: int) -> Tensor | None:
     short = keys - mask.shape[-1]
     if short > 0 and mask.shape[-1] != 1:
         fill = False if mask.dtype == BOOL else -math.inf
+        n.require_room((*mask.shape[:-1], short), mask.dtype)
         rest = constant(np.full((*mask.shape[:-1], short), fill, numpy_dtype(mask.dtype)))
         mask = concat([mask, rest], -1)
     return mask
 
 
 @rule("LinearAttention", rounds=True)
+@rule("LinearAttention", domain=MICROSOFT)
 def linear_attention(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """One step after the other: a state of (batch, shared heads, depth, width)."""
+    """One step after the other: a state of (batch, shared heads, depth, width). Where there are
+    fewer queries than keys each is for some of these.
+    """
+    n.require(not n.attr("state_window", 0), "states of several steps")
     kind = n.attr("update_rule", "gated_delta")
     heads, shared = n.attr("q_num_heads"), n.attr("kv_num_heads")
     q, k, v = (split_heads(n.tensor(i), h) for i, h in enumerate((heads, shared, shared)))
+    if heads < shared:
+        q, heads = repeat(q, shared // heads, 1), shared
     batch, _, steps, depth = q.shape
-    width = v.shape[3]
     scale = n.attr("scale", 0.0) or 1 / math.sqrt(depth)
     given = n.optional(3)
-    state = zeros((batch, shared, depth, width), q.dtype) if given is None else given
+    state = zeros((batch, shared, depth, v.shape[3]), q.dtype) if given is None else given
     stored, dtype = state.dtype, FLOAT64 if state.dtype == FLOAT64 else FLOAT32
-    state = cast(state, dtype)
-    q = reshape(cast(q, dtype), (batch, shared, heads // shared, steps, depth))
-    k, v = cast(k, dtype), cast(v, dtype)
     decay = exp(cast(split_heads(n.tensor(4), shared), dtype)) if "gated" in kind else None
     rate = None
     if "delta" in kind:
         beta = cast(n.tensor(5), dtype)
         rate = split_heads(beta, beta.shape[2])
+    q, k, v, state = (cast(t, dtype) for t in (q, k, v, state))
+    made, state = linear_recurrence(q, k, v, state, decay, rate, scale)
+    return cast(join_heads(made), n.tensor(0).dtype), cast(state, stored)
+
+
+def linear_recurrence(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor,
+    decay: Tensor | None,
+    rate: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Returns what linear attention gives, (batch, heads, steps, width), and its last state.
+
+    q: (batch, heads, steps, depth). k, v: with as many heads or fewer. state: (batch, shared
+    heads, depth, width). decay: (batch, shared heads, steps, depth or 1), factors of the state.
+    rate: (batch, shared heads or 1, steps, 1), how much of an old value a new one replaces.
+    """
+    (batch, heads, steps, depth), (shared, width) = q.shape, (k.shape[1], v.shape[3])
+    q = reshape(q, (batch, shared, heads // shared, steps, depth))
     results = []
     for t in range(steps):
         key = slice_(k, t, t + 1, 2)
         change = slice_(v, t, t + 1, 2)
         if decay is not None:
-            gate = slice_(decay, t, t + 1, 2)  # (batch, shared, 1, depth or 1)
+            gate = slice_(decay, t, t + 1, 2)
             state = mul(state, reshape(gate, (batch, shared, gate.shape[3], 1)))
         if rate is not None:
             change = (change - matmul(key, state)) * slice_(rate, t, t + 1, 2)
         state = state + matmul(key, change, transpose_a=True)
         results.append(matmul(q[:, :, :, t], state) * scale)
     shape = (batch, heads, steps, width)
-    made = reshape(stack(results, 3), shape) if results else zeros(shape, dtype)
-    return cast(join_heads(made), n.tensor(0).dtype), cast(state, stored)
+    return reshape(stack(results, 3), shape) if results else zeros(shape, v.dtype), state

@@ -95,7 +95,8 @@ def constant_of_shape(n: NodeContext) -> Tensor | Value:
 @rule("Range", types=ANY)
 def range_rule(n: NodeContext) -> Tensor | Value:
     dtype = numpy_of(n.elem_type(0))
-    start, limit, delta = (n.known(i).reshape(()) for i in range(3))
+    start, limit = (n.known(i).reshape(()) for i in range(2))
+    delta: NDArray = n.known(2).reshape(()) if n.has(2) else np.ones((), dtype)
     if not delta:
         raise ModelFormatError(f"[onnx] {describe(n.node)}: expected a step other than 0")
     with np.errstate(all="ignore"):

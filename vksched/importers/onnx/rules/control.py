@@ -214,6 +214,7 @@ def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
     """Returns the values of all turns along a new axis."""
     arrays = [v.array for v in turns if v.array is not None]
     if len(arrays) == len(turns) and all(a.shape == arrays[0].shape for a in arrays):
+        n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)
         return known(np.stack(arrays, axis))
     if any(not v.is_tensor for v in turns):
         raise UnsupportedOp("a sequence for each turn")

@@ -23,6 +23,7 @@ from ....ops import (
 )
 from ....ops.core.tensor import Tensor, constant
 from ....types import BOOL, INT32, INT64, numpy_dtype
+from ..nodes.node import NodeContext
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -42,13 +43,23 @@ def narrow(x: Tensor) -> Tensor:
     return cast(x, INT32) if x.dtype == INT64 else x
 
 
+def scale_of(n: NodeContext, depth: int) -> float:
+    """Returns what scores are multiplied by, by default the inverse root of the heads' size."""
+    return float(n.attr("scale", 0.0)) or 1 / math.sqrt(depth)
+
+
 def number_of(value: float, like: Tensor) -> Tensor:
     """Returns a scalar of the element type of a tensor; as_tensor refuses infinities."""
     return constant(np.array(value, numpy_dtype(like.dtype)))
 
 
 def seen(
-    queries: int, keys: int, offset: int | Tensor, left: int | None, right: int | None
+    n: NodeContext,
+    queries: int,
+    keys: int,
+    offset: int | Tensor,
+    left: int | None,
+    right: int | None,
 ) -> Tensor:
     """Returns which keys each query sees: from `left` before its place to `right` after it.
 
@@ -56,6 +67,7 @@ def seen(
     (m, n). None: no bound.
     """
     if isinstance(offset, int):
+        n.require_room((queries, keys), INT32)
         ahead = np.arange(keys) - np.arange(queries)[:, None] - offset
         inside = np.ones(ahead.shape, bool)
         inside &= True if left is None else ahead >= -left

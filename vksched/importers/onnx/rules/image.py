@@ -107,7 +107,9 @@ def grid_sample_rule(n: NodeContext) -> Tensor:
 
 @rule("AffineGrid", rounds=True)
 def affine_grid_rule(n: NodeContext) -> Tensor:
-    return affine_grid(n.tensor(0), n.ints(1), bool(n.attr("align_corners", 0)))
+    theta, size = n.tensor(0), n.ints(1)
+    n.require_room((*size[2:], len(size) - 1), theta.dtype)
+    return affine_grid(theta, size, bool(n.attr("align_corners", 0)))
 
 
 @rule("DepthToSpace", types=ANY)

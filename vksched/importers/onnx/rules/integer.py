@@ -199,7 +199,6 @@ def qlinear_matmul(n: NodeContext) -> Value:
 
 @rule("QLinearConv", types=NUMBERS)
 def qlinear_conv(n: NodeContext) -> Value:
-    n.require(not n.attr("channels_last", 0), "channels last")
     sums = _convolution(n, 0, 2, 3, 5)
     scale = factor(n, 1, 4, 6, n.shape(1), per_channel(n, 4, len(n.shape(3)), 1))
     return _requantized(n, sums, scale, n.optional(8), 1)

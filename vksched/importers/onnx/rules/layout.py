@@ -45,7 +45,7 @@ def concat_rule(n: NodeContext) -> Tensor:
     return concat(n.tensors(), n.attr("axis"))
 
 
-@rule("Slice", types=ANY)
+@rule("Slice", "DynamicSlice", types=ANY)
 def slice_rule(n: NodeContext) -> Tensor:
     rank = len(n.shape(0))
     if n.has_attr("starts"):

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....ops import concat, conv, conv_transpose, pad, reshape, silu, slice
+from ....ops import (
+    concat,
+    conv,
+    conv_transpose,
+    pad,
+    reshape,
+    silu,
+    slice,
+    transpose,
+    unsqueeze,
+)
 from ....ops.core.tensor import Tensor, constant
 from ....ops.windows.window import Padding
 from ....types import numpy_dtype
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from .registry import rule
 from .window import ints, padding, spatial_axes
 
 
-def convolution(n: NodeContext) -> Tensor:
-    """Returns the convolution of operands 0 and 1, and 2 as a bias."""
+def convolution(n: NodeContext, weights: Tensor | None = None) -> Tensor:
+    """Returns the convolution of operands 0 and 1, and 2 as a bias. weights: in place of 1."""
     axes = spatial_axes(n)
     return conv(
         n.tensor(0),
-        n.tensor(1),
+        n.tensor(1) if weights is None else weights,
         n.optional(2),
         stride=ints(n, "strides", axes),
         padding=padding(n, axes),
@@ -35,10 +46,17 @@ def conv_rule(n: NodeContext) -> Tensor:
 
 @rule("ConvTranspose", rounds=True)
 def conv_transpose_rule(n: NodeContext) -> Tensor:
+    return transposed_convolution(n, None, n.optional(2))
+
+
+def transposed_convolution(
+    n: NodeContext, pads: tuple[int, ...] | None, bias: Tensor | None
+) -> Tensor:
+    """Returns the transposed convolution of operands 0 and 1. pads: in place of the attribute."""
     axes = spatial_axes(n)
     x, w = n.tensor(0), n.tensor(1)
     strides, dilations = ints(n, "strides", axes), ints(n, "dilations", axes)
-    given: Padding = padding(n, axes)
+    given: Padding = padding(n, axes) if pads is None else pads
     extra = ints(n, "output_padding", axes, 0)
     same = n.attr("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     target = tuple(n.attr("output_shape", ()))[-axes:]
@@ -60,7 +78,7 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
     made = conv_transpose(
         x,
         w,
-        n.optional(2) if not any(beyond) else None,
+        bias if not any(beyond) else None,
         stride=strides,
         padding=given,
         output_padding=extra,
@@ -69,8 +87,8 @@ def conv_transpose_rule(n: NodeContext) -> Tensor:
     )
     if any(beyond):  # places that no weight reaches
         made = pad(made, [(0, 0)] * 2 + [(0, more) for more in beyond])
-        if n.has(2):
-            made = made + reshape(n.tensor(2), (-1, *(1,) * axes))
+        if bias is not None:
+            made = made + reshape(bias, (-1, *(1,) * axes))
     return made
 
 
@@ -89,6 +107,7 @@ def col2im(n: NodeContext) -> Tensor:
         rest.append(room % strides[i])
     taps = int(np.prod(block))
     batch, channels = x.shape[0], x.shape[1] // taps
+    n.require_room((taps, taps), x.dtype)
     w = np.eye(taps, dtype=numpy_dtype(x.dtype)).reshape(taps, 1, *block)
     made = conv_transpose(
         reshape(x, (batch * channels, taps, *places)),
@@ -102,17 +121,61 @@ def col2im(n: NodeContext) -> Tensor:
 
 
 @rule("CausalConvWithState", rounds=True)
+@rule("CausalConvWithState", domain=MICROSOFT)
 def causal_conv(n: NodeContext) -> tuple[Tensor, Tensor]:
-    """Each channel on its own, after what the last call left."""
-    x, w = n.tensor(0), n.tensor(1)
+    """Each channel on its own, after what the last call left. Channels that come last may have
+    several axes.
+    """
+    n.require(n.attr("ndim", 1) == 1, f"{n.attr('ndim', 1)} spatial axes")
+    several = n.attr("state_window", 0) or n.attr("state_update_capacity", 0)
+    n.require(not several, "states of several steps")
+    for name in ("input_channels", "input_channel_offset", "state_length"):
+        n.require(not n.attr(name, 0), name)
+    x, before = n.tensor(0), n.optional(3)
+    if not n.attr("channels_last", 0):
+        return causal_convolution(n, x, before, n.optional(2))
+    channels = x.shape[2:]
+
+    def first(t: Tensor) -> Tensor:
+        return transpose(reshape(t, (*t.shape[:2], -1)), (0, 2, 1))
+
+    given = None if before is None else first(before)
+    parts = causal_convolution(n, first(x), given, n.optional(2))
+    y, state = (transpose(t, (0, 2, 1)) for t in parts)
+    return reshape(y, x.shape), reshape(state, (*state.shape[:2], *channels))
+
+
+def causal_convolution(
+    n: NodeContext, x: Tensor, before: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Returns x (batch, channels, length) convolved with operand 1 behind what came before, and the
+    end of it.
+    """
+    w, dilation = n.tensor(1), n.attr("dilation", 1)
     batch, channels, _ = x.shape
-    reach = w.shape[-1] - 1
-    before = n.optional(3)
+    reach = (w.shape[-1] - 1) * dilation
     if before is None:
+        n.require_room((batch, channels, reach), x.dtype)
         before = constant(np.zeros((batch, channels, reach), numpy_dtype(x.dtype)))
     whole = concat([before, x], 2)
-    made = conv(whole, w, n.optional(2), groups=channels)
+    made = conv(whole, w, bias, groups=channels, dilation=dilation)
     kind = n.attr("activation", "none")
     n.require(kind in ("none", "silu", "swish"), f"the activation {kind}")
     state = slice(whole, whole.shape[2] - reach, whole.shape[2], 2)
     return made if kind == "none" else silu(made), state
+
+
+@rule("VarlenCausalConvWithState", domain=MICROSOFT)
+def causal_conv_of_sequences(n: NodeContext) -> tuple[Tensor, Tensor]:
+    """Operands: rows of all sequences (rows, channels), weights, where each sequence begins and the
+    last one ends, a bias, and what came before each.
+    """
+    n.require(not n.has(5) and not n.has(6) and not n.wants(2), "states of several steps")
+    x, ends, before = n.tensor(0), n.ints(2), n.tensor(4)
+    made, states = [], []
+    for at, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        rows = unsqueeze(transpose(slice(x, start, end, 0), (1, 0)), 0)
+        y, state = causal_convolution(n, rows, slice(before, at, at + 1, 0), n.optional(3))
+        made.append(transpose(y[0], (1, 0)))
+        states.append(state)
+    return concat(made, 0), concat(states, 0)

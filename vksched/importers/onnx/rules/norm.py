@@ -25,6 +25,7 @@ from ....ops.core.tensor import Tensor
 from ....types import FLOAT16, FLOAT32, FLOAT64, normalize_axis
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from .registry import rule
 
 # -- by channels ---------------------------------------------------------------------------------
@@ -89,7 +90,13 @@ def lp_normalize_rule(n: NodeContext) -> Tensor:
 
 @rule("MeanVarianceNormalization", rounds=True)
 def mean_variance_rule(n: NodeContext) -> Tensor:
-    return mean_variance_normalize(n.tensor(0), tuple(n.attr("axes", (0, 2, 3))))
+    """Below opset 9, where onnxruntime has it, over all axes or those that are no channels."""
+    x, axes = n.tensor(0), tuple(n.attr("axes", (0, 2, 3)))
+    if n.version < 9:
+        axes = tuple(a for a in range(x.rank) if a != 1 or n.attr("across_channels", 0))
+        if not n.attr("normalize_variance", 1):
+            return x - reduce_mean(x, axes, keepdims=True)
+    return mean_variance_normalize(x, axes)
 
 
 # -- by rows -------------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ def rms_norm_rule(n: NodeContext) -> Tensor:
 
 
 @rule("SimplifiedLayerNormalization")
-@rule("SimplifiedLayerNormalization", domain="com.microsoft")
+@rule("SimplifiedLayerNormalization", domain=MICROSOFT)
 def simplified_rule(n: NodeContext) -> list[Tensor | None]:
     """RMS norm under the name that onnxruntime writes into the default domain."""
     x, scale = n.tensor(0), n.tensor(1)

@@ -27,7 +27,8 @@ from .registry import rule
 from .window import ints, padding, spatial_axes
 
 
-def _window(n: NodeContext) -> dict[str, object]:
+def window_of(n: NodeContext) -> dict[str, object]:
+    """Returns the attributes of a pool's window as vksched's ops take them."""
     axes = spatial_axes(n)
     return {
         "kernel": tuple(n.attr("kernel_shape")),
@@ -49,7 +50,7 @@ def _pooled(n: NodeContext, made: Tensor) -> Tensor | Value:
 def averages(n: NodeContext, x: Tensor) -> Tensor:
     """Returns the means of the windows of x, as the node's attributes say."""
     count = bool(n.attr("count_include_pad", 0))
-    return average_pool(x, count_include_pad=count, **_window(n))  # type: ignore[arg-type]
+    return average_pool(x, count_include_pad=count, **window_of(n))  # type: ignore[arg-type]
 
 
 @rule("AveragePool", rounds=True)
@@ -59,13 +60,13 @@ def average_pool_rule(n: NodeContext) -> Tensor | Value:
 
 @rule("LpPool", rounds=True)
 def lp_pool_rule(n: NodeContext) -> Tensor | Value:
-    made = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **_window(n))  # type: ignore[arg-type]
+    made = lp_pool(n.tensor(0), p=float(n.attr("p", 2)), **window_of(n))  # type: ignore[arg-type]
     return _pooled(n, made)
 
 
 @rule("MaxPool", types=PLAIN | {TensorProto.INT8, TensorProto.UINT8, TensorProto.BFLOAT16})
 def max_pool_rule(n: NodeContext) -> list[Tensor | Value]:
-    x, window = n.tensor(0), _window(n)
+    x, window = n.tensor(0), window_of(n)
     out = [_pooled(n, max_pool(x, **window))]  # type: ignore[arg-type]
     if n.wants(1):
         found = max_pool_indices(x, **window)  # type: ignore[arg-type]

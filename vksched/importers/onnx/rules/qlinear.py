@@ -11,6 +11,7 @@ from .... import ops
 from ....ops.core.tensor import Tensor
 from ....types import FLOAT32
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value
 from .integer import byte_product, integer_product, per_row, qlinear_conv, rows, zero_point
 from .narrow import NUMBERS, cast
@@ -25,12 +26,13 @@ from .quantize import (
     saturated,
     zero_of,
 )
-from .registry import MICROSOFT, rule
+from .registry import rule
+from .window import either_layout
 
 T = TensorProto
 quantised = partial(rule, types=NUMBERS, domain=MICROSOFT)
 
-quantised("QLinearConv")(qlinear_conv)
+quantised("QLinearConv")(either_layout(qlinear_conv))
 
 
 def _real(n: NodeContext, index: int) -> Tensor:
@@ -70,6 +72,12 @@ quantised("QLinearSigmoid")(_of_one(lambda n, x: ops.sigmoid(x)))
 quantised("QLinearLeakyRelu")(_of_one(lambda n, x: ops.leaky_relu(x, n.attr("alpha", 0.01))))
 
 
+@quantised("QLinearWhere")
+def qlinear_where(n: NodeContext) -> Value:
+    chosen = ops.where(n.tensor(0), _real(n, 1), _real(n, 4))
+    return _result(n, chosen, 7, n.elem_type(1))
+
+
 # -- along axes --------------------------------------------------------------------------------
 
 
@@ -87,14 +95,14 @@ quantised("QLinearSoftmax")(_of_one(_softmax))
 
 
 @quantised("QLinearGlobalAveragePool")
+@either_layout
 def qlinear_global_average_pool(n: NodeContext) -> Value:
-    n.require(not n.attr("channels_last", 0), "channels last")
     return _shifted_result(n, ops.global_average_pool(_real(n, 0)), 3)
 
 
 @quantised("QLinearAveragePool")
+@either_layout
 def qlinear_average_pool(n: NodeContext) -> Value:
-    n.require(not n.attr("channels_last", 0), "channels last")
     return _shifted_result(n, averages(n, _real(n, 0)), 3)
 
 

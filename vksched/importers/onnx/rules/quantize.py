@@ -18,9 +18,10 @@ from ....ops.core.tensor import Tensor, constant
 from ....types import FLOAT32, INT32, NDArray, Shape
 from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value
 from .narrow import NUMBERS, cast, convert, fit, limits
-from .registry import MICROSOFT, rule
+from .registry import rule
 
 T = TensorProto
 Held = TypeVar("Held", Tensor, NDArray)
@@ -159,7 +160,8 @@ def _along(n: NodeContext) -> Callable[[Any], Any]:
         if block and rank == len(shape):
             at = axis % rank
             array = isinstance(value, np.ndarray)
-            each = np.repeat(value, block, at) if array else ops.repeat(value, block, at)
+            times = min(block, shape[at]) if array else block
+            each = np.repeat(value, times, at) if array else ops.repeat(value, times, at)
             cut = (*[slice(None)] * at, slice(shape[at]))
             return each if each.shape == shape else each[cut]
         if math.prod(value.shape) == 1:

@@ -25,9 +25,10 @@ from ....ops import (
 from ....ops.core.tensor import Tensor
 from ....types import FLOAT32, INT32
 from ..nodes.node import NodeContext
+from ..nodes.schemas import MICROSOFT
 from .narrow import NUMBERS, cast
 from .quantize import centred, is_zero, parameter, widened
-from .registry import MICROSOFT, rule
+from .registry import rule
 
 Activation = Callable[[Tensor], Tensor]
 

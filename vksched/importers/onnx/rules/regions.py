@@ -45,7 +45,8 @@ def roi_align(n: NodeContext) -> Tensor:
     batch, channels, height, width = x.shape
     counts = (n.attr("output_height", 1), n.attr("output_width", 1))
     many = regions.shape[0] * channels * max(counts[0] * width, height * width * (batch > 1))
-    n.require(many <= MOST_ELEMENTS, f"{many} values between")
+    sampled = regions.shape[0] * samples * max(counts[0] * height, counts[1] * width)
+    n.require(max(many, sampled) <= MOST_ELEMENTS, f"{max(many, sampled)} values between")
     half = n.attr("coordinate_transformation_mode", "output_half_pixel") == "half_pixel"
     corners = regions * n.attr("spatial_scale", 1.0) - (0.5 if half else 0.0)
     weights = []

@@ -17,7 +17,6 @@ from ..nodes.node import NodeContext
 from ..nodes.values import Value
 from .narrow import fit
 
-MICROSOFT = "com.microsoft"
 BFLOAT16 = int(TensorProto.BFLOAT16)
 Results = Tensor | Value | Sequence[Tensor | Value | None]
 Build = Callable[["NodeContext"], Results]

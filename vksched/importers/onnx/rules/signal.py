@@ -12,7 +12,7 @@ import numpy as np
 from ....ops import gather, matmul, reshape, transpose
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
-from ....types import NDArray, normalize_axis, numpy_dtype
+from ....types import INT32, NDArray, normalize_axis, numpy_dtype
 from ..nodes.node import NodeContext
 from ..nodes.values import known
 from .registry import rule
@@ -63,6 +63,7 @@ def transformed(
     used = min(half if inverse else length, x.shape[axis])
     results = half if onesided and not inverse else length
     n.require(used * results * 2 * parts <= MOST_ELEMENTS, f"{length} values")
+    n.require_room((used, parts, results, 2), dtype)
     if used < x.shape[axis]:
         moved = slice_(moved, 0, used, -2)
     if inverse:
@@ -104,6 +105,7 @@ def stft(n: NodeContext) -> Tensor:
     length = window.shape[0] if window is not None else int(n.number(3, x.shape[1]))
     frames = (x.shape[1] - length) // step + 1
     n.require(frames > 0 and step > 0, f"no frame of {length} in {x.shape}")
+    n.require_room((frames, length), INT32)
     places = np.arange(frames)[:, None] * step + np.arange(length)
     cut = gather(x, constant(places.astype(np.int32)), 1)
     if window is not None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from ....ops import transpose
+from ....ops.core.tensor import Tensor
 from ....ops.windows.window import Padding
 from ..nodes.node import NodeContext
+from ..nodes.values import Value
 
 
 def spatial_axes(n: NodeContext) -> int:
@@ -23,3 +29,30 @@ def padding(n: NodeContext, axes: int) -> Padding:
     """Returns the padding as vksched's ops take it."""
     rule = n.attr("auto_pad", "NOTSET")
     return ints(n, "pads", 2 * axes, 0) if rule in ("NOTSET", "") else str(rule).lower()
+
+
+# -- channels that come last ---------------------------------------------------------------------
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """(batch, ..., channels) -> (batch, channels, ...)"""
+    return transpose(x, (0, x.rank - 1, *range(1, x.rank - 1)))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """(batch, channels, ...) -> (batch, ..., channels)"""
+    return transpose(x, (0, *range(2, x.rank), 1))
+
+
+def either_layout(build: Callable[[NodeContext], Value]) -> Callable[[NodeContext], Value]:
+    """Returns a rule that computes with channels first and takes the attribute channels_last."""
+
+    def either(n: NodeContext) -> Value:
+        if not n.attr("channels_last", 0):
+            return build(n)
+        first = Value(n.elem_type(0), tensor=channels_first(n.tensor(0)))
+        made = build(n.with_input(0, first))
+        assert made.tensor is not None
+        return replace(made, tensor=channels_last(made.tensor))
+
+    return either

@@ -1,7 +1,8 @@
 """Runs a chat template, which a stranger wrote, within limits.
 
-jinja2's sandbox keeps a template away from Python. It bounds neither time nor memory, so the parsed
-template is changed before it is compiled:
+This is the inner wall; the limits of the process that runs it are the outer one. jinja2's sandbox
+keeps a template away from Python. It bounds neither time nor memory, so the parsed template is
+changed before it is compiled:
 
     for x in y        -> for x in y|count          each turn is a step, and looks at the clock
     a ~ b, [a, b]     -> [a, b]|concat, ...|made   what a template makes is measured
@@ -18,6 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from jinja2 import TemplateError, nodes, pass_context
@@ -27,8 +29,6 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
-
-from ....errors import ModelFormatError
 
 MOST_SOURCE = 1 << 20
 """Characters of a template."""
@@ -40,7 +40,6 @@ MOST_ELEMENTS = 1 << 17
 """Of one value that a template makes, inner ones included."""
 MOST_STEPS = 300_000
 """Turns of loops and calls in one rendering."""
-MOST_SECONDS = 5.0
 MOST_BITS = 4096
 """Of a whole number that a template makes."""
 
@@ -60,23 +59,28 @@ _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^}]*\{")
 """A format that makes texts of thousands of characters, or takes the width from elsewhere."""
 
 
+class WrongTemplate(Exception):
+    """A template is wrong, or wants more than the limits; the message has the line."""
+
+
 class _Budget(threading.local):
     """What is left in this thread's rendering."""
 
     steps = 0
     output = 0
+    seconds = 0.0
     until = 0.0
 
-    def start(self) -> None:
-        self.steps, self.output = MOST_STEPS, MOST_OUTPUT
-        self.until = time.monotonic() + MOST_SECONDS
+    def start(self, seconds: float) -> None:
+        self.steps, self.output, self.seconds = MOST_STEPS, MOST_OUTPUT, seconds
+        self.until = time.monotonic() + seconds
 
     def step(self, count: int = 1) -> None:
         self.steps -= count
         if self.steps < 0:
             raise SecurityError(f"expected at most {MOST_STEPS} turns of loops and calls, got more")
         if time.monotonic() > self.until:
-            raise SecurityError(f"expected at most {MOST_SECONDS:g} seconds, it takes longer")
+            raise SecurityError(f"expected at most {self.seconds:g} seconds, it takes longer")
 
     def write(self, count: int) -> None:
         self.output -= count
@@ -321,34 +325,60 @@ def _format(form: Any, *args: Any, **values: Any) -> str:
     return str(_made(str(form) % (values or args)))
 
 
-def compile_template(source: str) -> Callable[[Mapping[str, Any]], str]:
-    """Returns what renders a template; raises ModelFormatError where it cannot be compiled."""
+def compile_template(source: str, seconds: float) -> Callable[[Mapping[str, Any], float], str]:
+    """Compile a template.
+
+    Parameters
+    ----------
+    source
+        The template.
+    seconds
+        How long compiling may take.
+
+    Returns
+    -------
+    Callable
+        Renders the template with variables, within so many seconds.
+
+    Raises
+    ------
+    WrongTemplate
+        It cannot be compiled, or, as the result is called, not be rendered.
+    MemoryError
+        The process may have no more memory.
+    """
     if len(source) > MOST_SOURCE:
-        raise ModelFormatError(
+        raise WrongTemplate(
             f"[chat template] expected at most {MOST_SOURCE} characters, got {len(source)}"
         )
     environment = _Environment()
-    _budget.start()
-    try:
+    _budget.start(seconds)
+    with _errors():
         tree = _Limits().visit(environment.parse(source))
         code = environment.compile(tree, _NAME, _NAME)
         template = environment.template_class.from_code(
             environment, code, environment.make_globals(None)
         )
-    except Exception as error:
-        raise _wrong(error) from error
 
-    def render(values: Mapping[str, Any]) -> str:
-        _budget.start()
-        try:
+    def render(values: Mapping[str, Any], seconds: float) -> str:
+        _budget.start(seconds)
+        with _errors():
             return template.render(values)
-        except Exception as error:
-            raise _wrong(error) from error
 
     return render
 
 
-def _wrong(error: Exception) -> ModelFormatError:
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise WrongTemplate(_described(error)) from error
+
+
+def _described(error: Exception) -> str:
     line = getattr(error, "lineno", None)
     trace = error.__traceback__
     while trace is not None:
@@ -357,4 +387,4 @@ def _wrong(error: Exception) -> ModelFormatError:
         trace = trace.tb_next
     where = "" if line is None else f", line {line}"
     kind = "" if isinstance(error, TemplateError) else f"{type(error).__name__}: "
-    return ModelFormatError(f"[chat template{where}] {kind}{str(error)[:500]}")
+    return f"[chat template{where}] {kind}{str(error)[:500]}"

@@ -1,0 +1,51 @@
+"""docs/onnx.md: each op of onnxruntime's own is there, with whether it runs here."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("onnx")
+import onnx_contrib as page
+import onnx_page
+
+from vksched.importers.onnx.nodes.contrib import HOST_OPS
+from vksched.importers.onnx.nodes.schemas import CONTRIB_DOMAINS, CONTRIB_OPS
+from vksched.importers.onnx.rules import rules
+
+ROWS = page.parse_rows(page.PAGE.read_text("utf-8"))
+BY_NAME = {(row.domain, row.op): (row, here) for row, here in ROWS}
+
+
+def test_the_page_says_what_runs() -> None:
+    wrong = [f"{row.op}: {here!r}, not {row.here!r}" for row, here in ROWS if here != row.here]
+    assert not wrong, f"{wrong}; try python scripts/onnx_contrib.py"
+
+
+def test_the_page_counts_the_rules() -> None:
+    wanted = onnx_page.rule_counts()
+    assert wanted in page.PAGE.read_text("utf-8"), f"write\n{wanted}"
+
+
+def test_the_page_has_every_rule() -> None:
+    ours = {(r.domain, r.op_type) for r in rules() if r.domain in CONTRIB_DOMAINS}
+    ours |= {(op.op_domain, op.__name__) for op in HOST_OPS}
+    ours |= {("", name) for name in CONTRIB_OPS}
+    assert ours <= set(BY_NAME)
+
+
+def test_what_does_not_run_has_a_reason() -> None:
+    for row, here in ROWS:
+        assert here.startswith(("y", "no: ")), row.op
+    own = {row.op for row, _ in ROWS}
+    assert set(page.REASONS) <= own and set(page.LIMITS) <= own
+    running = [here for row, here in ROWS if row.cpu and here.startswith("y")]
+    text = "\n".join(page.kept_section())
+    assert f"{len(running)} of {sum(row.cpu for row, _ in ROWS)} do" in text
+
+
+def test_the_page_has_all_ops_of_the_installed_onnxruntime() -> None:
+    """Of a newer one than the page has there may be more."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if f"onnxruntime {onnxruntime.__version__} " not in "\n".join(page.kept_section()):
+        pytest.skip("the page is of another onnxruntime")
+    assert page.section() == page.kept_section()

@@ -1,0 +1,131 @@
+"""Native programs whose numbers make no sense: what a loop would reach beyond a slot is refused
+before it runs, and what is taken writes nothing but its result.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vksched.cases.case import Case
+from vksched.cases.table import CASES
+from vksched.ops.core import loops
+from vksched.ops.core.attrs import Attrs
+from vksched.ops.core.recipe import Loop
+from vksched.types import NDArray
+
+pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
+native: Any = loops.native
+
+GUARD = 256
+"""Bytes around each array."""
+FAR = (-1, 0, 1, 2, 1 << 20, 1 << 31, 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), -(1 << 40))
+
+
+@dataclass(frozen=True)
+class Told:
+    """A program of loops, and the bytes of its slots."""
+
+    loops: tuple[tuple[Loop, tuple[int, ...]], ...]
+    sizes: tuple[int, ...]
+
+    def program(self) -> Any:
+        steps = [(one.name, at, one.numbers, one.reals, one.pieces) for one, at in self.loops]
+        return native.Program(steps, list(self.sizes), list(range(len(self.sizes))))
+
+    def with_numbers(self, number: int, numbers: tuple[int, ...]) -> Told:
+        """The same with other numbers of one loop."""
+        loop, slots = self.loops[number]
+        changed = (replace(loop, numbers=numbers), slots)
+        return replace(self, loops=(*self.loops[:number], changed, *self.loops[number + 1 :]))
+
+
+def told_of(case: Case) -> tuple[Told, list[NDArray]] | None:
+    """Returns the program of a case, and what its operands hold."""
+    make, output = case.declaration.recipe, case.result_type()
+    if make is None or not all(t.size for t in (output, *case.types)):
+        return None
+    recipe = make(case.types, output, Attrs(case.attrs))
+    if recipe is None or sum(t.size for t in (output, *case.types)) > 1 << 14:
+        return None
+    given = list(map(np.ascontiguousarray, case.inputs))
+    made = [4 * loop.elements for loop in recipe.loops[:-1]]
+    in_place = case.op == "write_rows"
+    last = len(given) + len(made)
+    slots = tuple(
+        (loop, ((last, *loop.operands[1:]) if in_place else loop.operands) + (len(given) + at,))
+        for at, loop in enumerate(recipe.loops)
+    )
+    sizes = (*(x.nbytes for x in given), *made, output.host_bytes)
+    return Told(slots, sizes), given
+
+
+def programs() -> Iterator[tuple[str, Told, list[NDArray]]]:
+    """Yields some programs of each op."""
+    for op in sorted({case.op for case in CASES}):
+        found = (made for case in CASES if case.op == op and (made := told_of(case)))
+        for told, given in islice(found, 6):
+            yield op, told, given
+
+
+PROGRAMS = list(programs())
+
+
+def run_guarded(told: Told, given: list[NDArray]) -> None:
+    """Runs a program; fails where it writes outside of its slots."""
+    arrays, memories = [], []
+    for slot, size in enumerate(told.sizes):
+        memory = np.full(size + 2 * GUARD, 0xA5, np.uint8)
+        array = memory[GUARD : GUARD + size]
+        if slot < len(given):
+            array[:] = given[slot].reshape(-1).view(np.uint8)
+        arrays.append(array)
+        memories.append(memory)
+    told.program().run(arrays)
+    for memory in memories:
+        assert (memory[:GUARD] == 0xA5).all() and (memory[-GUARD:] == 0xA5).all()
+
+
+def test_all_kinds_of_loops_are_tried() -> None:
+    kinds = {loop.name.partition(" ")[0] for _, told, _ in PROGRAMS for loop, _ in told.loops}
+    assert kinds >= {"chain", "concat", "copy", "gather", "linear_packed", "norm", "reduce"}
+    assert kinds >= {"attention", "cached_attention", "rotary_embedding", "softmax", "write_rows"}
+    assert kinds >= {"conv", "conv_transpose", "pool", "recurrent"} or not loops.conv_functions()
+
+
+def test_a_slot_that_is_too_small_is_refused() -> None:
+    """The result's by one element, and an operand's without any."""
+    for op, told, _ in PROGRAMS:
+        told.program()
+        read = {slot for _, slots in told.loops for slot in slots}
+        for slot, size in enumerate(told.sizes):
+            if slot not in read:
+                continue
+            less = size - 4 if slot == len(told.sizes) - 1 and op != "write_rows" else 0
+            sizes = (*told.sizes[:slot], max(less, 0), *told.sizes[slot + 1 :])
+            with pytest.raises(ValueError, match="one is too small"):
+                replace(told, sizes=sizes).program()
+
+
+def test_numbers_of_no_sense_do_no_harm() -> None:
+    """Each number of a loop in turn is one that is far off."""
+    rng, refused, ran = random.Random(0), 0, 0
+    for _, told, given in PROGRAMS:
+        for number, (loop, _) in enumerate(told.loops):
+            for at in range(len(loop.numbers)):
+                own = loop.numbers[at]
+                for value in (own + 1, own - 1, rng.choice(FAR), rng.choice(FAR)):
+                    numbers = (*loop.numbers[:at], value, *loop.numbers[at + 1 :])
+                    try:
+                        run_guarded(told.with_numbers(number, numbers), given)
+                    except (ValueError, IndexError, KeyError, MemoryError):
+                        refused += 1
+                    else:
+                        ran += 1
+    assert refused > 1000 and ran > 100

@@ -1,0 +1,243 @@
+"""Nodes that do not tell the truth: they put themselves out of use, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import clusters
+import numpy as np
+import pytest
+
+import vksched as vs
+import vksched.runtime.remote.client as client_module
+import vksched.runtime.remote.session as session_module
+from vksched.cluster import joined as joining
+from vksched.cluster.node import ClusterNode
+from vksched.engine import faults, generations
+from vksched.engine.preparing import Preparing
+from vksched.errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    HostLost,
+    OutOfMemory,
+    RunAborted,
+)
+from vksched.machine.links import Link
+from vksched.machine.spec import DeviceSpec
+from vksched.runtime.null import NullDevice
+from vksched.runtime.remote.blame import Blame
+from vksched.runtime.remote.caller_states import CallerStates
+from vksched.runtime.remote.ports import RunKey
+from vksched.runtime.remote.refusals import error_of, fields_of
+from vksched.runtime.remote.served import PartHost
+from vksched.runtime.simulated_clock import SimulatedClock
+from vksched.types import NDArray
+
+NAMES = ("node1", "node2")
+X = np.ones((4, 4), np.float32)
+
+
+class Liar(PartHost):
+    """Says of each run that it has failed, and why."""
+
+    said: DeviceError
+    starts = 0
+
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
+        type(self).starts += 1
+        self._caller.failed(run, self.said)
+
+
+def of(kind: type[DeviceError], device: str = "", host: str = "") -> DeviceError:
+    made = kind("[x] so it says")
+    made.device, made.host = device, host
+    return made
+
+
+LIES = {
+    "of another host": of(HostLost, host="node1"),
+    "of a device of another host": of(DeviceLost, "node1/cpu"),
+    "of a device of another, in vain": of(DeviceTimeout, "node1/cpu", "node1"),
+    "of the caller's device": of(DeviceLost, "cpu"),
+    "of no host": of(HostLost, host="node9"),
+    "of no device of its own": of(DeviceLost, "node2/gpu:7"),
+    "of no device at all": of(DeviceLost, "nowhere/gpu:0"),
+    "of nothing": of(DeviceError),
+    "of its own device": of(DeviceLost, "node2/cpu"),
+}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ClusterNode]]:
+    monkeypatch.setattr(joining, "LOOK_S", 3600.0)  # who is out stays out
+    for module in (client_module, session_module):  # links are measured quickly
+        monkeypatch.setattr(module, "measure_link", lambda channel: Link(1e9, 1e-4))
+    about = clusters.made(), "plain", ["cpu"]
+    made = [
+        ClusterNode(name, "127.0.0.1:0", *about, cache_folder=tmp_path / name) for name in NAMES
+    ]
+    yield made
+    for each in made:
+        each.close()
+
+
+def scheduler(nodes: list[ClusterNode]) -> vs.Scheduler:
+    cluster = vs.Cluster([node.address for node in nodes], clusters.made(), "plain")
+    return vs.Scheduler([f"{name}/cpu" for name in NAMES], cluster=cluster)
+
+
+def compiled(sched: vs.Scheduler) -> vs.Run:
+    """Returns a graph that uses both nodes."""
+    first = vs.mul(vs.input("x", X.shape), 2.0, name="first")
+    second = vs.add(first, 1.0, name="second")
+    place = {"first": "node1/cpu", "second": "node2/cpu"}
+    run = sched.compile(second, placement=place)
+    assert {run.plan.machine.devices[s.device].name for s in run.plan.splits} == set(place.values())
+    return run
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
+    nodes: list[ClusterNode], lie: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serve(node: ClusterNode, trace: vs.Trace, timeout_s: float, *ports: Any) -> PartHost:
+        made = Told(node._opened.devices, *ports, trace, timeout_s)
+        made.said = LIES[lie]
+        return made
+
+    class Told(Liar):
+        pass
+
+    (_, liar) = nodes
+    here = liar._server._here
+    object.__setattr__(here, "serve", partial(serve, liar, vs.Trace(), 60.0))
+    with scheduler(nodes) as sched:
+        run = compiled(sched)
+        with pytest.warns(vs.VkschedWarning, match="node2.*failed in a run over 3 hosts"):
+            assert np.array_equal(run(x=X), 2 * X + 1)
+        assert Told.starts == 1
+        assert set(sched.quarantined) == {"node2/cpu"}
+        used = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
+        assert "node1/cpu" in used and "node2/cpu" not in used
+        assert np.array_equal(run(x=3 * X), 6 * X + 1)
+    assert Told.starts == 1
+
+
+def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:
+    own, claims = of(DeviceLost, "node1/gpu:0"), of(HostLost, host="node1")
+    blame = Blame()
+    blame.add("node2", claims)
+    found = blame.cause()
+    assert found is claims and (claims.device, claims.host) == ("", "node2")
+    blame.add("node1", own)
+    assert blame.cause() is own and own.device == "node1/gpu:0"
+    seen = of(HostLost, host="node1")  # the caller may say it of others
+    blame = Blame()
+    blame.add("", seen)
+    blame.add("node3", RunAborted())
+    assert blame.cause() is seen and seen.host == "node1"
+
+
+@pytest.mark.parametrize(
+    ("said", "device", "host"),
+    [
+        (of(OutOfMemory, "gpu:0"), "node1/gpu:0", ""),
+        (of(OutOfMemory, "node1/gpu:0"), "node1/gpu:0", ""),
+        (of(OutOfMemory, "node2/gpu:0"), "", "node1"),
+        (of(HostLost, host="node2"), "", "node1"),
+        (of(DeviceLost, "node2/gpu:0", "node2"), "", "node1"),
+        (of(DeviceError), "", ""),
+    ],
+)
+def test_an_answer_blames_whoever_gives_it(said: DeviceError, device: str, host: str) -> None:
+    found = error_of(fields_of(said), "node1")
+    assert isinstance(found, type(said)) and isinstance(found, DeviceError)
+    assert (found.device, found.host) == (device, host)
+
+
+def test_a_node_that_tells_no_more_of_a_device_is_lost(
+    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "FRESH_S", -1.0)
+    with scheduler(nodes) as sched:
+        (device,) = [d for d in sched._preparing.opened.devices if d.name == "node2/cpu"]
+        object.__setattr__(nodes[1]._server._here, "tell", list)
+        assert device.spec.name == device.spec.name == "node2/cpu"
+        (node,) = [n for n in sched._preparing.opened.hosts.hosts.values() if n.name == "node2"]  # type: ignore[union-attr]
+        assert node.error is not None and "tells no more of cpu" in str(node.error)  # type: ignore[attr-defined]
+
+
+def test_a_state_of_another_type_is_not_taken_back(
+    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
+    try:
+        (states,), key = [device.states for device in joined.devices], object()
+        states.add([(key, X)])
+        assert np.array_equal(states.read(key), X)
+        for lie in (X[:1], X.astype(np.int32)):
+            monkeypatch.setattr(CallerStates, "read", lambda *about, lie=lie: lie)
+            with pytest.raises(DeviceError, match="node1 gave a state of another type back"):
+                states.read(key)
+    finally:
+        joined.close()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "no\x1b[31mde", "n" * 64])
+def test_a_node_of_a_name_that_is_none_is_refused(
+    nodes: list[ClusterNode], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(nodes[0]._server._listener._mine, "name", name)  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="expected a node with a name"):
+        vs.Cluster([nodes[0].address], clusters.made(), "plain").join()
+
+
+def test_an_answer_that_nobody_waits_for_takes_no_memory(
+    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read and dropped, as who asked may have given up."""
+    cluster = vs.Cluster([nodes[0].address], clusters.made(), "plain")
+    made = list[int]()
+    joined = cluster.join()
+    try:
+        (session,) = nodes[0]._server._sessions.values()
+        (node,) = joined.hosts.values()
+        empty = np.empty
+        monkeypatch.setattr(
+            np, "empty", lambda size, *more: (made.append(size), empty(size, *more))[1]
+        )
+        assert session._channel is not None
+        text = json.dumps({"kind": "echo", "to": 1 << 40}).encode()
+        session._channel._send(text, [np.zeros(3 << 20, np.uint8)])
+        assert node.channel.ask("clock", {}).fields  # behind it
+        assert 3 << 20 not in made and not node.channel._open
+    finally:
+        joined.close()
+
+
+def test_a_graph_that_fails_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by devices that come back after each failure: a run, and the plan of one."""
+    monkeypatch.setattr(generations, "MAX_FAILURES", 5)
+    monkeypatch.setattr(faults.Faults, "take_in", lambda *about, **more: None)
+    monkeypatch.setattr(faults.Faults, "may_replay", lambda *about: True)
+    failures = list[DeviceError]()
+
+    def fail(*about: object, **more: object) -> None:
+        failures.append(of(DeviceLost, "null:0"))
+        raise failures[-1]
+
+    with vs.Scheduler([NullDevice(DeviceSpec("null:0", "null"), SimulatedClock())]) as sched:
+        run = sched.compile(vs.input("x", X.shape) + 1.0)
+        for at, name in ((type(run._compiled._executor), "run"), (Preparing, "executor")):
+            with monkeypatch.context() as patch:
+                patch.setattr(at, name, fail)
+                with pytest.raises(DeviceLost) as caught:
+                    run(x=X) if name == "run" else sched.compile(vs.input("x", X.shape) + 2.0)
+            assert len(failures) == 6 and caught.value is failures[-1]
+            failures.clear()
+        assert np.array_equal(run(x=X), X + 1)

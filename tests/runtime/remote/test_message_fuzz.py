@@ -1,0 +1,96 @@
+"""Whatever a caller with the key says, a node answers or ends the session, and holds nothing of it.
+
+`make test-all` draws many more sessions. A session that fails is drawn again by its seed:
+`VKSCHED_TESTS=rest pytest tests/runtime/remote/test_message_fuzz.py -k 'holds_nothing and 17'`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import clusters
+import pytest
+from drawn_messages import drawn, say
+from hostile import Caller, Said, Watched, conversation
+from selection import draws
+
+from vksched.cluster.node import ClusterNode
+from vksched.runtime.remote.stream import Closed
+
+SESSIONS = 12
+"""Of a seed."""
+SEEDS = draws(4, 400)
+HANGS_S = 20.0
+SPECS = Said("specs", {}, ask=True)
+REACH = Said("reach", {"host": "node2", "hosts": {"node2": ["127.0.0.1:1", "w"]}}, ask=True)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+    about = clusters.made(), "plain", ["cpu"]
+    folder: Path = tmp_path_factory.mktemp("weights")
+    made = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def said(node: ClusterNode) -> list[Said]:
+    """What an honest caller says."""
+    return [REACH, *conversation(node)]
+
+
+@pytest.fixture
+def watched(node: ClusterNode) -> Iterator[Watched]:
+    made = Watched(node)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_answers_or_ends_the_session_and_holds_nothing(
+    node: ClusterNode, said: list[Said], watched: Watched, seed: int
+) -> None:
+    rng, late = random.Random(seed), list[str]()
+    for number in range(SESSIONS):
+        messages, begin_s = drawn(rng, said), time.monotonic()
+        caller = Caller(node.address)
+        try:
+            with suppress(Closed):
+                say(caller, messages, waits=number % 3 > 0)
+                caller.answer_to(SPECS)
+        finally:
+            caller.close()
+        if time.monotonic() - begin_s > HANGS_S:
+            late.append(f"session {number}: {messages}")
+    assert late == []
+    assert watched.left() == []
+    honest = Caller(node.address)
+    kinds = [honest.answer_to(each) for each in said[1:] if each.ask and each.kind != "read"]
+    assert all(each is not None for each in kinds)
+    honest.close()
+    node.wait_until_free()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_peer_is_answered_or_sent_away(
+    node: ClusterNode, said: list[Said], watched: Watched, seed: int
+) -> None:
+    """Of a connection of another node only values and echoes are taken."""
+    rng, caller = random.Random(seed), Caller(node.address)
+    say(caller, [each for each in said if each.kind in ("missing", "weight", "add", "prepare")])
+    plan = next(each.fields["plan"] for each in said if each.kind == "prepare")
+    run = {"plan": plan, "slot": 0, "ticket": 0, "node": 0}
+    own = [Said("echo", {}, b"x", ask=True), Said("value", run, bytes(16)), *said]
+    for _ in range(SESSIONS):
+        peer = Caller(node.address, "node", "node2", caller=caller.name)
+        with suppress(Closed):
+            say(peer, drawn(rng, rng.sample(own, 4)))
+        peer.close()
+    assert caller.answer_to(SPECS) is not None
+    caller.close()
+    assert watched.left() == []

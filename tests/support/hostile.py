@@ -1,0 +1,209 @@
+"""A caller that has the key and says what it likes, and what a node holds when it has gone."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import clusters
+import numpy as np
+import pytest
+
+import vksched as vs
+from vksched.cluster.node import ClusterNode
+from vksched.runtime.remote.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
+from vksched.runtime.remote.hello import exchange, hello
+from vksched.runtime.remote.messages import encode
+from vksched.runtime.remote.secure import Security, place_of
+from vksched.runtime.remote.server import Server
+from vksched.runtime.remote.session import Session
+from vksched.runtime.remote.stream import Closed, Stream
+
+WAIT_S = 60.0
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message: its kind, its fields and its payload. ask: whether it wants an answer."""
+
+    kind: str
+    fields: dict[str, Any]
+    payload: bytes = b""
+    ask: bool = False
+
+
+class Caller:
+    """Connects to a node by itself, and knows nothing of what may be said. security: "plain"."""
+
+    def __init__(self, address: str, role: str = "caller", name: str = "", **about: str) -> None:
+        self.name = about.pop("caller", f"hostile{next(_names)}")
+        stream = Security(clusters.made(), "plain").connect(place_of(address), WAIT_S)
+        exchange(stream, {**hello(role, name, self.name), **about})
+        self._stream: Stream = stream
+        self._numbers = itertools.count(1)
+
+    def send(self, said: Said) -> int:
+        """Say a message, in frames as a caller does; return the number of its question."""
+        number = next(self._numbers)
+        text = encode(said.kind, said.fields, number if said.ask else None)
+        self.send_bytes(FRAME.pack(HEAD, number, len(text), len(said.payload)) + text)
+        for at in range(0, len(said.payload), CHUNK_BYTES):
+            piece = said.payload[at : at + CHUNK_BYTES]
+            self.send_bytes(FRAME.pack(DATA, number, 0, len(piece)) + piece)
+        return number
+
+    def send_bytes(self, data: bytes) -> None:
+        """Say any bytes; raise Closed where the node has hung up, or reads no more for long."""
+        with self._stream.turn:
+            self._stream.send(data, until_s=time.monotonic() + WAIT_S)
+
+    def answers(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield what the node says, until it hangs up."""
+        heads: dict[int, tuple[dict[str, Any], bytearray, int]] = {}
+        while True:
+            try:
+                sort, number, fields, size = FRAME.unpack(self._read(FRAME.size))
+                if sort == HEAD:
+                    heads[number] = json.loads(self._read(fields)), bytearray(), size
+                elif sort == DATA:
+                    heads[number][1].extend(self._read(size))
+            except Closed:
+                self.close()
+                return
+            if number in heads and len(heads[number][1]) == heads[number][2]:
+                head, payload, _ = heads.pop(number)
+                yield head, bytes(payload)
+
+    def answer_to(self, said: Said) -> dict[str, Any] | None:
+        """Say a question and return its answer; None where the node hangs up instead."""
+        with suppress(Closed):
+            number = self.send(said)
+            for fields, _ in self.answers():
+                if fields.get("to") == number:
+                    return fields
+        return None
+
+    def _read(self, size: int) -> bytes:
+        out = bytearray(size)
+        self._stream.receive_all(memoryview(out), time.monotonic() + WAIT_S)
+        return bytes(out)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+@contextmanager
+def recorded(node: str) -> Iterator[list[Said]]:
+    """Note what callers of this process say to a node."""
+    said: list[Said] = []
+    send = Channel._send
+
+    def noting(self: Channel, text: bytes, payload: Payload) -> None:
+        fields = json.loads(text)
+        if self.host == node and "to" not in fields:
+            kind, ask = fields.pop("kind"), fields.pop("ask", None)
+            data = b"".join(bytes(flat(piece)) for piece in payload)
+            said.append(Said(kind, fields, data, ask is not None))
+        send(self, text, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Channel, "_send", noting)
+        yield said
+
+
+def conversation(node: ClusterNode) -> list[Said]:
+    """Have an honest caller use a node, and return what it said: weights, states, plans, runs."""
+    weight = np.arange(64, dtype=np.float32).reshape(8, 8)
+    x, held = vs.input("x", (4, 8)), vs.state(np.zeros((4, 8), np.float32), name="held")
+    after = vs.add(held, vs.relu(x @ vs.weight(weight, name="w")), name="after")
+    cluster = vs.Cluster([node.address], clusters.made(), "plain")
+    with (
+        recorded(node.name) as said,
+        vs.Scheduler([f"{node.name}/cpu"], cluster=cluster) as sched,
+    ):
+        place = {"*": f"{node.name}/cpu"}
+        run = sched.compile({"out": after * 2}, updates={held: after}, placement=place)
+        for _ in range(2):
+            run(x=np.ones((4, 8), np.float32))
+        assert sched.read(held).sum() == 2 * 4 * weight.sum()
+        sched.write(held, np.zeros((4, 8), np.float32))
+        run.close()
+        sched.drop(held)
+    node.wait_until_free()
+    kinds = {each.kind for each in said}
+    assert kinds >= {"missing", "weight", "add", "prepare", "start", "commit", "read", "write"}, (
+        kinds
+    )
+    return [each for each in said if each.kind not in ("echo", "clock")]
+
+
+class Watched:
+    """What one node held at first, and what it holds now."""
+
+    def __init__(self, node: ClusterNode) -> None:
+        self.node = node
+        self._sessions: list[weakref.ref[Session]] = []
+        self._patch = pytest.MonkeyPatch()
+        start, server = Session.start, node._server
+        assert isinstance(server, Server)
+
+        def noting(session: Session, channel: Channel) -> None:
+            if session._here is server._here:
+                self._sessions.append(weakref.ref(session))
+            start(session, channel)
+
+        self._patch.setattr(Session, "start", noting)
+        self.before = self._threads()
+
+    def left(self) -> list[str]:
+        """Return what is held of sessions that have ended."""
+        self.node.wait_until_free()
+        out = [
+            f"{device.name}: {len(device.states.keys())} states"
+            for device in self.node._opened.devices
+            if device.states.keys()
+        ]
+        until_s = time.monotonic() + WAIT_S
+        while (more := self._threads() - self.before) and time.monotonic() < until_s:
+            time.sleep(0.001)  # the last thread of a session is the one that frees it
+        out += sorted(each.name for each in more)
+        gc.collect()
+        out += [f"a session of {s.caller}" for ref in self._sessions if (s := ref()) is not None]
+        return out
+
+    def _threads(self) -> set[threading.Thread]:
+        kinds = ("session", "part", "send", "weights", "echo", "reader", "free", "door")
+        names = tuple(f"vksched-{kind}" for kind in kinds)
+        return {each for each in threading.enumerate() if each.name.startswith(names)}
+
+    def close(self) -> None:
+        self._patch.undo()
+
+
+def play(caller: Caller, said: Sequence[Said], ends: bool = True) -> None:
+    """Say messages one after the other, each once its answer is there; then hang up."""
+    with suppress(Closed):
+        for each in said:
+            if not each.ask:
+                caller.send(each)
+            elif caller.answer_to(each) is None:
+                break
+    if ends:
+        caller.close()
+
+
+def numbered(said: Sequence[Said], plan: int) -> list[Said]:
+    """Return messages with another number of their plan."""
+    return [
+        replace(each, fields={**each.fields, "plan": plan}) if "plan" in each.fields else each
+        for each in said
+    ]

@@ -1,0 +1,1 @@
+"""What the child process runs: the standard library and jinja2, nothing of vksched beside it."""

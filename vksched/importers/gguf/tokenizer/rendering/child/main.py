@@ -1,0 +1,124 @@
+"""Main: reads requests, renders templates and writes answers, until the requests end.
+
+    request   length (4 bytes) | marshal of (source, values or None, seconds)
+    answer    kind (1 byte) | length (4 bytes) | text in UTF-8
+
+Without values a template is only compiled. All that is needed is imported before the limits begin:
+from then on no file, no process and no more memory can be had.
+"""
+
+from __future__ import annotations
+
+import marshal
+import signal
+import sys
+import time
+import unicodedata  # noqa: F401 - Python imports it for names beyond ASCII
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import jinja2.debug  # noqa: F401 - jinja2 imports it when a template fails
+
+from .sandbox import WrongTemplate, compile_template
+
+TEXT, WRONG, MEMORY = b"t", b"w", b"m"
+"""Kinds of answers: a text, an error of the template, no more memory."""
+MOST_TEMPLATES = 8
+"""So many stay compiled."""
+GRACE_S = 0.5
+"""What comes after the time of a rendering, in which the sandbox says so itself."""
+
+_USUAL = """
+{%- for m in messages if m.role %}{{ '\\n' ~ m['role'] | trim ~ m | tojson }}
+{%- endfor %}{{ strftime_now('%d %b %Y') }}{{ raise_exception('end') }}"""
+
+Render = Callable[[Mapping[str, Any], float], str]
+
+
+def main(memory_bytes: int) -> None:
+    """Serve requests.
+
+    Parameters
+    ----------
+    memory_bytes
+        The addresses that this process may have.
+    """
+    _warm_up()
+    _limit(memory_bytes)
+    known: OrderedDict[str, Render] = OrderedDict()
+    while len(head := sys.stdin.buffer.read(4)) == 4:
+        length = int.from_bytes(head, "little")
+        kind, data = _answer(known, sys.stdin.buffer.read(length))
+        sys.stdout.buffer.write(kind + len(data).to_bytes(4, "little"))
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        del data
+        _stop_clocks()
+        if kind == MEMORY:
+            return
+
+
+def _warm_up() -> None:
+    """Have Python and jinja2 read what they read late: codecs, the zone of the clock, modules."""
+    with suppress(WrongTemplate):
+        compile_template(_USUAL, GRACE_S)({"messages": [{"role": "user"}]}, GRACE_S)
+
+
+def _answer(known: OrderedDict[str, Render], request: bytes) -> tuple[bytes, bytes]:
+    try:
+        source, values, seconds = marshal.loads(request)
+        del request
+        _start_clocks(seconds)
+        render = known.get(source) or compile_template(source, seconds)
+        known[source] = render
+        known.move_to_end(source)
+        if len(known) > MOST_TEMPLATES:
+            known.popitem(last=False)
+        text = "" if values is None else render(values, seconds)
+        return TEXT, text.encode("utf-8", "surrogatepass")
+    except WrongTemplate as error:
+        return WRONG, str(error).encode("utf-8", "surrogatepass")
+    except MemoryError:
+        return MEMORY, b""
+
+
+def _limit(memory_bytes: int) -> None:
+    """Take from this process what a rendering does not need. Windows has no limits of this kind."""
+    try:
+        import resource
+    except ImportError:
+        return
+    for ends in (signal.SIGALRM, signal.SIGXCPU):  # the parent may ignore or block them
+        signal.signal(ends, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {ends})
+    for name, most in (
+        ("RLIMIT_CORE", 0),
+        ("RLIMIT_FSIZE", 0),
+        ("RLIMIT_NOFILE", 0),
+        ("RLIMIT_NPROC", 0),
+        ("RLIMIT_AS", memory_bytes),
+    ):
+        number = getattr(resource, name, None)
+        if number is not None:
+            with suppress(OSError, ValueError):  # macOS has some by name only
+                resource.setrlimit(number, (most, most))
+
+
+def _start_clocks(seconds: float) -> None:
+    """Have the system end this process where a rendering takes longer, even inside of one call."""
+    if not hasattr(signal, "setitimer"):
+        return
+    import resource
+
+    signal.setitimer(signal.ITIMER_REAL, seconds + GRACE_S)
+    most = int(time.process_time() + seconds + GRACE_S) + 1
+    allowed = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    if allowed == resource.RLIM_INFINITY or most < allowed:
+        resource.setrlimit(resource.RLIMIT_CPU, (most, allowed))
+
+
+def _stop_clocks() -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,0 +1,278 @@
+"""Forest: the trees of ai.onnx.ml's tree ensembles as tables that gathers can walk.
+
+Problem: each node compares a feature with a threshold in one of six ways, or looks it up in a set,
+and missing values may go either way. Method: where a walk goes on depends only on whether the
+feature is less than the threshold, equal, greater, or neither (NaN on one side). So a node is a
+feature, a threshold and four children, and all modes are one. A leaf is its own child.
+
+    node   feature  threshold   less  equal  greater  unordered
+       0         2        0.5      1      1        2          2     BRANCH_LEQ
+       1         -          -      1      1        1          1     leaf
+
+A set of values becomes a tree of equalities, of the logarithm of its size in depth.
+Complexity: O(nodes log(nodes)). Examples: tests/importers/test_onnx_trees.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ....types import NDArray
+
+MAX_DEPTH = 512
+"""Deeper trees are refused: each level is a handful of ops of the graph."""
+MODES = {
+    "BRANCH_LEQ": (True, True, False, False),
+    "BRANCH_LT": (True, False, False, False),
+    "BRANCH_GTE": (False, True, True, False),
+    "BRANCH_GT": (False, False, True, False),
+    "BRANCH_EQ": (False, True, False, False),
+    "BRANCH_NEQ": (True, False, True, True),
+}
+"""Whether a comparison holds where the feature is less, equal, greater, or unordered."""
+LEAF = "LEAF"
+NUMBERED = (*MODES, "BRANCH_MEMBER")
+"""The modes as TreeEnsemble numbers them: LEQ, LT, GTE, GT, EQ, NEQ, MEMBER."""
+UNORDERED = 3
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees as tables. Branches come first, then leaves.
+
+    features, thresholds: by node. children: by node, then by how its feature compares. roots: a
+    node for each tree. branches: how many nodes are none of the leaves. depth: of the deepest tree.
+    leaves, targets, weights: what leaves add, each to one target; by leaf, then as in the file.
+    """
+
+    features: NDArray
+    thresholds: NDArray
+    children: NDArray
+    roots: NDArray
+    branches: int
+    depth: int
+    leaves: NDArray
+    targets: NDArray
+    weights: NDArray
+
+
+@dataclass
+class Branches:
+    """Nodes of trees while they are read. Negative children are leaves: -1 is leaf 0."""
+
+    features: list[int] = field(default_factory=list)
+    thresholds: list[float] = field(default_factory=list)
+    children: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, feature: int, threshold: float, children: Sequence[int]) -> int:
+        """Adds a node; returns its number."""
+        self.features.append(feature)
+        self.thresholds.append(threshold)
+        self.children.append(tuple(children))
+        return len(self.features) - 1
+
+
+def ways(mode: str, threshold: float, missing: bool, yes: int, no: int) -> tuple[int, ...]:
+    """Returns the children of a node by how its feature compares. missing: NaN goes to `yes`."""
+    holds = MODES[mode]
+    if threshold != threshold:  # nothing compares with NaN: what is no NaN goes one way
+        holds = (holds[UNORDERED],) * 4
+    return tuple(yes if h else no for h in (*holds[:3], holds[UNORDERED] or missing))
+
+
+def from_columns(columns: dict[str, Sequence[object]], weighted: Iterable[NDArray]) -> Forest:
+    """Returns the forest of a TreeEnsembleClassifier or TreeEnsembleRegressor.
+
+    columns: its attributes that have an element for each node, by name without "nodes_".
+    weighted: trees, nodes, targets and weights of what leaves add.
+
+    Raises:
+        ValueError: the attributes describe no trees.
+    """
+    names = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids")
+    tree, node, feature, yes, no = (np.asarray(columns[n], np.int64) for n in names)
+    mode, threshold = np.asarray(columns["modes"], object), np.asarray(columns["values"])
+    count = len(tree)
+    missing = np.zeros(count, bool)
+    given = np.asarray(columns["missing_value_tracks_true"], np.int64)
+    if any(len(a) != count for a in (node, feature, yes, no, mode, threshold)) or not count:
+        raise ValueError(f"expected as many of each attribute of nodes, at least one, got {count}")
+    missing[: len(given)] = given[:count] == 1
+    unknown = sorted(set(mode) - {*MODES, LEAF})
+    if unknown:
+        raise ValueError(f"expected modes of {[*MODES, LEAF]}, got {unknown[0]!r}")
+    find = _Finder(tree, node)
+    is_leaf = mode == LEAF
+    place = np.where(is_leaf, np.cumsum(is_leaf) - 1, np.cumsum(~is_leaf) - 1)
+    place[is_leaf] = -1 - place[is_leaf]  # as Branches counts them
+    made = Branches()
+    inner = np.flatnonzero(~is_leaf)
+    targets_of = place[find(tree[inner], yes[inner])], place[find(tree[inner], no[inner])]
+    for i, then, other in zip(inner, *targets_of, strict=True):
+        value = threshold[i].item()
+        children = ways(mode[i], value, bool(missing[i]), int(then), int(other))
+        made.add(int(feature[i]), 0.0 if value != value else value, children)
+    starts = np.flatnonzero(np.diff(tree, prepend=tree[0] - 1) != 0)
+    trees, nodes, targets, weights = (np.asarray(a) for a in weighted)
+    if not len(trees) == len(nodes) == len(targets) == len(weights):
+        raise ValueError("expected as many trees, nodes, targets and weights of leaves")
+    order = np.lexsort((np.arange(len(trees)), nodes, trees))
+    leaf = -1 - place[find(trees[order], nodes[order])]
+    at_leaf = leaf >= 0  # old converters give weights to branches as well: they do not count
+    targets, weights = targets[order][at_leaf], weights[order][at_leaf]
+    return _finish(
+        made, place[starts], int(is_leaf.sum()), leaf[at_leaf], targets, weights, threshold.dtype
+    )
+
+
+class _Finder:
+    """Finds nodes by the numbers of their tree and of themselves."""
+
+    def __init__(self, tree: NDArray, node: NDArray) -> None:
+        self._order = np.lexsort((node, tree))
+        keys = _keys(tree, node)[self._order]
+        if (keys[1:] == keys[:-1]).any():
+            raise ValueError("expected each node of a tree once")
+        self._keys = keys
+
+    def __call__(self, tree: NDArray, node: NDArray) -> NDArray:
+        keys = _keys(tree, node)
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        wrong = np.flatnonzero(self._keys[at] != keys)
+        if wrong.size:
+            raise ValueError(f"expected a node {node[wrong[0]]} in tree {tree[wrong[0]]}, got none")
+        return np.asarray(self._order[at])
+
+
+def _keys(tree: NDArray, node: NDArray) -> NDArray:
+    for numbers in (tree, node):
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < 1 << 31:
+            raise ValueError("expected numbers of trees and nodes of 31 bits")
+    return np.asarray(tree * (1 << 31) + node)
+
+
+def from_tensors(
+    columns: dict[str, Sequence[int]],
+    modes: NDArray,
+    splits: NDArray,
+    weights: NDArray,
+    members: NDArray,
+) -> Forest:
+    """Returns the forest of a TreeEnsemble. columns: its lists of integers, by name.
+
+    Raises:
+        ValueError: the attributes describe no trees.
+    """
+    names = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
+    feature, yes, no, yes_leaf, no_leaf = (
+        np.asarray(columns[f"nodes_{name}"], np.int64) for name in names
+    )
+    count, leaves = len(modes), len(weights)
+    if any(len(a) != count for a in (feature, yes, no, yes_leaf, no_leaf, splits)) or not count:
+        raise ValueError(f"expected as many of each attribute of nodes, at least one, got {count}")
+    targets = np.asarray(columns["leaf_targetids"], np.int64)
+    if len(targets) != leaves:
+        raise ValueError(f"expected a target for each of {leaves} leaves, got {len(targets)}")
+    for ids, leaf in ((yes, yes_leaf), (no, no_leaf)):
+        if ((ids < 0) | (ids >= np.where(leaf != 0, leaves, count))).any():
+            raise ValueError("expected children that exist")
+    if modes.max() >= len(NUMBERED):
+        raise ValueError(f"expected modes below {len(NUMBERED)}, got {modes.max()}")
+    missing = np.zeros(count, bool)
+    given = np.asarray(columns["nodes_missing_value_tracks_true"], np.int64)
+    missing[: len(given)] = given[:count] == 1
+    yes, no = (np.where(leaf != 0, -1 - ids, ids) for ids, leaf in ((yes, yes_leaf), (no, no_leaf)))
+    sets = iter(np.split(members, np.flatnonzero(np.isnan(members)) + 1))
+    made = Branches([0] * count, [0.0] * count, [()] * count)
+    for i in range(count):
+        mode, value = NUMBERED[int(modes[i])], splits[i].item()
+        children = int(yes[i]), int(no[i])
+        if mode == "BRANCH_MEMBER":
+            found = next(sets, members[:0])
+            values = sorted({v for v in found.tolist() if v == v})
+            _add_set(made, i, int(feature[i]), values, children, bool(missing[i]))
+            continue
+        made.features[i], made.thresholds[i] = int(feature[i]), 0.0 if value != value else value
+        made.children[i] = ways(mode, value, bool(missing[i]), *children)
+    roots = np.asarray(columns["tree_roots"], np.int64)
+    if not roots.size or roots.min() < 0 or roots.max() >= count:
+        raise ValueError(f"expected roots among {count} nodes")
+    return _finish(made, roots, leaves, np.arange(leaves), targets, weights, splits.dtype)
+
+
+def _add_set(
+    made: Branches,
+    at: int,
+    feature: int,
+    values: Sequence[float],
+    children: tuple[int, int],
+    missing: bool,
+) -> None:
+    """Makes node `at` the root of a search for a feature among sorted values."""
+    yes, no = children
+    none = yes if missing else no
+    made.features[at] = feature
+    if not values:
+        made.children[at] = (no, no, no, none)
+        return
+    stack = [(at, 0, len(values))]
+    while stack:
+        node, low, high = stack.pop()
+        middle = (low + high) // 2
+        sides = []
+        for part in ((low, middle), (middle + 1, high)):
+            side = no
+            if part[0] < part[1]:
+                side = made.add(feature, 0.0, ())
+                stack.append((side, *part))
+            sides.append(side)
+        made.thresholds[node] = values[middle]
+        made.children[node] = (sides[0], yes, sides[1], none)
+
+
+def _finish(
+    made: Branches,
+    roots: NDArray,
+    leaf_count: int,
+    leaves: NDArray,
+    targets: NDArray,
+    weights: NDArray,
+    dtype: np.dtype[np.generic],
+) -> Forest:
+    """Returns branches and leaves as tables, with leaves behind the branches."""
+    branches = len(made.features)
+    inner = np.array(made.children, np.int64).reshape(branches, 4)
+    own = np.repeat(np.arange(branches, branches + leaf_count)[:, None], 4, axis=1)
+    children = np.concatenate([np.where(inner < 0, branches - 1 - inner, inner), own])
+    starts = np.where(roots < 0, branches - 1 - roots, roots)
+    features = np.array(made.features + [0] * leaf_count, np.int64)
+    if features.size and not 0 <= features.min() <= features.max() < 1 << 31:
+        raise ValueError("expected numbers of features of 31 bits")
+    return Forest(
+        features.astype(np.int32),
+        np.array(made.thresholds + [0.0] * leaf_count).astype(dtype),
+        children.astype(np.int32),
+        starts.astype(np.int32),
+        branches,
+        _depth(children, starts, branches),
+        leaves.astype(np.int64),
+        targets.astype(np.int64),
+        weights,
+    )
+
+
+def _depth(children: NDArray, roots: NDArray, branches: int) -> int:
+    """Returns how many steps lead from the roots to the furthest leaf.
+
+    Raises:
+        ValueError: they lead further than MAX_DEPTH, as in a circle.
+    """
+    depth, line = 0, np.unique(roots)
+    while (line := line[line < branches]).size:
+        if depth == MAX_DEPTH:
+            raise ValueError(f"expected trees of at most {MAX_DEPTH} levels, and no circles")
+        line, depth = np.unique(children[line]), depth + 1
+    return depth

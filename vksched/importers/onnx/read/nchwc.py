@@ -1,0 +1,131 @@
+"""NCHWc: models saved with all of onnxruntime's optimizations hold weights in blocks of channels.
+
+    OIHW (32, 32, 3, 3)  ->  (2, 2, 3, 3, 16, 16), stored in the old shape
+
+A block has 16 channels on processors with AVX-512 or NEON and 8 on others; the file does not say
+which. Shapes tell it where channels were filled up to whole blocks. Else the block of this machine
+is taken, as by onnxruntime, with a warning.
+
+Complexity: O(nodes). Examples: tests/importers/test_onnx_saved.py.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import onnx
+from onnx.helper import get_node_attr_value, make_attribute
+
+from ....errors import ModelFormatError
+from ....trace import warn_user
+from ..nodes.order import label, subgraphs
+from ..nodes.schemas import BLOCK, NCHWC
+
+SIZES = (8, 16)
+"""Channels of a block."""
+
+
+def mark_blocks(model: onnx.ModelProto) -> None:
+    """Writes the number of channels of a block into the nodes that need it.
+
+    Raises:
+        ModelFormatError: shapes of the model contradict each other.
+    """
+    if all(opset.domain != NCHWC for opset in model.opset_import):
+        return
+    shapes = {t.name: tuple(t.dims) for t in model.graph.initializer}
+    blocked: dict[str, int] = {}
+    size, marked = 0, []
+    for node in _all_nodes(model.graph):
+        fits = _fitting(node, shapes, blocked)
+        told = min(fits, default=-1) if len(fits) < len(SIZES) else 0
+        if told < 0 or (told and size and told != size):
+            raise ModelFormatError(
+                f"[onnx] {label(node)}: expected weights in blocks of {size or '8 or 16'} channels "
+                "as in all of the model, got other ones"
+            )
+        size = told or size
+        channels = _channels(node, shapes, blocked)
+        if channels is not None:
+            blocked.update(dict.fromkeys(node.output, channels))
+        if node.domain == NCHWC:
+            marked.append(node)
+    if marked and not size:
+        size = _of_this_machine()
+        warn_user(
+            "[onnx] the model was saved with all of onnxruntime's optimizations: its weights lie "
+            f"in blocks of 8 or 16 channels, and their shapes fit both; {size} is taken, as on "
+            "this machine; try the model as it was, or as ORT_ENABLE_EXTENDED saves it"
+        )
+    for node in marked:
+        given = [a for a in node.attribute if a.name != BLOCK]
+        del node.attribute[:]
+        node.attribute.extend([*given, make_attribute(BLOCK, size)])
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for _, inner in subgraphs(node):
+            yield from _all_nodes(inner)
+
+
+def _channels(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
+) -> int | None:
+    """Returns the channels of results that lie in blocks, 0 where they are not known; None of other
+    results. Ops of the default domain between those of blocks leave them as they are.
+    """
+    if node.domain == NCHWC and node.op_type in ("ReorderInput", "ReorderOutput"):
+        return 0 if node.op_type == "ReorderInput" else None
+    if node.domain == NCHWC and node.op_type == "Conv":
+        shape = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
+        return shape[0] if len(shape) == 4 else 0
+    given = [blocked[name] for name in node.input if name in blocked]
+    if not given:
+        return None
+    if node.op_type == "Concat":
+        return sum(given) if all(given) else 0
+    return max(given)
+
+
+def _fitting(
+    node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]], blocked: Mapping[str, int]
+) -> set[int]:
+    """Returns the sizes of blocks that agree with the shapes at a node."""
+    fits = set(SIZES)
+    if node.domain != NCHWC or not node.input:
+        return fits
+    if node.op_type == "ReorderOutput":
+        held = blocked.get(node.input[0], 0)
+        channels = _attribute(node, "channels", held)
+        return {s for s in fits if not held or held == -(-channels // s) * s}
+    shape = shapes.get(node.input[1], ()) if len(node.input) > 1 else ()
+    if node.op_type != "Conv" or len(shape) != 4:
+        return fits
+    fits = {s for s in fits if shape[0] % s == 0}
+    if _attribute(node, "group", 1) > 1:
+        return fits
+    # fewer channels than a block are read as they are, others in whole blocks
+    if node.input[0] in blocked:
+        return {s for s in fits if shape[1] % s == 0}
+    return {s for s in fits if shape[1] < s}
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: int) -> int:
+    try:
+        return int(get_node_attr_value(node, name))
+    except (ValueError, TypeError):
+        return default
+
+
+def _of_this_machine() -> int:
+    """Returns the channels of the blocks that onnxruntime writes on this machine."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "i686", "x86"):
+        return 16
+    try:
+        return 16 if " avx512f " in Path("/proc/cpuinfo").read_text("utf-8") else 8
+    except OSError:
+        return 8

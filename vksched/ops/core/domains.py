@@ -1,0 +1,326 @@
+"""Domains of attributes: which values an attribute of an op may have, as its declaration says.
+
+    Op("cumsum", ..., attrs={"axis": Axis(), "exclusive": Flag(), "reverse": Flag()})
+
+`infer` checks each new call against them (checks.py), wherever the call comes from: builders,
+passes, files, other computers. A domain is about one attribute, maybe in the light of the operands;
+what several attributes have to do with each other is for the op's rule. Kernels, recipes and
+references take it that both hold. Domains hold the form that builders make: sorted axes that count
+from the front, one number for each spatial axis. Examples: tests/ops/test_domains.py.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import DTypeError, ShapeError, VkschedError
+from ...types import (
+    BOOL,
+    DTYPES,
+    FLOATS,
+    MAX_ELEMENTS,
+    MAX_RANK,
+    NARROW,
+    TensorType,
+    numpy_dtype,
+)
+from .attrs import Attrs, AttrValue
+
+WORD = 2**31 - 1
+"""The largest integer of a push constant."""
+LONG = 2**63 - 1
+LARGEST = float(np.finfo(np.float32).max)
+MANY = 1 << 20
+"""Operands of an op that takes any number of them."""
+MOST_SHOWN = 80
+"""Characters of a value in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The call whose attributes are checked."""
+
+    op: str
+    inputs: tuple[TensorType, ...]
+    attrs: Attrs
+
+    def rank(self, operand: int) -> int:
+        """Returns the rank of an operand, 0 where there is none."""
+        return self.inputs[operand].rank if operand < len(self.inputs) else 0
+
+
+class Domain(ABC):
+    """The values that an attribute may have."""
+
+    is_optional = False
+    """Whether a call may lack the attribute."""
+
+    @property
+    def error(self) -> type[VkschedError]:
+        """The error of a value outside."""
+        return ShapeError
+
+    @abstractmethod
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        """Returns "" where a value is in the domain, else which values are."""
+
+    def check(self, name: str, value: AttrValue, call: Asked) -> None:
+        """Raises ShapeError or DTypeError unless a value is in the domain."""
+        expected = self.expected(value, call)
+        if expected:
+            raise self.error(f"[{call.op}] expected {expected} as {name}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """Returns a value as errors show it."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+Domains = dict[str, Domain]
+Count = Callable[[Asked], int]
+
+
+# -- one value -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flag(Domain):
+    """True or False."""
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        return "" if type(value) is bool else "True or False"
+
+
+@dataclass(frozen=True)
+class Whole(Domain):
+    """An integer from low to high; a bool is none."""
+
+    low: int = -WORD - 1
+    high: int = WORD
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        if type(value) is int and self.low <= value <= self.high:
+            return ""
+        if type(value) is int and value < self.low and self.high >= WORD:
+            return f"an integer of {self.low} or more"
+        return f"an integer in {self.low}..{self.high}"
+
+
+@dataclass(frozen=True)
+class Real(Domain):
+    """A finite number that float32 holds, from low to high."""
+
+    low: float = -LARGEST
+    high: float = LARGEST
+
+    @property
+    def error(self) -> type[VkschedError]:
+        return DTypeError
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        fits = type(value) in (int, float) and self.low <= value <= self.high  # type: ignore[operator]
+        return "" if fits else f"a finite number in {self.low:g}..{self.high:g}"
+
+
+@dataclass(frozen=True)
+class Value(Domain):
+    """An element of operand 0, or of the element type that attribute `dtype` names."""
+
+    has_nan: bool = True
+
+    @property
+    def error(self) -> type[VkschedError]:
+        return DTypeError
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        dtype = call.inputs[0].dtype if call.inputs else call.attrs.get("dtype")
+        if dtype not in (*DTYPES, *NARROW):
+            return ""  # that of `dtype` says so
+        if dtype == BOOL:
+            return "" if type(value) is bool else "True or False"
+        held = numpy_dtype(str(dtype))
+        if dtype in FLOATS:
+            fits = type(value) in (int, float) and not self._is_beyond(value, np.finfo(held))  # type: ignore[arg-type]
+            return "" if fits else f"a number that {dtype} holds"
+        limits = np.iinfo(held)
+        fits = type(value) is int and limits.min <= value <= limits.max
+        return "" if fits else f"an integer that {dtype} holds"
+
+    def _is_beyond(self, value: float, held: np.finfo[Any]) -> bool:
+        if isinstance(value, int) or math.isfinite(value):
+            return abs(value) > float(held.max)
+        return math.isnan(value) and not self.has_nan
+
+
+@dataclass(frozen=True)
+class OneOf(Domain):
+    """One of a few values."""
+
+    choices: tuple[AttrValue, ...]
+    is_dtype: bool = False
+
+    @property
+    def error(self) -> type[VkschedError]:
+        return DTypeError if self.is_dtype else ShapeError
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        fits = any(type(value) is type(each) and value == each for each in self.choices)
+        return "" if fits else f"one of {', '.join(map(repr, self.choices))}"
+
+
+def one_of(*choices: AttrValue) -> OneOf:
+    """Returns the domain of these values."""
+    return OneOf(choices)
+
+
+def dtype_of(*dtypes: str) -> OneOf:
+    """Returns the domain of the names of element types, by default all but those of weights."""
+    return OneOf(dtypes or DTYPES, True)
+
+
+@dataclass(frozen=True)
+class Axis(Domain):
+    """An axis of an operand, counted from the front. more: axes that the op adds. of_scalar: where
+    there is none it is 0.
+    """
+
+    of: int = 0
+    more: int = 0
+    of_scalar: bool = False
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        count = max(call.rank(self.of) + self.more, int(self.of_scalar))
+        if type(value) is int and 0 <= value < count:
+            return ""
+        return f"an axis in 0..{count - 1}" if count else f"operand {self.of} with axes, and one"
+
+
+# -- several values --------------------------------------------------------------------------------
+
+
+def rank_of(operand: int = 0) -> Count:
+    """Returns a count: the axes of an operand."""
+    return lambda call: call.rank(operand)
+
+
+def spatial(call: Asked) -> int:
+    """The axes of operand 0 behind those of batch and channels."""
+    return max(call.rank(0) - 2, 0)
+
+
+def as_many_as(name: str) -> Count:
+    """Returns a count: as many as another attribute has."""
+
+    def count(call: Asked) -> int:
+        other = call.attrs.get(name)
+        return len(other) if isinstance(other, tuple) else 0
+
+    return count
+
+
+@dataclass(frozen=True)
+class Each(Domain):
+    """A tuple, each of its values in one domain. count: how many values there are; None: from least
+    to most.
+    """
+
+    of: Domain
+    count: Count | int | None = None
+    least: int = 0
+    most: int = MAX_RANK
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        least, most = self.least, self.most
+        if self.count is not None:
+            least = most = self.count if isinstance(self.count, int) else self.count(call)
+        if not isinstance(value, tuple) or not least <= len(value) <= most:
+            number = str(least) if least == most else f"{least} to {most}"
+            return f"a tuple of {number} values"
+        wrong = next(filter(None, (self.of.expected(each, call) for each in value)), "")
+        return wrong and f"{wrong} each"
+
+
+def wholes(low: int, high: int = WORD, count: Count | int | None = None) -> Each:
+    """Returns the domain of integers from low to high."""
+    return Each(Whole(low, high), count)
+
+
+@dataclass(frozen=True)
+class Dims(Domain):
+    """A shape; low: its least size, -1 where one may stand for what is left."""
+
+    rank: int | None = None
+    low: int = 0
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        wrong = Each(Whole(self.low, MAX_ELEMENTS), self.rank).expected(value, call)
+        rank = f"at most {MAX_RANK}" if self.rank is None else str(self.rank)
+        return wrong and f"a shape of rank {rank} and sizes of {self.low} or more"
+
+
+@dataclass(frozen=True)
+class Axes(Domain):
+    """Axes of operand 0, each once. in_order: from the first to the last one. every: no axis
+    is left out.
+    """
+
+    in_order: bool = True
+    every: bool = False
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        rank = call.rank(0)
+        known = isinstance(value, tuple) and all(type(a) is int and 0 <= a < rank for a in value)
+        if known:
+            axes: list[int] = list(value)  # type: ignore[arg-type]
+            once = sorted(set(axes))
+            fits = len(once) == len(axes) and (axes == once or not self.in_order)
+            if fits and (len(axes) == rank or not self.every):
+                return ""
+        which = "all axes" if self.every else "axes"
+        return f"{which} in 0..{rank - 1}, each once" + (", sorted" if self.in_order else "")
+
+
+# -- with or without -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nullable(Domain):
+    """None, or a value of a domain."""
+
+    of: Domain
+
+    @property
+    def error(self) -> type[VkschedError]:
+        return self.of.error
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        wrong = "" if value is None else self.of.expected(value, call)
+        return wrong and f"None or {wrong}"
+
+
+@dataclass(frozen=True)
+class Optional(Domain):
+    """A value of a domain, of an attribute that calls may lack."""
+
+    of: Domain
+    is_optional = True
+
+    @property
+    def error(self) -> type[VkschedError]:
+        return self.of.error
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        return self.of.expected(value, call)
+
+
+def leaf_attrs(dtypes: tuple[str, ...] = DTYPES) -> Domains:
+    """Returns the attributes of what comes from outside: its type, maybe the bounds of integers."""
+    end = Optional(Whole(-LONG - 1, LONG))
+    return {"shape": Dims(), "dtype": dtype_of(*dtypes), "low": end, "high": end}

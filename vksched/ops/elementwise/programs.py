@@ -1,0 +1,88 @@
+"""The domains of attributes that hold a program: the steps and constants of a chain, and of an
+epilogue. Which registers and types steps have is for the rule of the chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...types import BOOL, FLOAT32, INT32, UINT32
+from ..core.attrs import AttrValue
+from ..core.domains import Asked, Domain, Domains
+
+MOST_STEPS = 1 << 10
+"""Of a program: passes make far shorter ones."""
+MOST_READ = 3
+"""Operands of a step."""
+_WORDS = (FLOAT32, INT32, UINT32, BOOL)
+
+
+def _is_name(value: AttrValue) -> bool:
+    return type(value) is str
+
+
+def _is_attrs(value: AttrValue) -> bool:
+    """Whether a value is ((name, value), ...), each name once."""
+    if not isinstance(value, tuple):
+        return False
+    names = [each[0] for each in value if isinstance(each, tuple) and len(each) == 2]
+    return len(names) == len(value) == len(set(names)) and all(map(_is_name, names))
+
+
+def _is_step(value: AttrValue) -> bool:
+    """Whether a value is (op, registers, attributes)."""
+    if not isinstance(value, tuple) or len(value) != 3:
+        return False
+    op, read, given = value
+    reads = isinstance(read, tuple) and 1 <= len(read) <= MOST_READ
+    return _is_name(op) and reads and all(type(r) is int for r in read) and _is_attrs(given)  # type: ignore[union-attr]
+
+
+def _is_constant(value: AttrValue) -> bool:
+    """Whether a value is (element type, word)."""
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    dtype, word = value
+    most = 1 if dtype == BOOL else 2**32 - 1
+    return dtype in _WORDS and type(word) is int and 0 <= word <= most
+
+
+@dataclass(frozen=True)
+class Steps(Domain):
+    """(op, registers, attributes) of each step of a program, at least one."""
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        known = isinstance(value, tuple) and 1 <= len(value) <= MOST_STEPS
+        if known and all(map(_is_step, value)):  # type: ignore[arg-type]
+            return ""
+        return f"at least one step and at most {MOST_STEPS}, each (op, registers, attributes),"
+
+
+@dataclass(frozen=True)
+class Constants(Domain):
+    """(element type, word) of each constant of a program."""
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        known = isinstance(value, tuple) and len(value) <= MOST_STEPS
+        if known and all(map(_is_constant, value)):  # type: ignore[arg-type]
+            return ""
+        return f"at most {MOST_STEPS} constants, each (element type of 32 bits, word),"
+
+
+@dataclass(frozen=True)
+class Then(Domain):
+    """(operands, steps, constants) of an epilogue, with one operand or two."""
+
+    is_optional = True
+
+    def expected(self, value: AttrValue, call: Asked) -> str:
+        if not isinstance(value, tuple) or len(value) != 3 or value[0] not in (1, 2):
+            return "(1 or 2 operands, steps, constants)"
+        _, steps, constants = value
+        if type(value[0]) is not int:
+            return "a number of operands, steps and constants"
+        return Steps().expected(steps, call) or Constants().expected(constants, call)
+
+
+PROGRAM: Domains = {"steps": Steps(), "constants": Constants()}
+"""The attributes of a chain."""

@@ -1,0 +1,103 @@
+"""Documents: payloads of messages that are JSON, read without more memory than they are worth.
+
+    bytes --brackets counted--> too many? Wrong      else --in its turn--> json --checked--> data
+
+Problem: `[],` takes 3 bytes in a document and 64 in memory, so that one of 12 MiB takes 350.
+Method: lists and objects are counted before anything is parsed, and all documents that a process
+parses share a budget: who comes when it is spent waits until others are done. Complexity: O(bytes).
+Examples: tests/runtime/remote/test_documents.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...fork import in_child
+from ...trace.schema import Wrong, check
+from .stream import Turns
+
+MAX_CONTAINERS = 1 << 20
+"""Lists and objects in a document; a part of 100,000 nodes has about 800,000."""
+CONTAINER_BYTES = 64
+"""In memory, at least, of an empty one."""
+BYTES_EACH = 12
+"""In memory, at most, of a byte of other JSON: of `"ab",` for each."""
+PARSED_BYTES = 1 << 30
+"""Of all documents that are being parsed; a larger one is parsed alone."""
+
+
+class Budget:
+    """Bytes that threads share, in the order in which they come."""
+
+    def __init__(self, most_bytes: int = PARSED_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self.taken_bytes = 0
+        self._line = Turns()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size_bytes: int) -> Iterator[None]:
+        """Have so many bytes, or all of them where there are not so many."""
+        size_bytes = min(size_bytes, self.most_bytes)
+        with self._line, self._changed:
+            self._changed.wait_for(lambda: self.taken_bytes + size_bytes <= self.most_bytes)
+            self.taken_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.taken_bytes -= size_bytes
+                self._changed.notify_all()
+
+
+BUDGET = Budget()
+"""Of this process."""
+
+
+def parsed_bytes(text: bytes, where: str) -> int:
+    """Return about how much memory a document takes when it is parsed.
+
+    Raises
+    ------
+    Wrong
+        It has too many lists and objects.
+    """
+    containers = text.count(b"[") + text.count(b"{")
+    if containers > MAX_CONTAINERS:
+        raise Wrong(
+            f"expected at most {MAX_CONTAINERS} lists and objects in {where}, got {containers}"
+        )
+    return containers * CONTAINER_BYTES + len(text) * BYTES_EACH
+
+
+@contextmanager
+def room_for(text: bytes, where: str) -> Iterator[None]:
+    """Have the memory that a document takes while it is parsed; see `parsed_bytes`."""
+    with BUDGET.taken(parsed_bytes(text, where)):
+        yield
+
+
+def document_of(text: bytes, schema: object, where: str) -> Any:
+    """Return the data of a document that is as its schema says.
+
+    Raises
+    ------
+    Wrong
+        It is not; the text says where.
+    """
+    with room_for(text, where):
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Wrong(f"expected {where}, got no JSON: {error}") from None
+        check(data, schema, where)
+        return data
+
+
+@in_child
+def _after_fork() -> None:
+    BUDGET.__init__(BUDGET.most_bytes)  # type: ignore[misc]
