@@ -141,8 +141,9 @@ def warn_full(folder: Path, error: OSError, effect: str = "", hint: str = "") ->
     if disk not in _full:
         _full.add(disk)
         _warn_once(
-            f"[cache] expected room in {folder}, got none ({error.strerror}): nothing is kept there"
-            f"{effect}; try to free some, or VKSCHED_CACHE=<folder>{hint}"
+            f"[cache] expected room in {folder}, got none ({error.strerror}): what caches cannot "
+            f"keep there is made anew by each start{effect}; try to free some, or "
+            f"VKSCHED_CACHE=<folder>{hint}"
         )
     return True
 

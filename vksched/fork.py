@@ -11,7 +11,6 @@ Examples: tests/runtime/test_fork.py.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
@@ -68,6 +67,8 @@ def keep_for_ever(thing: object) -> None:
     """Has an object of the parent never destroyed in a child, not even when the process ends: a
     thread of the parent may have been waiting in it, for which its destruction would wait.
     """
+    import ctypes  # no start needs it
+
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 

@@ -15,7 +15,7 @@ from .engine.function import Build, Function
 from .engine.graphs import Graphs
 from .engine.membership import Membership
 from .engine.precision import Precision, check_precision
-from .engine.preparing import Preparing, Settings, check_settings
+from .engine.preparing import Preparing, Settings, check_settings, check_switches
 from .engine.request import Observe, Placements, given_options
 from .engine.run import Run
 from .engine.states import StateTable
@@ -117,6 +117,8 @@ class Scheduler(OfProcess):
         cluster: Cluster | str | None = None,
     ) -> None:
         check_settings(copies, timeout_s, on_fault, policy, cluster is not None)
+        check_switches({"offload": offload, "optimize": optimize})
+        check_switches({} if monitor is None else {"monitor": monitor})
         goal, mode = check_objective(objective, policy, "Scheduler"), mode_of(tune)
         self.policy = policy
         told = None if config is None else _read(config)

@@ -145,8 +145,10 @@ def nomic_hidden(w: dict[str, NDArray], ids: NDArray) -> NDArray:
 
 def test_nomic_bert_equals_numpy() -> None:
     made, weights = nomic()
-    model = vs.load(made.packed())
+    told: list[tuple[str, int, int]] = []
+    model = vs.load(made.packed(), lambda *step: told.append(step))
     assert isinstance(model, LanguageModel)
+    assert told == [("load", model.file.file_bytes, model.file.file_bytes)]
     texts = [np.arange(3, 14, dtype=np.int32), np.arange(30, 12, -2, dtype=np.int32)]
     wanted = [by_numpy(nomic_hidden(weights, text), "mean") for text in texts]
     with vs.Scheduler(["cpu"]) as sched:

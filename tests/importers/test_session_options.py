@@ -232,6 +232,17 @@ def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) ->
             vs.InferenceSession(made(RELU), providers=[provider])
 
 
+def test_types_of_devices_are_known_ones(ort: ModuleType) -> None:
+    session = ort.InferenceSession(made(RELU), providers=CPU)
+    for wrong in (
+        lambda: ort.OrtValue.ortvalue_from_numpy(X, "weird"),
+        lambda: ort.OrtValue.ortvalue_from_shape_and_type([2], np.float32, "weird"),
+        lambda: session.io_binding().bind_output("y", "weird"),
+    ):
+        with pytest.raises(Exception, match="device type.* weird|device type.*'weird'"):
+            wrong()
+
+
 def test_pickling_says_what_to_send(ort: ModuleType) -> None:
     session = ort.InferenceSession(made(RELU), providers=CPU)
     with pytest.raises(TypeError, match="InferenceSession"):

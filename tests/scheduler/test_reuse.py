@@ -275,6 +275,13 @@ def test_synchronize_from_the_thread_of_a_run_is_refused() -> None:
     assert len(told) == 1
 
 
+def test_bounds_of_an_input_that_a_function_is_not_given_are_refused() -> None:
+    with vs.Scheduler(["cpu"]) as sched:
+        near = sched.function(lambda ids: ids + 1, bounds={"idx": (0, 5)})
+        with pytest.raises(vs.GraphError, match=r"bounds of inputs \['ids'\], got \['idx'\]"):
+            near(ids=np.zeros(3, np.int32))
+
+
 def test_a_device_of_an_open_scheduler_is_refused_to_another() -> None:
     """Each would keep books of its own of the states and the memory there."""
     device, other = null_devices(2)[1]

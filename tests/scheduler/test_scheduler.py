@@ -216,6 +216,15 @@ def test_graph_that_fits_no_device_memory_runs_on_the_cpu(devices: list[str]) ->
         assert list(run.stats.device_seconds) == ["cpu"]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", ["offload", "optimize", "monitor"])
+def test_a_switch_is_true_or_false(name: str) -> None:
+    for wrong in ("no", "", 2, [True]):
+        with pytest.raises(vs.PlanError, match=f"expected {name} of True or False, got"):
+            vs.Scheduler(["cpu"], **{name: wrong})  # type: ignore[arg-type]
+    for right in (False, 0, np.False_):
+        vs.Scheduler(["cpu"], **{name: right}).close()  # type: ignore[arg-type]
+
+
 def test_default_devices_and_unknown_names() -> None:
     with pytest.raises(vs.DeviceError, match="vulkan:99"):
         vs.Scheduler(["vulkan:99"])

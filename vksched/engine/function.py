@@ -135,6 +135,11 @@ class Function(OfProcess):
             run.close()
 
     def _make(self, arrays: Mapping[str, NDArray]) -> Run:
+        unknown = self._bounds.keys() - arrays.keys()
+        if unknown:
+            raise GraphError(
+                f"[function] expected bounds of inputs {sorted(arrays)}, got {sorted(unknown)}"
+            )
         made = self._build(
             **{
                 name: input(name, array.shape, array.dtype, self._bounds.get(name))

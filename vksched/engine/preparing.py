@@ -71,6 +71,13 @@ def check_settings(
         raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
 
 
+def check_switches(switches: Mapping[str, object]) -> None:
+    """Raises PlanError unless each is True or False, as a word such as "no" would be on."""
+    for name, value in switches.items():
+        if value not in (True, False):
+            raise PlanError(f"[Scheduler] expected {name} of True or False, got {value!r}")
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a scheduler plans and runs; see `Scheduler`."""

@@ -41,7 +41,10 @@ def load(
             f"[gguf] expected no folder of external data for a GGUF model, got {str(folder)!r}; "
             "try load without folder"
         )
-    return load_gguf(source)
+    model = load_gguf(source)
+    if progress is not None:  # it is open; its weights are read as they are used
+        progress("load", model.file.file_bytes, model.file.file_bytes)
+    return model
 
 
 def load_gguf(source: str | os.PathLike[str] | bytes) -> LanguageModel:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import DeviceError, GraphError
 from ..types import NDArray
+from .devices import OrtDevice
 from .faults import translated
 from .values import OrtValue, dtype_of, fill, plain
 
@@ -79,6 +80,7 @@ class IOBinding:
     ) -> None:
         """Asks for an output; with buffer_ptr it is written there, else to new memory."""
         self._require(name, self._outputs_known, "output")
+        OrtDevice.make(device_type, device_id)
         wanted = buffer_ptr is not None
         target = _memory(device_type, element_type, shape, buffer_ptr) if wanted else None
         self._targets[name] = target

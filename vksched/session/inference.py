@@ -232,7 +232,7 @@ class InferenceSession(OfProcess):
         vendor_id: int = -1,
     ) -> OrtValue:
         """Returns a value to be written to."""
-        return OrtValue.ortvalue_from_shape_and_type(shape, element_type)
+        return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
 
     def _feeds(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a run is given, as arrays.

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError
 from ..types import NDArray
+from .devices import OrtDevice
 from .faults import translated
 
 
@@ -19,10 +20,16 @@ class OrtValue:
         self._value = value
 
     @staticmethod
+    @translated()
     def ortvalue_from_numpy(
         numpy_obj: NDArray, device_type: str = "cpu", device_id: int = 0, vendor_id: int = -1
     ) -> OrtValue:
-        """Returns an array as a value, without a copy; the devices' memory is vksched's own."""
+        """Returns an array as a value, without a copy; the devices' memory is vksched's own.
+
+        Raises:
+            DeviceError: there is no such type of a device.
+        """
+        OrtDevice.make(device_type, device_id)
         return OrtValue(np.asarray(numpy_obj))
 
     @staticmethod
@@ -42,6 +49,7 @@ class OrtValue:
         return OrtValue(data.view(dtype))
 
     @staticmethod
+    @translated()
     def ortvalue_from_shape_and_type(
         shape: Sequence[int],
         element_type: Any,
@@ -49,7 +57,12 @@ class OrtValue:
         device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:
-        """Returns a value to be written to."""
+        """Returns a value to be written to, in host memory as all are.
+
+        Raises:
+            DeviceError: there is no such type of a device.
+        """
+        OrtDevice.make(device_type, device_id)
         return OrtValue(np.zeros(tuple(shape), dtype_of(element_type)))
 
     @staticmethod
