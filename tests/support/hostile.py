@@ -26,6 +26,7 @@ from vksched.runtime.remote.secure import Security, place_of
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Session
 from vksched.runtime.remote.stream import Closed, Stream
+from vksched.runtime.vulkan.handle import live_bytes
 
 WAIT_S = 60.0
 _names = itertools.count()
@@ -120,17 +121,19 @@ def recorded(node: str) -> Iterator[list[Said]]:
         yield said
 
 
-def conversation(node: ClusterNode) -> list[Said]:
-    """Have an honest caller use a node, and return what it said: weights, states, plans, runs."""
+def conversation(node: ClusterNode, device: str = "cpu") -> list[Said]:
+    """Have an honest caller use a device of a node, and return what it said: weights, states,
+    plans, runs.
+    """
     weight = np.arange(64, dtype=np.float32).reshape(8, 8)
     x, held = vs.input("x", (4, 8)), vs.state(np.zeros((4, 8), np.float32), name="held")
     after = vs.add(held, vs.relu(x @ vs.weight(weight, name="w")), name="after")
     cluster = vs.Cluster([node.address], clusters.made(), "plain")
     with (
         recorded(node.name) as said,
-        vs.Scheduler([f"{node.name}/cpu"], cluster=cluster) as sched,
+        vs.Scheduler([f"{node.name}/{device}"], cluster=cluster) as sched,
     ):
-        place = {"*": f"{node.name}/cpu"}
+        place = {"*": f"{node.name}/{device}"}
         run = sched.compile({"out": after * 2}, updates={held: after}, placement=place)
         for _ in range(2):
             run(x=np.ones((4, 8), np.float32))
@@ -163,6 +166,7 @@ class Watched:
 
         self._patch.setattr(Session, "start", noting)
         self.before = self._threads()
+        self.bytes_before = sum(live_bytes.values())
 
     def left(self) -> list[str]:
         """Return what is held of sessions that have ended."""
@@ -172,11 +176,15 @@ class Watched:
             for device in self.node._opened.devices
             if device.states.keys()
         ]
+        weights = [getattr(device, "weights", None) for device in self.node._opened.devices]
+        out += [f"{each.resident_bytes} B of weights" for each in weights if each and each._pages]
         until_s = time.monotonic() + WAIT_S
         while (more := self._threads() - self.before) and time.monotonic() < until_s:
             time.sleep(0.001)  # the last thread of a session is the one that frees it
         out += sorted(each.name for each in more)
         gc.collect()
+        if sum(live_bytes.values()) > self.bytes_before:
+            out.append(f"{sum(live_bytes.values()) - self.bytes_before} B of devices")
         out += [f"a session of {s.caller}" for ref in self._sessions if (s := ref()) is not None]
         return out
 

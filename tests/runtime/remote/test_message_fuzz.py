@@ -14,6 +14,7 @@ from pathlib import Path
 
 import clusters
 import pytest
+from conftest import vulkan_names
 from drawn_messages import drawn, say
 from hostile import Caller, Said, Watched, conversation
 from selection import draws
@@ -74,6 +75,29 @@ def test_a_node_answers_or_ends_the_session_and_holds_nothing(
     assert all(each is not None for each in kinds)
     honest.close()
     node.wait_until_free()
+
+
+@pytest.mark.own_devices
+@pytest.mark.parametrize("seed", draws(1, 12))
+@pytest.mark.parametrize("device", vulkan_names()[-1:])
+def test_a_node_holds_nothing_on_a_card(tmp_path: Path, device: str, seed: int) -> None:
+    """As above, of states, weights and recordings of a Vulkan device."""
+    about = clusters.made(), "plain", [device]
+    node = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path)
+    rng, said = random.Random(seed), conversation(node, device)
+    watched = Watched(node)
+    try:
+        assert node._opened.devices[0].context.robust  # type: ignore[attr-defined]
+        for number in range(SESSIONS if seed else 3):
+            caller = Caller(node.address)
+            with suppress(Closed):
+                say(caller, drawn(rng, said), waits=number % 3 > 0)
+                caller.answer_to(SPECS)
+            caller.close()
+        assert watched.left() == []
+    finally:
+        watched.close()
+        node.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
