@@ -117,11 +117,9 @@ class Scheduler(OfProcess):
         cluster: Cluster | str | None = None,
     ) -> None:
         check_settings(copies, timeout_s, on_fault, policy, cluster is not None)
-        check_switches({"offload": offload, "optimize": optimize})
-        check_switches({} if monitor is None else {"monitor": monitor})
+        check_switches(offload=offload, optimize=optimize, monitor=monitor or False)
         goal, mode = check_objective(objective, policy, "Scheduler"), mode_of(tune)
-        self.policy = policy
-        told = None if config is None else _read(config)
+        self.policy, told = policy, None if config is None else _read(config)
         self.trace = with_tape(as_trace(trace))
         self._lock = threading.RLock()
         self._closed = False

@@ -71,7 +71,7 @@ def check_settings(
         raise PlanError(f"[Scheduler] expected on_fault of {ON_FAULT}, got {on_fault!r}")
 
 
-def check_switches(switches: Mapping[str, object]) -> None:
+def check_switches(**switches: object) -> None:
     """Raises PlanError unless each is True or False, as a word such as "no" would be on."""
     for name, value in switches.items():
         if value not in (True, False):
