@@ -30,6 +30,7 @@ from vksched.importers.onnx.model import Model
 from vksched.models.run import ModelRun
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support
+from vksched.runtime.device import Device
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "tests" / "importers" / "data" / "onnx_reference.json"
@@ -225,9 +226,8 @@ class CaseRunner:
     With several devices the nodes of each graph take turns on them.
     """
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self.devices = tuple(devices)
-        self.sched = vs.Scheduler(devices)
+    def __init__(self, devices: Sequence[str | Device], trace: vs.Trace | None = None) -> None:
+        self.sched = vs.Scheduler(devices, trace=trace)
         self.names = [d.name for d in self.sched.devices if d.name != "cpu"]
 
     def __enter__(self) -> CaseRunner:

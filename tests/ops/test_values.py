@@ -316,6 +316,7 @@ def test_results_are_contiguous(devices: list[str]) -> None:
         (lambda: vs.Scheduler([], trace=3), vs.PlanError, "expected a vs.Trace"),  # type: ignore[arg-type]
         (lambda: vs.Scheduler(["cpu"], policy="best"), vs.PlanError, "policy of priority, auto"),
         (lambda: vs.Scheduler(["cpu"], timeout_s="5"), vs.PlanError, "timeout_s"),  # type: ignore[arg-type]
+        (lambda: vs.Scheduler(["cpu"], timeout_s=0), vs.PlanError, "timeout_s above 0, got 0"),
         (lambda: vs.Scheduler(["cpu"], copies=0), vs.PlanError, "copies"),
     ],
 )

@@ -36,6 +36,11 @@ def test_auto_finds_the_best_of_three_tasks() -> None:
     assert (crossing.start_s, crossing.finish_s) == pytest.approx((1.0, 1.75))
 
 
+def test_a_schedule_tells_how_far_it_is_above_its_bound() -> None:
+    plan = schedule(TaskGraph([Task("x", {"p0": 0.25, "p1": 0.5})]), WHERE, "single:p1")
+    assert (plan.makespan_s, plan.lower_bound_s, plan.ratio) == pytest.approx((0.5, 0.25, 2.0))
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

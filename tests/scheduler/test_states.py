@@ -292,6 +292,16 @@ def test_drop_frees_what_no_graph_uses(devices: list[str]) -> None:
         assert (sched.compile(held + 5)() == 5).all()
 
 
+def test_what_is_read_is_a_copy_before_the_first_graph_too() -> None:
+    held = vs.state(X, name="s")
+    with vs.Scheduler(["cpu"]) as sched:
+        sched.read(held)[...] = 7.0
+        assert np.array_equal(sched.read(held), X)
+        run = sched.compile(held * 1.0)
+        sched.read(held)[...] = 7.0
+        assert np.array_equal(sched.read(held), X) and np.array_equal(run(), X)
+
+
 def test_read_and_write_before_the_first_graph(devices: list[str]) -> None:
     held, _ = counter()
     with vs.Scheduler(devices) as sched:

@@ -25,6 +25,7 @@ from vksched.tuner import calibrator as calibrator_module
 from vksched.tuner import device_files
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
 from vksched.tuner.calibrator import kept_as
+from vksched.tuner.calls import shader_hash
 from vksched.tuner.cost_store import CostStore
 from vksched.tuner.lessons import NEAR, SLOWER, Seen, lesson_of
 
@@ -297,3 +298,12 @@ def test_a_program_that_ends_without_closing_keeps_its_lessons(folder: Path, end
     assert done.returncode == (3 if end else 0)
     found = CostStore().load(identity)
     assert found is not None and {sample.name for sample in found.samples} >= {"matmul"}
+
+
+@pytest.mark.parametrize("kind", ["vulkan", "null"])
+def test_a_call_that_was_never_measured_is_learnt_with_the_shaders_that_ran_it(kind: str) -> None:
+    spec, others = replace(SPEC, kind=kind), known(1.0, Sample("tanh", "bytes", -10.0, 1.0))
+    lesson = lesson_of(spec, others, {PLACE: SEEN}, math.log(4.0), {"relu": 0.0})
+    assert lesson is not None
+    (sample,) = (each for each in lesson.samples if each.op == "relu")
+    assert sample.shaders == (shader_hash("relu") if kind == "vulkan" else "")
