@@ -239,9 +239,9 @@ attributes of each are compared with onnxruntime (`tests/importers/onnx_calls_ml
 converted estimators of scikit-learn, LightGBM and XGBoost where skl2onnx and onnxmltools are there
 (`tests/importers/test_converted_estimators.py`).
 
-- **Trees** (TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor) run on devices, as gathers:
-  one level of all trees at a time. Comparisons are exact. NaN and missing values go where the file
-  says. Trees may have {depth} levels.
+- **Trees** (TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor) run on devices. They are
+  gathers, one level of all trees at a time. Comparisons are exact. NaN and missing values go where
+  the file says. Trees may have {depth} levels.
 - **Support vectors** (SVMClassifier, SVMRegressor) run on devices, as products and distances. The
   host couples probabilities of pairs of classes.
 - **Linear models** (LinearClassifier, LinearRegressor) run on devices.
