@@ -250,14 +250,17 @@ attributes of each are compared with onnxruntime (`tests/importers/onnx_calls_ml
 converted estimators of scikit-learn, LightGBM and XGBoost where skl2onnx and onnxmltools are there
 (`tests/importers/test_converted_estimators.py`).
 
-| ops | how they run |
-| --- | --- |
-| TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor | on devices: gathers, one level of all trees at a time. Comparisons are exact, NaN and missing values go where the file says. Trees may have {depth} levels |
-| SVMClassifier, SVMRegressor | on devices: products and distances. Probabilities of classes are coupled on the host |
-| LinearClassifier, LinearRegressor | on devices |
-| ArrayFeatureExtractor, Binarizer, FeatureVectorizer, Imputer, Normalizer, OneHotEncoder, Scaler | on devices, those of texts on the host |
-| CategoryMapper, LabelEncoder | on the host |
-| CastMap, DictVectorizer, ZipMap | on the host; maps are dicts, a sequence of maps is a list of dicts, as from onnxruntime |
+- **Trees** (TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor) run on devices. They are
+  gathers, one level of all trees at a time. Comparisons are exact. NaN and missing values go where
+  the file says. Trees may have {depth} levels.
+- **Support vectors** (SVMClassifier, SVMRegressor) run on devices, as products and distances. The
+  host couples probabilities of pairs of classes.
+- **Linear models** (LinearClassifier, LinearRegressor) run on devices.
+- **Features** (ArrayFeatureExtractor, Binarizer, FeatureVectorizer, Imputer, Normalizer,
+  OneHotEncoder, Scaler) run on devices, those of texts on the host.
+- **Categories** (CategoryMapper, LabelEncoder) run on the host.
+- **Maps** (CastMap, DictVectorizer, ZipMap) run on the host. A map is a dict, a sequence of maps is
+  a list of dicts, as from onnxruntime.
 
 Labels that are texts are looked up on the host, behind the device's work. Sums over trees are
 rounded in another order than onnxruntime's, so that a tie within rounding may go the other way.

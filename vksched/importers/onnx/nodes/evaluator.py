@@ -11,7 +11,6 @@ specification:
 | GlobalMaxPool                 | all     | the wrong axes of what is no image                    |
 | LRN                           | all     | so many channels as there are batches                 |
 | DequantizeLinear              | 10 to 18| has none                                              |
-| Constant                      | 11 on   | hands sparse ones on as no array                      |
 | MaxRoiPool                    | all     | has none                                              |
 | Scatter                       | all     | has none                                              |
 | Shape                         | 15 on   | counts a start or end before the first axis once more |
@@ -30,12 +29,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, ModelProto, NodeProto
-from onnx.numpy_helper import to_array
+from onnx import FunctionProto, ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_constant import Constant_12
-from onnx.reference.ops.op_scatter_elements import scatter_elements
 
 from ....types import NDArray
 from .classical import OPS as CLASSICAL
@@ -153,22 +149,6 @@ class DequantizeLinear(OpRun):
         return ((steps.astype(np.float32) * along(scale)).astype(scale.dtype),)
 
 
-class Constant(Constant_12):
-    """Of sparse ones the dense array."""
-
-    def __init__(self, onnx_node: NodeProto, run_params: dict[str, Any]) -> None:
-        super().__init__(onnx_node, run_params)  # type: ignore[no-untyped-call]
-        given = {a.name: a for a in onnx_node.attribute}
-        if "sparse_value" not in given:
-            return
-        sparse = given["sparse_value"].sparse_tensor
-        values, places = to_array(sparse.values), to_array(sparse.indices)
-        if places.ndim == 2:
-            places = np.ravel_multi_index(tuple(places.T), tuple(sparse.dims))
-        self.cst = np.zeros(tuple(sparse.dims), values.dtype)
-        self.cst.reshape(-1)[places] = values
-
-
 class MaxRoiPool(OpRun):
     """The largest element of each cell of each region; 0 of cells without any."""
 
@@ -206,6 +186,8 @@ class Scatter(OpRun):
     def _run(
         self, data: NDArray, indices: NDArray, updates: NDArray, axis: int | None = 0
     ) -> Results:
+        from onnx.reference.ops.op_scatter_elements import scatter_elements  # all ops with it
+
         found = scatter_elements(data, indices, updates, axis=axis or 0)  # type: ignore[no-untyped-call]
         return (np.asarray(found),)
 
@@ -257,7 +239,6 @@ _MENDED: tuple[tuple[int, int, type[OpRun]], ...] = (
     (1, _EVER, LRN),
     (10, 18, DequantizeLinear),
     (1, 12, Unsqueeze),
-    (11, _EVER, Constant),
     *((1, _EVER, op) for op in (MaxRoiPool, Scatter, Shape, Unique)),
     *((1, _EVER, op) for op in (*TEXTS, *CLASSICAL)),
 )

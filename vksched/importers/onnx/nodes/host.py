@@ -18,7 +18,7 @@ from functools import lru_cache
 
 import numpy as np
 from onnx import FunctionProto, NodeProto
-from onnx.helper import make_attribute, make_function, make_opsetid
+from onnx.helper import make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
 from ....errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
@@ -31,16 +31,13 @@ from .compared import find_uncompared
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator
 from .functions import canonical_domain
+from .meaning import as_was_meant, with_defaults
 from .messages import is_external, tensors_in
 from .values import HostType, HostValue
 
 PART = "onnx.part"
 """The op that takes one of several results out of what a host node packed."""
 _ALIGN_BYTES = 8
-_LEFT_OUT: dict[str, dict[int, NDArray]] = {
-    "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}
-}
-"""Optional inputs, by position, that the evaluator asks for all the same, with their defaults."""
 
 
 def describe(node: NodeProto) -> str:
@@ -97,7 +94,7 @@ class HostNode:
         if any(is_external(tensor) for each in (node, *functions) for tensor in tensors_in(each)):
             raise Refused(node, "expected tensors within the node, got one with external data")
         require_compared(node, functions)
-        node, self._defaults = _with_defaults(_as_was_meant(node, opsets))
+        node, self._defaults = with_defaults(as_was_meant(node, opsets))
         try:
             known: list[ReferenceEvaluator | FunctionProto] = [*functions]
             function = _as_function(node, opsets)
@@ -121,30 +118,6 @@ class HostNode:
         except Exception as error:
             raise Refused(self.node, _said(error)) from error
         return [_host_value(found.get(name)) for name in self.node.output]
-
-
-def _as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
-    """Returns a node with what the evaluator takes from a later version of its op spelled out."""
-    if node.domain in ("", "ai.onnx") and node.op_type == "RoiAlign" and opsets.get("", 16) < 16:
-        node = NodeProto.FromString(node.SerializeToString())
-        mode = make_attribute("coordinate_transformation_mode", "output_half_pixel")
-        node.attribute.append(mode)
-    return node
-
-
-def _with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
-    """Returns a node that leaves out no input which the evaluator asks for, and their values."""
-    defaults: dict[str, NDArray] = {}
-    given = list(node.input)
-    for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
-        given.extend([""] * (at + 1 - len(given)))
-        if not given[at]:
-            given[at] = f"default {at} of {node.output[0]}"
-            defaults[given[at]] = value
-    if defaults:
-        node = NodeProto.FromString(node.SerializeToString())
-        node.input[:] = given
-    return node, defaults
 
 
 def _as_function(node: NodeProto, opsets: Mapping[str, int]) -> FunctionProto:

@@ -20,7 +20,6 @@ import numpy as np
 from onnx import TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
-from onnx.reference.ops.op_cast import cast_to
 
 from ....types import NDArray
 
@@ -93,6 +92,8 @@ class Cast(OpRun):
     ) -> Results:
         if to == TensorProto.STRING or np.asarray(x).dtype.kind in "OUS":
             return (convert_texts(x, to),)
+        from onnx.reference.ops.op_cast import cast_to  # all ops with it
+
         kind = TensorProto.DataType.Name(to)
         saturates = saturate is None or bool(saturate)
         return (cast_to(x, getattr(TensorProto, kind), saturates, round_mode or "up"),)

@@ -1,0 +1,58 @@
+"""Nodes as the evaluator takes them: what it asks for is spelled out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import NodeProto, SparseTensorProto
+from onnx.helper import make_attribute, make_node
+from onnx.numpy_helper import from_array, to_array
+
+from ....types import NDArray
+
+_LEFT_OUT: dict[str, dict[int, NDArray]] = {
+    "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}
+}
+"""Optional inputs, by position, that the evaluator asks for all the same, with their defaults."""
+
+
+def as_was_meant(node: NodeProto, opsets: Mapping[str, int]) -> NodeProto:
+    """Returns a node with what the evaluator takes from a later version of its op spelled out, and
+    a sparse constant as a dense one.
+    """
+    given = {a.name: a for a in node.attribute}
+    if node.op_type == "Constant" and "sparse_value" in given and not node.domain:
+        dense = _dense(given["sparse_value"].sparse_tensor)
+        return make_node("Constant", [], node.output, node.name, value=from_array(dense))
+    if node.domain in ("", "ai.onnx") and node.op_type == "RoiAlign" and opsets.get("", 16) < 16:
+        node = NodeProto.FromString(node.SerializeToString())
+        mode = make_attribute("coordinate_transformation_mode", "output_half_pixel")
+        node.attribute.append(mode)
+    return node
+
+
+def _dense(sparse: SparseTensorProto) -> NDArray:
+    """Returns a sparse tensor with its zeros; its indices have been checked."""
+    values, places = to_array(sparse.values), to_array(sparse.indices)
+    shape = tuple(sparse.dims)
+    out = np.zeros(shape, values.dtype)
+    if places.ndim == 2:
+        places = np.ravel_multi_index(tuple(places.T), shape)
+    out.reshape(-1)[places] = values
+    return out
+
+
+def with_defaults(node: NodeProto) -> tuple[NodeProto, dict[str, NDArray]]:
+    """Returns a node that leaves out no input which the evaluator asks for, and their values."""
+    defaults: dict[str, NDArray] = {}
+    given = list(node.input)
+    for at, value in _LEFT_OUT.get(node.op_type if not node.domain else "", {}).items():
+        given.extend([""] * (at + 1 - len(given)))
+        if not given[at]:
+            given[at] = f"default {at} of {node.output[0]}"
+            defaults[given[at]] = value
+    if defaults:
+        node = NodeProto.FromString(node.SerializeToString())
+        node.input[:] = given
+    return node, defaults
