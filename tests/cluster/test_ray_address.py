@@ -75,10 +75,22 @@ def test_a_file_of_another_user_is_refused(
         find_ray("auto")
 
 
-def test_a_link_counts_as_no_file(noted: Path, server: str, tmp_path: Path) -> None:
+def test_without_a_file_ray_looks(noted: Path) -> None:
+    assert find_ray("auto") == "auto"
+
+
+def test_a_link_is_refused_as_ray_would_follow_it(noted: Path, server: str, tmp_path: Path) -> None:
     (tmp_path / "other").write_text(server)
     noted.symlink_to(tmp_path / "other")
-    assert find_ray("auto") == "auto"
+    with pytest.raises(DeviceError, match="only you or root may write.*auto"):
+        find_ray("auto")
+
+
+def test_a_file_that_is_no_text_is_refused(noted: Path) -> None:
+    noted.write_bytes(b"\xff")
+    noted.chmod(0o600)
+    with pytest.raises(DeviceError, match="only you or root may write"):
+        find_ray("auto")
 
 
 def test_an_address_that_the_user_gives_needs_no_file(noted: Path, server: str) -> None:

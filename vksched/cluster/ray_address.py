@@ -5,7 +5,8 @@ Method: connect, and begin as a client of HTTP/2 does; a server of gRPC answers 
 
 Ray notes the address of this computer's cluster in a file below the temporary folder, where every
 user may write. Whoever writes it decides whose code is run. So the file counts only if this user or
-root owns it and nobody else may write it, and Ray is given the address that was read, not the word.
+root owns it and nobody else may write it, and Ray is given the address that was read, not the word:
+Ray would read a link, or a file that cannot be judged, itself. Only where there is none Ray looks.
 Examples: tests/cluster/test_ray_address.py, tests/cluster/test_on_ray.py.
 """
 
@@ -72,15 +73,21 @@ def _place(address: str) -> str | None:
         with open(noted, "rb", opener=_no_link) as file:
             about = os.fstat(file.fileno())
             text = file.read(MOST_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _not_own(noted, str(error)) from None
     why = others_who_write(about)
     if why:
-        raise DeviceError(
-            f"[cluster] expected {noted} to be a file that only you or root may write, got {why}; "
-            "try the address of the Ray cluster instead of auto"
-        )
+        raise _not_own(noted, why)
     return text.strip() or None
+
+
+def _not_own(noted: Path, why: str) -> DeviceError:
+    return DeviceError(
+        f"[cluster] expected {noted} to be a file that only you or root may write, got {why}; "
+        "try the address of the Ray cluster instead of auto"
+    )
 
 
 def _no_link(path: str, flags: int) -> int:

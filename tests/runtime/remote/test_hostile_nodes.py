@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from vksched.runtime.remote.caller_states import CallerStates
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.refusals import error_of, fields_of
 from vksched.runtime.remote.served import PartHost
+from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.types import NDArray
 
@@ -106,11 +108,11 @@ def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
     nodes: list[ClusterNode], lie: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def serve(node: ClusterNode, trace: vs.Trace, timeout_s: float, *ports: Any) -> PartHost:
-        made = Told(node._opened.devices, *ports, trace, timeout_s)
+        made = Lying(node._opened.devices, *ports, trace, timeout_s)
         made.said = LIES[lie]
         return made
 
-    class Told(Liar):
+    class Lying(Liar):
         pass
 
     (_, liar) = nodes
@@ -120,12 +122,12 @@ def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
         run = compiled(sched)
         with pytest.warns(vs.VkschedWarning, match="node2.*failed in a run over 3 hosts"):
             assert np.array_equal(run(x=X), 2 * X + 1)
-        assert Told.starts == 1
+        assert Lying.starts == 1
         assert set(sched.quarantined) == {"node2/cpu"}
         used = {run.plan.machine.devices[s.device].name for s in run.plan.splits}
         assert "node1/cpu" in used and "node2/cpu" not in used
         assert np.array_equal(run(x=3 * X), 6 * X + 1)
-    assert Told.starts == 1
+    assert Lying.starts == 1
 
 
 def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:
@@ -170,6 +172,45 @@ def test_a_node_that_tells_no_more_of_a_device_is_lost(
         assert device.spec.name == device.spec.name == "node2/cpu"
         (node,) = [n for n in sched._preparing.opened.hosts.hosts.values() if n.name == "node2"]  # type: ignore[union-attr]
         assert node.error is not None and "tells no more of cpu" in str(node.error)  # type: ignore[attr-defined]
+
+
+def as_other_kind(told: Told) -> Told:
+    return replace(told, spec=replace(told.spec, kind="null"))
+
+
+def without_speed(told: Told) -> Told:
+    return replace(told, link=Link(0.0, 0.0))
+
+
+@pytest.mark.parametrize("changed", [as_other_kind, without_speed])
+def test_a_node_whose_devices_make_no_sense_any_more_is_lost(
+    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch, changed: Callable[[Told], Told]
+) -> None:
+    monkeypatch.setattr(client_module, "FRESH_S", -1.0)
+    here = nodes[1]._server._here
+    tell = here.tell
+    with scheduler(nodes) as sched:
+        object.__setattr__(here, "tell", lambda: list(map(changed, tell())))
+        (device,) = [d for d in sched._preparing.opened.devices if d.name == "node2/cpu"]
+        assert device.spec.kind == "cpu" and device.spec.name == "node2/cpu"  # as it was
+        run = sched.compile(vs.mul(vs.input("x", X.shape), 2.0))
+        assert np.array_equal(run(x=X), 2 * X)
+        hosts = sched._preparing.opened.hosts
+        assert hosts is not None and hosts.hosts["node2"].error is not None  # type: ignore[attr-defined]
+        assert hosts.hosts["node1"].error is None  # type: ignore[attr-defined]
+
+
+def test_a_node_that_measures_what_no_link_has_is_lost(
+    nodes: list[ClusterNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = vs.Cluster([node.address for node in nodes], clusters.made(), "plain").join()
+    try:
+        monkeypatch.setattr(session_module, "measure_link", lambda channel: Link(0.0, -1.0))
+        with pytest.raises(HostLost, match="expected the speed of a link"):
+            joined.hosts["node2"].measure_to("node1")
+        assert joined.hosts["node2"].error is not None and joined.hosts["node1"].error is None
+    finally:
+        joined.close()
 
 
 def test_a_state_of_another_type_is_not_taken_back(

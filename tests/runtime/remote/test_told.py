@@ -118,6 +118,28 @@ def test_devices_come_back_with_the_names_of_their_host() -> None:
     assert named(renamed, "") == renamed
 
 
+NONSENSE: dict[str, tuple[dict[str, object], dict[str, object] | None]] = {
+    "no speed": ({}, {"bytes_per_s": 0.0, "latency_s": 0.0}),
+    "a speed below 0": ({}, {"bytes_per_s": -1e9, "latency_s": 0.0}),
+    "no number": ({}, {"bytes_per_s": {"float": "nan"}, "latency_s": 0.0}),
+    "nothing": ({}, {"bytes_per_s": None, "latency_s": 0.0}),
+    "a time below 0": ({}, {"bytes_per_s": 1e9, "latency_s": -1.0}),
+    "a time without end": ({}, {"bytes_per_s": 1e9, "latency_s": {"float": "inf"}}),
+    "another's name": ({"name": "a/b"}, None),
+    "an order to a terminal": ({"name": "\x1b[2J"}, None),
+    "a sync": ({"sync": "none"}, None),
+}
+
+
+@pytest.mark.parametrize("what", NONSENSE)
+def test_devices_with_which_nobody_could_plan_are_refused(what: str) -> None:
+    changed, link = NONSENSE[what]
+    (one,) = json.loads(devices_document([Told(DeviceSpec("vulkan:0", "null"), None)]))
+    text = json.dumps([{"spec": {**one["spec"], **changed}, "link": link}]).encode()
+    with pytest.raises(DeviceError, match="the devices of node1"):
+        devices_of(text, "node1")
+
+
 EVENTS = (
     vs.Event("split", "vulkan:0", 10.0, 11.0, 7, {"split": 0, "device_s": None, "observed_s": 1.0}),
     vs.Event("send", "host", 11.0, 12.0, 7, {"split": 0, "node": 3, "bytes": 9, "to": "host"}),

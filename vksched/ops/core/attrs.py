@@ -25,7 +25,10 @@ class Attrs(Mapping[str, AttrValue]):
     """The attributes of a node: a frozen, hashable, sorted mapping.
 
     Equal are those that are written alike: 0.0 and -0.0, or 1 and True, are not. They are the same
-    object.
+    object. Names are identifiers, so that no others are written alike.
+
+    Raises:
+        ShapeError: a name is none, or a value is no number, name or tuple of them.
     """
 
     __slots__ = ("__weakref__", "_items", "_text")
@@ -40,6 +43,9 @@ class Attrs(Mapping[str, AttrValue]):
             known = _known.get(text)
             if known is not None:
                 return known
+            wrong = next((name for name, _ in plain if not name.isidentifier()), None)
+            if wrong is not None:  # else `a=1, b` would be written as two attributes are
+                raise ShapeError(f"[attrs] expected names of attributes, got {wrong[:80]!r}")
             made = super().__new__(cls)
             made._items, made._text = tuple(plain), text
             return _known.setdefault(text, made)

@@ -55,7 +55,7 @@ from .secure import Security, place_of, place_text
 from .session import Documents
 from .stream import Closed
 from .telling import Telling
-from .told import Told, devices_of, events_seen, ran_of, require_of, seen_from
+from .told import Told, devices_of, events_seen, link_of, ran_of, require_of, seen_from
 
 ANSWER_S = 30.0
 PREPARE_S = 600.0
@@ -259,7 +259,17 @@ class Node:
             HostLost: one of them does not answer.
         """
         found = self._ask_about(host, "measure", PREPARE_S).fields
-        return Link(found["bytes_per_s"], found["latency_s"])
+        try:
+            return link_of(found["bytes_per_s"], found["latency_s"])
+        except Wrong as error:
+            raise self._lose(f"it says what makes no sense: {error}") from error
+
+    def _lose(self, why: str) -> HostLost:
+        """Ends the connection, and returns the error that tells so."""
+        channel = self.channel
+        channel.lose(why)
+        assert channel.error is not None
+        return again(channel.error)
 
     def reach(self, host: str) -> None:
         """Has this node connect to another one, where it is not connected.
@@ -478,11 +488,18 @@ class Node:
     def _ask_specs(self) -> None:
         self._stale, self._asked_s = False, time.monotonic()
         answer = self.channel.ask("specs", {}, (), ANSWER_S)
-        told = {
-            each.spec.name: each for each in devices_of(bytes(answer.payload or b""), self.name)
+        try:
+            devices = devices_of(bytes(answer.payload or b""), self.name)
+        except DeviceError as error:  # else each plan would ask again, and fail
+            raise self._lose(str(error)) from error
+        told = {each.spec.name: each for each in devices}
+        here = {
+            name
+            for name in told.keys() & self._told
+            if told[name].spec.kind == self._told[name].spec.kind
         }
-        if not told.keys() >= self._told.keys():
-            gone = ", ".join(self._told.keys() - told.keys())
+        if not here >= self._told.keys():
+            gone = ", ".join(self._told.keys() - here)
             self.channel.lose(f"it tells no more of {gone}, which it had")
             return
         self._told = told

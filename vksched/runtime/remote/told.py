@@ -8,6 +8,7 @@ Examples: tests/runtime/remote/test_told.py.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from ...errors import DeviceError, PlanError
 from ...machine.hosts import on
 from ...machine.links import Link
-from ...machine.spec import DeviceSpec, spec_as_dict, spec_from_dict
+from ...machine.spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
 from ...plan.parts import Part
 from ...plan.value import HOST
 from ...trace import Event
@@ -154,9 +155,24 @@ def devices_of(text: bytes, host: str) -> tuple[Told, ...]:
 
 
 def _told(each: dict[str, Any]) -> Told:
-    link = each["link"]
-    made = None if link is None else Link(**{key: number_of(v) for key, v in link.items()})
-    return Told(spec_from_dict(each["spec"], "a device"), made)
+    link, spec = each["link"], spec_from_dict(each["spec"], "a device")
+    made = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
+    if "/" in spec.name or not spec.name.isprintable():
+        raise PlanError(f"expected the name of a device, got {spec.name[:64]!r}")
+    if spec.sync not in SYNC:
+        raise PlanError(f"expected a sync of {', '.join(SYNC)}, got {spec.sync[:64]!r}")
+    return Told(spec, made)
+
+
+def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
+    """Returns a link that a host tells of.
+
+    Raises:
+        Wrong: nothing would get through it, or times over it make no sense.
+    """
+    if not (bytes_per_s or 0.0) >= LEAST_PER_S or not 0.0 <= (latency_s or 0.0) < math.inf:
+        raise Wrong(f"expected the speed of a link, got {bytes_per_s} bytes/s and {latency_s} s")
+    return Link(bytes_per_s or 0.0, latency_s or 0.0)
 
 
 def named(spec: DeviceSpec, host: str) -> DeviceSpec:
