@@ -281,6 +281,6 @@ evaluator passes. A test passes when its results are within the tolerances of on
   the CPU computed alone; how many need no computing, as views do.
 - **32-bit**: of the node tests whose tensors are all float32, int32 or bool, how many the device
   computed as a whole. In all that is {on_device} of {plain}, {share:.1f} %.
-"""  # noqa: E501
+"""
 _FAILS = """The evaluator of onnx {onnx} does not give what these expect, so they are not held
 against vksched either."""
