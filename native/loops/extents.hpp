@@ -23,14 +23,15 @@ public:
     // Elements of so many bytes at all places of some axes, the first one at `first`.
     void add(size_t slot, double bytes, std::initializer_list<Axis> axes, int64_t first = 0)
     {
-        double least = static_cast<double>(first), last = least;
+        double least = static_cast<double>(first), last = least, places = 1;
         bool any = true;
         for (const Axis& axis : axes) {
-            check(axis.size);
+            places *= counted(axis.size);
             any = any && axis.size;
             const double reach = (static_cast<double>(axis.size) - 1) * static_cast<double>(axis.step);
             (reach < 0 ? least : last) += reach;
         }
+        check_empty(any, places);
         if (!any)
             return;
         if (least < 0)
@@ -41,21 +42,33 @@ public:
     // As many elements as sizes say, without gaps.
     void all(size_t slot, double bytes, std::initializer_list<int64_t> sizes)
     {
+        double places = 1;
+        bool any = true;
         for (const int64_t size : sizes) {
-            check(size);
-            bytes *= static_cast<double>(size);
+            places *= counted(size);
+            any = any && size;
         }
-        to(slot, bytes);
+        check_empty(any, places);
+        to(slot, any ? places * bytes : 0);
     }
 
     // Bytes up to the end of what a loop reaches in a slot.
     double end(size_t slot) const { return ends_.at(slot); }
 
 private:
-    static void check(int64_t size)
+    // A size as a factor, 1 for 0.
+    static double counted(int64_t size)
     {
         if (size < 0)
             throw std::invalid_argument("expected sizes of 0 or more");
+        return static_cast<double>(std::max<int64_t>(size, 1));
+    }
+
+    // What has no elements may not go round its loops for ever: its other sizes are bounded, too.
+    static void check_empty(bool any, double places)
+    {
+        if (!any && places >= 0x1p31)
+            throw std::invalid_argument("expected sizes below 2^31 of what has no elements");
     }
 
     void to(size_t slot, double end) { ends_.at(slot) = std::max(ends_.at(slot), end); }

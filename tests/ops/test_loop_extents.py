@@ -129,3 +129,21 @@ def test_numbers_of_no_sense_do_no_harm() -> None:
                     else:
                         ran += 1
     assert refused > 1000 and ran > 100
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "numbers", "reals"),
+    [
+        ("reduce", [0, 1], (2, 1, 2, 0), ()),
+        ("norm", [0, 1], (1 << 62, 0, 1, 0, 0), (0.0,)),
+        ("softmax", [0, 1], (4, 0), ()),
+        ("concat", [0, 1], (1 << 40, 0), ()),
+        ("gather", [0, 1, 2], (1 << 62, 1, 0, 1, 0), ()),
+        ("matmul", [0, 1, 2], (1, 1, 1, 1 << 62, 0, 0, 0, 0, 0, 1, 0), ()),
+    ],
+)
+def test_loops_over_nothing_do_not_go_on_for_ever(
+    name: str, slots: list[int], numbers: tuple[int, ...], reals: tuple[float, ...]
+) -> None:
+    with pytest.raises(ValueError):
+        native.Program([(name, slots, numbers, reals, 1)], [16] * len(slots), slots)

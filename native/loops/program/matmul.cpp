@@ -79,6 +79,7 @@ void matmul_reach(const PlainLoop& step, Extents& to)
     const int64_t m = told[1], n = told[2], k = told[3], step_of_a = told[9] == 1 ? told[6] : 1;
     const int64_t row_of_b = told[9] == 1 ? told[8] : 1;
     require(step.last == (told[10] ? 3u : 2u), "expected a slot for each operand and the result");
+    require(k < 2 || (step_of_a > 0 && row_of_b > 0), "expected sums over elements that are apart");
     to.add(0, 4, {{told[0], told[4]}, {m, told[5]}, {k, step_of_a}});
     to.add(1, 4, {{told[0], told[7]}, {k, row_of_b}, {n, told[9]}});
     to.all(2, 4, {told[10] ? n : 0});

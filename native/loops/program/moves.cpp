@@ -308,7 +308,7 @@ std::unique_ptr<Loop> gather_loop(const Told& told)
 std::unique_ptr<Loop> reduce_loop(const Told& told)
 {
     require(told.numbers.size() == 4 && told.slots == 2 && told.numbers[2] > 0
-                && told.numbers[0] >= SUM && told.numbers[0] <= LEAST,
+                && told.numbers[3] > 0 && told.numbers[0] >= SUM && told.numbers[0] <= LEAST,
             "expected as many numbers and slots as the loop has");
     auto made = std::make_unique<ReduceLoop>();
     made->kind = told.numbers[0];

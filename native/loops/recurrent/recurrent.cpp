@@ -91,7 +91,8 @@ struct RecurrentLoop : Loop {
         to.all(2, 4, {states, count, batch, hidden});
         if (has_own)
             to.all(3, 4, {count, gates, hidden});
-        require(time < int64_t{1} << 40, "expected turns that a slot holds");
+        require(time < int64_t{1} << 40 && batch > 0 && hidden > 0,
+                "expected turns that a slot holds, and states");
         to.all(3 + has_own, 4, {time + states, count, batch, hidden});
     }
 };
