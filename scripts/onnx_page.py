@@ -184,7 +184,7 @@ def _head(total: Row) -> str:
         rules=len(own),
         others=", ".join(f"{sum(r.domain == d for r in rules())} of {d}" for d in other) or "none",
         compared=sum(map(len, COMPARED.values())),
-        mended=len(mended_names()),
+        mended=len(mended_names() & frozenset().union(*COMPARED.values())),
         depth=MAX_DEPTH,
         tests=total.tests,
         share=100 * total.plain_on_device / max(1, total.plain),
