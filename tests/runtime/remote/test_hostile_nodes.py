@@ -26,19 +26,24 @@ from vksched.errors import (
     DeviceTimeout,
     HostLost,
     OutOfMemory,
+    PlanError,
     RunAborted,
+    ShapeError,
 )
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
+from vksched.plan.parts import Part
 from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.caller_states import CallerStates
+from vksched.runtime.remote.messages import Message
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.refusals import error_of, fields_of
 from vksched.runtime.remote.served import PartHost
 from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated_clock import SimulatedClock
-from vksched.types import NDArray
+from vksched.trace.schema import Wrong
+from vksched.types import NDArray, Progress
 
 NAMES = ("node1", "node2")
 X = np.ones((4, 4), np.float32)
@@ -128,6 +133,40 @@ def test_a_node_that_lies_is_out_of_use_and_the_result_is_right(
         assert "node1/cpu" in used and "node2/cpu" not in used
         assert np.array_equal(run(x=3 * X), 6 * X + 1)
     assert Lying.starts == 1
+
+
+MISSING = session_module._DO["missing"]
+
+
+def unnamed(session: session_module.Session, message: Message) -> session_module.Answer:
+    """Answers as node2 that it misses a weight that nobody named."""
+    if session._here.name != "node2":
+        return MISSING(session, message)
+    return {}, [json.dumps(["0" * 64]).encode()]
+
+
+@pytest.mark.parametrize("said", [PlanError, ShapeError, RunAborted, Wrong])
+def test_a_node_that_refuses_each_part_is_out_of_use(
+    nodes: list[ClusterNode], said: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(PartHost):
+        def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+            raise said("[x] so it says")
+
+    def serve(*ports: Any) -> PartHost:
+        return Refusing(nodes[1]._opened.devices, *ports, vs.Trace(), 60.0)
+
+    if said is Wrong:  # of the answer before
+        monkeypatch.setitem(session_module._DO, "missing", unnamed)
+    else:
+        object.__setattr__(nodes[1]._server._here, "serve", serve)
+    x, weight = vs.input("x", X.shape), vs.weight(np.arange(16, dtype=np.float32).reshape(4, 4))
+    second = vs.mul(x, weight, name="second")
+    with scheduler(nodes) as sched:
+        with pytest.warns(vs.VkschedWarning, match="node2.*refuses its part"):
+            run = sched.compile(second, placement={"second": "node2/cpu"})
+            assert np.array_equal(run(x=X), np.arange(16, dtype=np.float32).reshape(4, 4))
+        assert "node2/cpu" in sched.quarantined
 
 
 def test_what_a_host_says_of_another_blames_itself_and_weighs_less() -> None:

@@ -16,8 +16,8 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -26,6 +26,7 @@ from ...errors import (
     DeviceTimeout,
     HostLost,
     RunAborted,
+    VkschedError,
 )
 from ...fork import Owner
 from ...graph import Graph
@@ -307,16 +308,29 @@ class Node:
         telling = Telling(progress)
         self._prepared[number] = _Prepared(part, telling, keys)
         try:
-            self._send_weights(number, graph, weights)
+            with self._refusing():
+                self._send_weights(number, graph, weights)
             hosts = json.dumps(nodes.hosts(self, {step.host for step in steps})).encode()
             fields = {"plan": number, "hosts_bytes": len(hosts)}
-            with telling:
+            with telling, self._refusing():
                 self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
         except BaseException:
             self.retire(number)
             raise
         finally:
             self._stale = True
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Has the node to blame for whatever it says of a part, which is sound: the caller cut it.
+        Else nobody is, and the next plan fails in the same way.
+        """
+        try:
+            yield
+        except DeviceError:
+            raise
+        except (VkschedError, Wrong) as error:
+            raise DeviceError(f"[cluster] {self.name} refuses its part: {error}") from error
 
     def _send_weights(self, number: int, graph: Graph, weights: Mapping[str, Payload]) -> None:
         """Sends the weights of a plan that the node has not and cannot read from a file."""
@@ -332,7 +346,7 @@ class Node:
         missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
         if not asked.keys() >= set(missing):
             raise Wrong(f"{self.name} misses weights that nobody named")
-        for name in missing:
+        for name in dict.fromkeys(missing):
             fields = {"plan": number, "hash": name}
             self.channel.ask("weight", fields, weights[name], PREPARE_S)
 
