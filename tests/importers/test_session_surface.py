@@ -27,7 +27,9 @@ def public(thing: Any) -> set[str]:
 
 @same_version
 def test_the_module() -> None:
-    assert public(theirs) - public(vksched.session) - INTERNAL == set(MISSING)
+    other_tests = {n for n in ("quantization", "transformers", "tools") if hasattr(theirs, n)}
+    missing = public(theirs) - public(vksched.session) - INTERNAL - other_tests
+    assert missing == set(MISSING)  # modules that other tests imported are there, too
 
 
 @same_version

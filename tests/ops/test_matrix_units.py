@@ -341,11 +341,15 @@ def test_a_product_of_codes_is_cut_into_tiles_of_its_unit() -> None:
 
 NAMES = [name for name in vulkan_names() if probe.resolve(name).limits.matrices]
 MIXED = [
-    replace(case, attrs={**case.attrs, "precision": "mixed"}) for case in (*CASES, *CONVOLUTIONS)
+    replace(case, attrs={**case.attrs, "precision": "mixed"})
+    for case in (*CASES, *CONVOLUTIONS)
+    if case.declaration.factors
 ]
 FEW_BITS = [linear("q4_K", (70, 512), 68, True), linear("q8_0", (3, 11, 96), 24)]
 ROUNDED = [
-    with_precision(case, "mixed") for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS, *FEW_BITS)
+    with_precision(case, "mixed")
+    for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS, *FEW_BITS)
+    if case.declaration.factors
 ]
 WITH_UNITS = [
     case

@@ -16,8 +16,8 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -26,13 +26,9 @@ from ...errors import (
     DeviceTimeout,
     HostLost,
     RunAborted,
-    VkschedError,
 )
 from ...fork import Owner
-from ...graph import Graph
 from ...machine.links import Link
-from ...ops.core.late import origin_of
-from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Send
 from ...trace.events import Clock, Event
 from ...trace.schema import Wrong
@@ -40,23 +36,22 @@ from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..stats import RunStats
 from .arrays import typed_payload
-from .channel import Channel, Payload
+from .channel import Channel
 from .clocks import OtherClock
 from .devices import RemoteDevice
-from .documents import document_of
-from .folders import file_document
 from .hello import NAME, exchange, hello, require_equal
 from .inbox import run_of
 from .mail import CONNECT_S, Mail
 from .measuring import measure_link
 from .messages import Message
 from .ports import Ran, RunKey
-from .refusals import again, error_of
+from .refusals import again, error_of, refusing
 from .secure import Security, place_of, place_text
 from .session import Documents
 from .stream import Closed
 from .telling import Telling
 from .told import Told, devices_of, events_seen, link_of, ran_of, require_of, seen_from
+from .weights import send_weights
 
 ANSWER_S = 30.0
 PREPARE_S = 600.0
@@ -308,47 +303,17 @@ class Node:
         telling = Telling(progress)
         self._prepared[number] = _Prepared(part, telling, keys)
         try:
-            with self._refusing():
-                self._send_weights(number, graph, weights)
+            with refusing(self.name):
+                send_weights(self.channel, number, graph, weights, PREPARE_S)
             hosts = json.dumps(nodes.hosts(self, {step.host for step in steps})).encode()
             fields = {"plan": number, "hosts_bytes": len(hosts)}
-            with telling, self._refusing():
+            with telling, refusing(self.name):
                 self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
         except BaseException:
             self.retire(number)
             raise
         finally:
             self._stale = True
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Has the node to blame for whatever it says of a part, which is sound: the caller cut it.
-        Else nobody is, and the next plan fails in the same way.
-        """
-        try:
-            yield
-        except DeviceError:
-            raise
-        except (VkschedError, Wrong) as error:
-            raise DeviceError(f"[cluster] {self.name} refuses its part: {error}") from error
-
-    def _send_weights(self, number: int, graph: Graph, weights: Mapping[str, Payload]) -> None:
-        """Sends the weights of a plan that the node has not and cannot read from a file."""
-        asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
-        for held in graph.data.values():
-            origin = origin_of(held)
-            if origin is not None:
-                asked[digest_of(held)]["file"] = file_document(origin)
-        if not asked:
-            return
-        text = json.dumps(list(asked.values())).encode()
-        answer = self.channel.ask("missing", {"plan": number}, [text], PREPARE_S)
-        missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
-        if not asked.keys() >= set(missing):
-            raise Wrong(f"{self.name} misses weights that nobody named")
-        for name in dict.fromkeys(missing):
-            fields = {"plan": number, "hash": name}
-            self.channel.ask("weight", fields, weights[name], PREPARE_S)
 
     def start(
         self,

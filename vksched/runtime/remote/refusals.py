@@ -8,10 +8,12 @@ Examples: tests/runtime/remote/test_channel.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ... import errors
 from ...errors import DeviceError, HostLost, VkschedError
 from ...machine.hosts import host_of, on
+from ...trace.schema import Wrong
 from ...units import printable
 from .messages import MOST_FIELD_BYTES, Fields
 
@@ -56,3 +58,16 @@ def error_of(fields: Fields, host: str) -> VkschedError:
         error.device = full if own else ""
         error.host = host if fields["host"] or (device and not own) else ""
     return error
+
+
+@contextmanager
+def refusing(host: str) -> Iterator[None]:
+    """Has a node to blame for whatever it says of a part, which is sound: the caller cut it. Else
+    nobody is, and the next plan fails in the same way.
+    """
+    try:
+        yield
+    except DeviceError:
+        raise
+    except (VkschedError, Wrong) as error:
+        raise DeviceError(f"[cluster] {host} refuses its part: {error}") from error
