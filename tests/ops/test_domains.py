@@ -232,3 +232,21 @@ def test_results_may_not_grow_beyond_it_either() -> None:
         vs.pad(row, (1 << 40, 1 << 40))
     with pytest.raises((ShapeError, GraphError)):
         vs.one_hot(vs.input("i", (1 << 20,), "int32"), 1 << 31)
+
+
+def test_no_window_has_the_cpu_write_out_far_more_than_it_reads() -> None:
+    """A part of some kilobytes could ask for all memory; padding of dilated windows is no such."""
+    wide: dict[str, AttrValue] = {"stride": (1022, 1022), "dilation": (1, 1)}
+    wide |= {"begin": (511, 511), "end": (511, 511)}
+    x, w = TensorType((1, 8192, 1, 1)), TensorType((1, 8192, 1, 1))
+    calls = {
+        "conv": ((x, w), {**wide, "groups": 1}),
+        "max_pool_indices": ((x,), {**wide, "kernel": (1, 1), "sizes": (2, 2)}),
+        "depthwise_weights": ((x, TensorType((1, 8192, 2, 2))), {**wide, "kernel": (1, 1)}),
+    }
+    for op, (inputs, attrs) in calls.items():
+        with pytest.raises(ShapeError, match="expected a padding of"):
+            infer(get_op(op), inputs, Attrs(attrs))
+    for channels, sizes, dilation in ((1, (8, 8), 520), (1, (8, 8, 8), 48), (2048, (33, 33), 36)):
+        x, w = vs.input("x", (8, channels, *sizes)), vs.input("w", (1, channels, *[3] * len(sizes)))
+        assert vs.conv(x, w, padding=dilation, dilation=dilation).shape == (8, 1, *sizes)

@@ -107,8 +107,9 @@ def _transpose_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: A
 
 def _conv_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     channels = _check("conv", inputs, attrs.as_int("groups"), False)
-    sizes = conv_window(inputs, attrs).output("conv")
-    return TensorType((inputs[0].shape[0], channels, *sizes), inputs[0].dtype)
+    x = inputs[0]
+    sizes = conv_window(inputs, attrs).output("conv", math.prod(x.shape[:2]))
+    return TensorType((x.shape[0], channels, *sizes), x.dtype)
 
 
 def _conv_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
@@ -122,7 +123,7 @@ def _conv_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
 
 def reference_of(x: NDArray, w: NDArray, window: Window, groups: int) -> NDArray:
     """For each image the windows as a matrix, times the weights."""
-    sizes, axes = window.output("conv"), len(window.sizes)
+    sizes, axes = window.counts(), len(window.sizes)
     out = np.empty((x.shape[0], w.shape[0], *sizes), x.dtype)
     if out.size == 0:
         return out

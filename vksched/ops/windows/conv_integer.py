@@ -74,7 +74,8 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
         raise ShapeError(f"[conv_integer] expected words of one matrix, got {words.shape}")
     check_words("conv_integer", words, rows_of(x.shape[1], window.taps), channels)
     check_zeros("conv_integer", tuple(zeros), channels)
-    return TensorType((x.shape[0], channels, *window.output("conv_integer")), INT32)
+    counts = window.output("conv_integer", math.prod(x.shape[:2]))
+    return TensorType((x.shape[0], channels, *counts), INT32)
 
 
 def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:

@@ -67,7 +67,7 @@ def _infer(op: str, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     _check(op, x)
     if "kernel" in attrs:
         window = pool_window(x.shape, attrs)
-        window.check(op, window.counts(True))
+        window.check(op, window.counts(True), math.prod(x.shape[:2]))
         if any(
             n not in both
             for n, *both in zip(sizes, window.counts(), window.counts(True), strict=True)
@@ -260,7 +260,7 @@ def _pool(
     begin, end = paddings(op, padding, sizes, reach, steps, dilations)
     window = stepping(Window(sizes, reach, steps, dilations, begin, end))
     counts = window.counts(bool(ceil_mode))
-    window.check(op, counts)
+    window.check(op, counts, math.prod(tensor.shape[:2]))
     result = apply(op, (tensor,), {**_attrs(window, counts), **more}, name)
     if window.taps <= _LONG_WINDOW or op == "max_pool_indices" or result.size == 0:
         return result

@@ -25,8 +25,10 @@ KERNEL_AXES = 3
 """Spatial axes of the kernels; calls with fewer have leading axes of size 1 there."""
 _LANE_ITEMS = 16
 """Items of one invocation on a CPU driver, which pays for every group."""
-_PADDED = 1 << 20
-"""Places that the CPU may write out for a plane, whatever its windows read of them."""
+_PADDED, _WASTE = 1 << 26, 64
+"""Padded places of all planes that the CPU may write out, whatever windows read of them, or so many
+times those of the operand and the result.
+"""
 _BEYOND = 1 << 30
 """Kernels add two places, strides or reaches below this in a signed word."""
 
@@ -82,19 +84,20 @@ class Window:
             out.append(count)
         return tuple(out)
 
-    def output(self, op: str) -> tuple[int, ...]:
-        """Returns how many windows there are along each axis.
+    def output(self, op: str, planes: int) -> tuple[int, ...]:
+        """Returns how many windows there are along each axis. planes: as `check` has them.
 
         Raises:
             ShapeError: as `check`.
         """
         counts = self.counts()
-        self.check(op, counts)
+        self.check(op, counts, planes)
         return counts
 
-    def check(self, op: str, counts: Sequence[int] = ()) -> None:
+    def check(self, op: str, counts: Sequence[int] = (), planes: int = 1) -> None:
         """Raises ShapeError where a stride, dilation, reach or padded size is too large, there is
-        no window, or padding is far more than what windows read.
+        no window, or padding is far more than what windows read. planes: of all images and
+        channels.
         """
         padded = tuple(
             first + size + max(last, 0)
@@ -116,11 +119,11 @@ class Window:
                 f"by {self.dilation} over {self.sizes} padded by {self.begin} and {self.end}; "
                 "try a larger padding"
             )
-        places = math.prod(padded)
-        if counts and places > max(_PADDED, 4 * (math.prod(self.sizes) + math.prod(counts))):
+        read = math.prod(self.sizes) + math.prod(counts)
+        if counts and planes * math.prod(padded) > max(_PADDED, _WASTE * planes * read):
             raise ShapeError(
                 f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows read, "
-                f"got {self.begin} and {self.end}; try a smaller stride"
+                f"got {self.begin} and {self.end}; try a smaller stride or dilation"
             )
 
     def push(self) -> Push:
