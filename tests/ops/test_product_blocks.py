@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
@@ -56,6 +56,8 @@ def _sides(m: int, n: int, parts: Parts) -> tuple[list[slice], list[slice]]:
 
 
 @given(st.integers(1, 40), st.integers(2, 3000), st.integers(2, 3000), SIZES)
+@example(1, 128, 43, 477)  # rows in units of 12
+@example(1, 133, 43, 477)
 def test_blocks_are_worth_a_thread_each(batches: int, m: int, n: int, k: int) -> None:
     """Nor does the library have kernels for so few that sum in another order."""
     parts = divide(batches, m, n, k)

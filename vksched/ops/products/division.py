@@ -56,10 +56,12 @@ def divide(batches: int, m: int, n: int, k: int, turned: bool = False) -> Parts:
     least_rows, least_columns = (UNITS[1], UNITS[1]) if is_vector else (ROWS, COLUMNS)
     many = MANY_ROWS * (4 if turned else 1)
     while 2 * math.prod(parts) <= most:
-        rows, columns = m // parts.rows, n // parts.columns
-        if rows >= 2 * least_rows and (rows >= 2 * many or columns < 2 * least_columns):
+        half_rows = _least(m, UNITS[n == 1], 2 * parts.rows)
+        half_columns = _least(n, UNITS[1], 2 * parts.columns)
+        by_columns = half_columns >= least_columns
+        if half_rows >= least_rows and (m >= 2 * many * parts.rows or not by_columns):
             parts = parts._replace(rows=2 * parts.rows)
-        elif columns >= 2 * least_columns:
+        elif by_columns:
             parts = parts._replace(columns=2 * parts.columns)
         else:
             break
@@ -89,6 +91,12 @@ def heads(batch: int, shared: int, work: float) -> Iterator[tuple[slice, slice]]
     for some in _spans(batch, 1, of_batch):
         for those in _spans(shared, 1, groups):
             yield some, those
+
+
+def _least(size: int, unit: int, parts: int) -> int:
+    """Returns how much the smallest of so many parts has."""
+    units = -(-size // unit)
+    return min(units // parts * unit, size - units * (parts - 1) // parts * unit)
 
 
 def _spans(size: int, unit: int, parts: int) -> Iterator[slice]:
