@@ -38,14 +38,15 @@ class Attrs(Mapping[str, AttrValue]):
     def __new__(cls, items: Mapping[str, AttrValue] | None = None) -> Attrs:
         plain = [(name, _plain(value)) for name, value in items.items()] if items else []
         plain.sort()
+        if not all([name.isidentifier() for name, _ in plain]):
+            # `a=1, b` would be written as two attributes are
+            names = str([name[:80] for name, _ in plain if not name.isidentifier()])
+            raise ShapeError(f"[attrs] expected names of attributes, got {names[:200]}")
         text = ", ".join([f"{name}={value!r}" for name, value in plain])
         with _making:
             known = _known.get(text)
             if known is not None:
                 return known
-            wrong = next((name for name, _ in plain if not name.isidentifier()), None)
-            if wrong is not None:  # else `a=1, b` would be written as two attributes are
-                raise ShapeError(f"[attrs] expected names of attributes, got {wrong[:80]!r}")
             made = super().__new__(cls)
             made._items, made._text = tuple(plain), text
             return _known.setdefault(text, made)
