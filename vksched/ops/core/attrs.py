@@ -38,7 +38,7 @@ class Attrs(Mapping[str, AttrValue]):
     def __new__(cls, items: Mapping[str, AttrValue] | None = None) -> Attrs:
         plain = [(name, _plain(value)) for name, value in items.items()] if items else []
         plain.sort()
-        if not all([name.isidentifier() for name, _ in plain]):
+        if not all(name.isidentifier() for name, _ in plain):
             # `a=1, b` would be written as two attributes are
             names = str([name[:80] for name, _ in plain if not name.isidentifier()])
             raise ShapeError(f"[attrs] expected names of attributes, got {names[:200]}")
