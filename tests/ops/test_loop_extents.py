@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import THOROUGH
 
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
@@ -113,12 +114,15 @@ def test_a_slot_that_is_too_small_is_refused() -> None:
                 replace(told, sizes=sizes).program()
 
 
+@pytest.mark.scales
 def test_numbers_of_no_sense_do_no_harm() -> None:
-    """Each number of a loop in turn is one that is far off."""
-    rng, refused, ran = random.Random(0), 0, 0
+    """Each number of a loop in turn is one that is far off; an eighth of them in `make test`."""
+    rng, refused, ran, share = random.Random(0), 0, 0, 1.0 if THOROUGH else 0.125
     for _, told, given in PROGRAMS:
         for number, (loop, _) in enumerate(told.loops):
             for at in range(len(loop.numbers)):
+                if rng.random() >= share:
+                    continue
                 own = loop.numbers[at]
                 for value in (own + 1, own - 1, rng.choice(FAR), rng.choice(FAR)):
                     numbers = (*loop.numbers[:at], value, *loop.numbers[at + 1 :])
@@ -128,7 +132,7 @@ def test_numbers_of_no_sense_do_no_harm() -> None:
                         refused += 1
                     else:
                         ran += 1
-    assert refused > 1000 and ran > 100
+    assert refused > share * 1000 and ran > share * 100
 
 
 @pytest.mark.parametrize(
