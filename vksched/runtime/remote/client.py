@@ -308,47 +308,17 @@ class Node:
         telling = Telling(progress)
         self._prepared[number] = _Prepared(part, telling, keys)
         try:
-            with self._refusing():
-                self._send_weights(number, graph, weights)
+            with _to_blame(self.name):
+                _send_weights(self.channel, number, graph, weights)
             hosts = json.dumps(nodes.hosts(self, {step.host for step in steps})).encode()
             fields = {"plan": number, "hosts_bytes": len(hosts)}
-            with telling, self._refusing():
+            with telling, _to_blame(self.name):
                 self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
         except BaseException:
             self.retire(number)
             raise
         finally:
             self._stale = True
-
-    @contextmanager
-    def _refusing(self) -> Iterator[None]:
-        """Has the node to blame for whatever it says of a part, which is sound: the caller cut it.
-        Else nobody is, and the next plan fails in the same way.
-        """
-        try:
-            yield
-        except DeviceError:
-            raise
-        except (VkschedError, Wrong) as error:
-            raise DeviceError(f"[cluster] {self.name} refuses its part: {error}") from error
-
-    def _send_weights(self, number: int, graph: Graph, weights: Mapping[str, Payload]) -> None:
-        """Sends the weights of a plan that the node has not and cannot read from a file."""
-        asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
-        for held in graph.data.values():
-            origin = origin_of(held)
-            if origin is not None:
-                asked[digest_of(held)]["file"] = file_document(origin)
-        if not asked:
-            return
-        text = json.dumps(list(asked.values())).encode()
-        answer = self.channel.ask("missing", {"plan": number}, [text], PREPARE_S)
-        missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
-        if not asked.keys() >= set(missing):
-            raise Wrong(f"{self.name} misses weights that nobody named")
-        for name in dict.fromkeys(missing):
-            fields = {"plan": number, "hash": name}
-            self.channel.ask("weight", fields, weights[name], PREPARE_S)
 
     def start(
         self,
@@ -528,3 +498,37 @@ class Node:
         there = self.channel.ask("clock", {}, (), ANSWER_S).fields
         after_s = self._nodes.clock.now()
         self._clock.note(before_s, there["came_s"], there["left_s"], after_s)
+
+
+@contextmanager
+def _to_blame(name: str) -> Iterator[None]:
+    """Has a node to blame for whatever it says of a part, which is sound: the caller cut it. Else
+    nobody is, and the next plan fails in the same way.
+    """
+    try:
+        yield
+    except DeviceError:
+        raise
+    except (VkschedError, Wrong) as error:
+        raise DeviceError(f"[cluster] {name} refuses its part: {error}") from error
+
+
+def _send_weights(
+    channel: Channel, number: int, graph: Graph, weights: Mapping[str, Payload]
+) -> None:
+    """Sends the weights of a plan that a node has not and cannot read from a file."""
+    asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
+    for held in graph.data.values():
+        origin = origin_of(held)
+        if origin is not None:
+            asked[digest_of(held)]["file"] = file_document(origin)
+    if not asked:
+        return
+    text = json.dumps(list(asked.values())).encode()
+    answer = channel.ask("missing", {"plan": number}, [text], PREPARE_S)
+    missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
+    if not asked.keys() >= set(missing):
+        raise Wrong(f"{channel.peer} misses weights that nobody named")
+    for name in dict.fromkeys(missing):
+        fields = {"plan": number, "hash": name}
+        channel.ask("weight", fields, weights[name], PREPARE_S)
