@@ -168,3 +168,14 @@ def test_arrays_count_as_long_as_they_are_held_and_once() -> None:
         assert not budget.has_room(MIB + 1)
     del array, each
     assert budget.has_room(4 * MIB)
+
+
+def test_a_pattern_of_a_file_is_not_matched_while_it_is_loaded() -> None:
+    """It would take hours, of a file of 180 bytes."""
+    letters = "a" * 60
+    model = parse(
+        f'g (float[1] x) => (float[1] y, bool[1] z) {{ t = Constant <value_strings = ["{letters}"]>'
+        f' ()\n z = RegexFullMatch <pattern = "(a+)+b"> (t)\n y = Relu(x) }}',
+        20,
+    )
+    assert lowered(model, x=np.ones(1, np.float32))

@@ -36,6 +36,8 @@ SHAPE_ARITHMETIC = frozenset(
 """Ops that the evaluator folds to what their rules give, and faster; since opset 13, for of earlier
 ones it knows less.
 """
+BY_PATTERN = frozenset(("RegexFullMatch", "Tokenizer"))
+"""Ops whose pattern may take any time: loading a file never waits for them."""
 NO_LARGER = (SHAPE_ARITHMETIC - GROWING) | frozenset(("Compress", "NonZero", "Unique"))
 """Ops whose results are about as large as their operands at most, also where shape inference cannot
 tell their shapes. Of all others a result of unknown shape is not folded.
@@ -62,7 +64,7 @@ def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
     """Returns a node's results as known values; None where they are not the same in every run, or
     too large. by_rule: what the node's rule makes of it.
     """
-    if not is_fixed(n) or n.op_type in HANDED_ON:
+    if not is_fixed(n) or n.op_type in HANDED_ON | BY_PATTERN:
         return None
     arrays = [None if v is None else v.array for v in n.inputs]
     given = sum(a.size for a in arrays if a is not None)
