@@ -47,8 +47,8 @@ def test_drawn_calls_of_strangers_do_no_harm(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_many_drawn_calls_of_strangers_do_no_harm(tmp_path: Path, seed: int) -> None:
-    found = try_calls(tmp_path, seed, 800, 800)
-    assert min(found.values()) > 10_000
+    found = try_calls(tmp_path, seed, 250, 800)
+    assert min(found.values()) > 3_000
 
 
 def test_draws_change_attributes_and_operands() -> None:

@@ -296,7 +296,10 @@ def by_recipe(op: Op, given: tuple[NDArray, ...], example: Example, result: Tens
     if op.name == "write_rows":  # writes where the data lies
         steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
     slots = list(range(len(arrays)))
-    program = loops.native.Program(steps, [a.nbytes for a in arrays], slots, True)
+    try:
+        program = loops.native.Program(steps, [a.nbytes for a in arrays], slots, True)
+    except ValueError:  # refused before anything runs, as a chain that does not read an operand
+        return
     try:
         program.run(arrays)
     except IndexError:  # of indices that operands hold

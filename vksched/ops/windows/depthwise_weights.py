@@ -40,6 +40,8 @@ def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
     x, g = inputs
     if x.dtype != FLOAT32 or g.dtype != x.dtype:
         raise DTypeError(f"[{OP}] expected float32, got {x.dtype} and {g.dtype}; try vs.cast")
+    if g.rank != x.rank:
+        raise ShapeError(f"[{OP}] expected g of rank {x.rank}, as x, got {g.shape}")
     counts = window_of(inputs, attrs).output(OP, math.prod(x.shape[:2]))
     channels = x.shape[1]
     if not channels or g.shape[1] % channels or g.shape != (x.shape[0], g.shape[1], *counts):

@@ -126,10 +126,10 @@ def adaptive_reference(combine: Callable[..., NDArray]) -> Callable[..., NDArray
     """Returns the reference of an adaptive pool that combines values along an axis."""
 
     def reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
-        x = inputs[0]
-        if x.size == 0:
-            return np.zeros((*x.shape[:2], *attrs.as_ints("sizes")), x.dtype)
-        for axis, count in enumerate(attrs.as_ints("sizes"), start=2):
+        x, sizes = inputs[0], attrs.as_ints("sizes")
+        if 0 in (x.size, *sizes):
+            return np.zeros((*x.shape[:2], *sizes), x.dtype)
+        for axis, count in enumerate(sizes, start=2):
             size = x.shape[axis]
             spans = (slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count))
             parts = [combine(_along(x, axis, span), axis=axis) for span in spans]
