@@ -23,7 +23,7 @@ from vksched.errors import UnsupportedOp
 from vksched.ops.core.op import computing_ops
 from vksched.runtime.vulkan.device import VulkanDevice
 
-COUNT = int(os.environ.get("VKSCHED_DRAWS", "100" if THOROUGH else "5"))
+COUNT = int(os.environ.get("VKSCHED_DRAWS", "60" if THOROUGH else "5"))
 SETTINGS = settings(
     max_examples=COUNT,
     deadline=None,

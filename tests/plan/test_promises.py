@@ -1,7 +1,7 @@
 """All promises of plans, for all policies, on drawn graphs and machines: the checks of verify and
 of happens-before, memory, pins, states, and that no plan by cost is slower than one device alone.
 
-VKSCHED_PLANS=2000 draws so many cases for each policy; `make test-all` draws 400.
+VKSCHED_PLANS=2000 draws so many cases for each policy; `make test-all` draws 250.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vksched.plan.make.placing import Wishes
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 
-PLANS = int(os.environ.get("VKSCHED_PLANS", "400" if THOROUGH else "6"))
+PLANS = int(os.environ.get("VKSCHED_PLANS", "250" if THOROUGH else "6"))
 PIECE = min(PLANS, 50)
 """Cases in one test, so that no test is long."""
 ROUNDING = 1 + 1e-9
