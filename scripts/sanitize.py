@@ -27,6 +27,8 @@ WORK = ROOT / "build" / "sanitized"
 REPORT = WORK / "report"
 """Where a sanitizer says what it found: pytest would take it for output of a test."""
 MODULES = WORK / "modules"
+MOST_MIB = 2048
+"""Of one piece of memory: what strangers ask for is refused, as where there is less."""
 FLAGS = (
     *("-O1", "-g1", "-fno-omit-frame-pointer"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
@@ -128,7 +130,8 @@ def environ(library: str) -> dict[str, str]:
     return {
         **os.environ,
         "LD_PRELOAD": library,
-        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:log_path={REPORT}",
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:"
+        f"max_allocation_size_mb={MOST_MIB}:log_path={REPORT}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:halt_on_error=1:log_path={REPORT}",
         "PYTHONMALLOC": "malloc",  # so that no array is a part of a larger piece of memory
         "PYTHONPATH": os.pathsep.join([str(MODULES), str(ROOT)]),

@@ -369,6 +369,8 @@ def limit_memory() -> None:
         import resource
     except ImportError:
         return
+    if "asan" in os.environ.get("LD_PRELOAD", ""):  # it takes addresses for its own
+        return
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
 
 
