@@ -172,6 +172,7 @@ def test_a_caller_that_asks_without_end_and_reads_nothing_ends_its_own_session(
 ) -> None:
     monkeypatch.setattr(quota.Quota.__init__, "__defaults__", (20, quota.MAX_BYTES))
     caller, other = Caller(node.address), Caller(node.address)
+    assert all(each.answer_to(SPECS) is not None for each in (caller, other))  # both are served
     before = threading.active_count()
     with pytest.raises(Closed):
         for _ in range(10_000):
