@@ -29,6 +29,7 @@ from rich.table import Table
 
 import vksched as vs
 from vksched.bench.planning import transformer
+from vksched.common.dtypes import NDArray
 from vksched.engine.configuring import Costs
 from vksched.machine.links import Links
 from vksched.machine.presets import card
@@ -38,7 +39,6 @@ from vksched.parallel.apply import apply_config
 from vksched.parallel.config.read import read_config
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import program_of, run_program, simulate
-from vksched.types import NDArray
 
 WIDTH, TOKENS, LAYERS = 4096, 2048, 4
 """Of the pipeline's layers and of the trained network, whose layers are products with a square."""

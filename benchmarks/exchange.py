@@ -22,6 +22,7 @@ from statistics import median
 import numpy as np
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
@@ -29,7 +30,6 @@ from vksched.plan.simulate import simulate
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.ports import RunKey
-from vksched.types import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import memory_hosts

@@ -32,9 +32,9 @@ from rich.table import Table
 import vksched as vs
 from vksched import Machine
 from vksched.bench.prediction import Model, calibrate
+from vksched.common.dtypes import NDArray
 from vksched.machine.costs import Costs
 from vksched.plan.predict import predict
-from vksched.types import NDArray
 
 FIRST = 2
 """Runs before the third one."""

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.models.run import ModelRun
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.memory import write_new
-from vksched.types import NDArray
 
 T = TypeVar("T")
 

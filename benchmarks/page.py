@@ -11,7 +11,7 @@ from vksched.bench.facts import Fact
 from vksched.bench.peers.specs import COPY, LANGUAGE, work_of
 from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
 from vksched.bench.rounds import OURS, Figure, Result
-from vksched.units import format_bytes
+from vksched.common.formatting import format_bytes
 
 COMMAND = "python benchmarks/report.py"
 GPU_PRODUCTS = tuple(f"matmul {size}{kind}" for size in (2048, 4096) for kind in ("", " float16"))

@@ -29,8 +29,8 @@ from rich.table import Table
 import vksched as vs
 from vksched.bench.prediction import GOAL, LISTED, Model, Predicted, measure
 from vksched.bench.suites import matches, specs_of
-from vksched.types import NDArray
-from vksched.units import format_seconds
+from vksched.common.dtypes import NDArray
+from vksched.common.formatting import format_seconds
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "prediction.md"
 EXAMPLES = Path(__file__).parent.parent / "examples"

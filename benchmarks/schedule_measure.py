@@ -25,7 +25,7 @@ from schedule_instances import Instance, device_name  # beside this file
 from schedule_judge import MOST_TASKS, PROVEN, judge
 from schedule_peers import Answer, Peers
 
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 from vksched.schedule import Schedule, Transfer, policies, schedule
 from vksched.schedule.make import make_schedule
 from vksched.schedule.objectives import Metrics

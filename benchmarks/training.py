@@ -33,7 +33,7 @@ from vksched.bench.models import Math
 from vksched.bench.peers.networks import build
 from vksched.bench.peers.specs import RATE, TRAINING, Spec
 from vksched.bench.process import PeerProcess
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training.md"
 ROUNDS, COMPILED = 5, 3

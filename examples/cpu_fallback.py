@@ -8,7 +8,7 @@ import numpy as np
 from pick import pick_devices
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 ROWS = 5000
 

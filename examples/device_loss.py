@@ -9,8 +9,8 @@ import numpy as np
 from pick import pick_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.runtime.device import Device
-from vksched.types import NDArray
 
 RUNS = 6
 

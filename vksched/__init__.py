@@ -10,7 +10,7 @@ work.
 
 from __future__ import annotations
 
-from .version import __version__ as __version__
+from .common.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
 

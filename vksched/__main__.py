@@ -26,7 +26,7 @@ def main() -> None:
     try:
         from .cli import import_named
         from .cli import main as run
-        from .view.terminal import guard_streams
+        from .common.terminal import guard_streams
 
         import_named(sys.argv[1:])
     finally:

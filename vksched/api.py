@@ -6,9 +6,8 @@ from . import metrics, optim
 from .autograd.recompute import checkpoint
 from .autograd.walk import grad, value_and_grad, vjp
 from .cluster.cluster import Cluster
-from .engine.report.value import RunReport
-from .engine.run import Run
-from .errors import (
+from .common.dtypes import TensorType
+from .common.errors import (
     DeviceError,
     DeviceLost,
     DeviceTimeout,
@@ -27,6 +26,9 @@ from .errors import (
     UnsupportedOp,
     VkschedError,
 )
+from .common.user_warning import VkschedWarning
+from .engine.report.value import RunReport
+from .engine.run import Run
 from .graph import Graph, build_graph
 from .importers import load
 from .machine.costs import Costs
@@ -55,17 +57,7 @@ from .runtime.vulkan.probe import DeviceInfo
 from .runtime.vulkan.probe import list_devices as devices
 from .scheduler import Scheduler
 from .session import InferenceSession
-from .trace import (
-    Event,
-    Recorder,
-    Tape,
-    TapeFile,
-    Trace,
-    VkschedWarning,
-    load_tape,
-    log_sink,
-)
-from .types import TensorType
+from .trace import Event, Recorder, Tape, TapeFile, Trace, load_tape, log_sink
 from .view.timeline import Timeline
 
 __all__ = [

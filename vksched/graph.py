@@ -9,7 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from .errors import GraphError, VkschedError
+from .common.dtypes import INT64, NDArray, TensorType, numpy_dtype
+from .common.errors import GraphError, VkschedError
 from .ops.core.attrs import Attrs
 from .ops.core.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 from .ops.core.late import Held, as_array
@@ -17,7 +18,6 @@ from .ops.core.lower import infer
 from .ops.core.op import Op, get_op, view_offset
 from .ops.core.tensor import Tensor
 from .ops.sources.state import assign
-from .types import INT64, NDArray, TensorType, numpy_dtype
 
 FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from .errors import DeviceError, GraphError, VkschedError
+from .common.dtypes import Shape
+from .common.errors import DeviceError, GraphError, VkschedError
 from .importers import load_onnx, require_onnx
 from .runtime.vulkan import probe
 from .scheduler import Scheduler
-from .types import Shape
 
 require_onnx()
 

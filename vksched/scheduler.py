@@ -9,6 +9,10 @@ from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
+from .common.dtypes import NDArray, Progress
+from .common.env import is_on
+from .common.errors import DeviceError
+from .common.fork_guard import OfProcess, Owner
 from .engine.devices import DeviceSet
 from .engine.faults import Quarantine
 from .engine.function import Build, Function
@@ -19,8 +23,6 @@ from .engine.preparing import Preparing, Settings, check_settings, check_switche
 from .engine.request import Observe, Placements, given_options
 from .engine.run import Run
 from .engine.states import StateTable
-from .errors import DeviceError
-from .fork import OfProcess, Owner
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
 from .machine.spec import Machine
@@ -32,14 +34,12 @@ from .plan.planner import check_objective
 from .runtime.device import Device
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
-from .switches import is_on
 from .trace import Sink, Trace, as_trace, with_tape, write_tape
 from .tuner.calibrator import Calibrator
 from .tuner.cost_store import CostStore
 from .tuner.first_use import FirstUse
 from .tuner.store import Store
 from .tuner.tuner import Tuner, mode_of
-from .types import NDArray, Progress
 
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster

@@ -7,7 +7,7 @@ import pytest
 
 import vksched as vs
 from vksched.cases.gradient import evaluate
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 X = np.asarray([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 

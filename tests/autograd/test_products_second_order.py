@@ -13,9 +13,9 @@ from vksched.cases import einsum, linear, recurrent
 from vksched.cases.attention import attention, by_length, rotary
 from vksched.cases.case import Case, FunctionCase, bools, floats
 from vksched.cases.matmul import attrs, swapped
+from vksched.common.dtypes import NDArray
 from vksched.ops.core.attrs import AttrValue
 from vksched.ops.core.tensor import apply
-from vksched.types import NDArray
 
 FUNCTIONS = [
     case

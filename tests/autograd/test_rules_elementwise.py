@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 Function = Callable[..., vs.Tensor]
 

@@ -13,10 +13,10 @@ from vksched.cases.case import Case, bools, floats
 from vksched.cases.gradient import compare, function_of
 from vksched.cases.matmul import attrs, swapped
 from vksched.cases.recurrent import layer
+from vksched.common.dtypes import NDArray
 from vksched.graph import build_graph
 from vksched.ops.core.attrs import AttrValue
 from vksched.ops.products.recurrent_cell import GATES
-from vksched.types import NDArray
 
 
 def agrees(case: Case) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import vksched as vs
 from vksched.cases.gradient import evaluate
+from vksched.common.dtypes import NDArray
 from vksched.graph import build_graph
-from vksched.types import NDArray
 
 Build = Callable[..., vs.Tensor]
 RNG = np.random.default_rng(5)

@@ -15,7 +15,7 @@ import pytest
 
 import vksched as vs
 from vksched.cases.gradient import evaluate
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 torch: Any = pytest.importorskip("torch")
 from test_torch import RNNS, ROWS  # noqa: E402 - needs torch

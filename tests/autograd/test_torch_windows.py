@@ -12,8 +12,8 @@ import pytest
 
 import vksched as vs
 from vksched.cases.gradient import evaluate
+from vksched.common.dtypes import NDArray
 from vksched.graph import build_graph
-from vksched.types import NDArray
 
 torch: Any = pytest.importorskip("torch")
 F = torch.nn.functional

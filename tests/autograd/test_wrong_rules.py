@@ -14,9 +14,9 @@ from vksched.cases import gradient_proof
 from vksched.cases.case import Case, floats
 from vksched.cases.gradient import Compared, compare, compare_second, function_of, why_not_compared
 from vksched.cases.gradient_proof import first_order, on_device, second_order, summary
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import gradient
 from vksched.ops.core.gradient import Pull, Rule, sum_to
-from vksched.types import NDArray
 
 WIDE, ROW, SQUARE = floats(5, 5), floats(5, seed=1), floats(5, 5, seed=2)
 SUB, MUL = Case("sub", (WIDE, ROW)), Case("mul", (WIDE, SQUARE))

@@ -35,9 +35,9 @@ from vksched.bench.report import DeviceReport, Report, find_devices, means, rate
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
 from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
+from vksched.common.user_warning import warn_user
 from vksched.ops.core.quads import WORDS_64, reads_64
 from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.trace import warn_user
 
 pytestmark = pytest.mark.one_set
 

@@ -15,8 +15,8 @@ from vksched.bench.peers.specs import Spec
 from vksched.bench.prediction import Model
 from vksched.bench.together import Together, measure, together_facts
 from vksched.cli import main
+from vksched.common.dtypes import NDArray
 from vksched.engine.run import Run
-from vksched.types import NDArray
 
 DECODER = {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50}
 SMALL = Spec("decoder", "model", "models", DECODER)

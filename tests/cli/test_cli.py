@@ -19,8 +19,8 @@ from vksched.cases.measure import Timing
 from vksched.cases.support import as_markdown, find_support
 from vksched.cli import _Group, main
 from vksched.cli.ops import _show_timings
-from vksched.errors import DeviceError, ShapeError
-from vksched.trace import warn_user
+from vksched.common.errors import DeviceError, ShapeError
+from vksched.common.user_warning import warn_user
 
 __all__ = ["plain_environment", "show"]  # fixtures
 

@@ -31,13 +31,13 @@ from timelines import simulated_tape  # noqa: E402
 import vksched as vs  # noqa: E402
 from vksched.cli import feeds, main  # noqa: E402
 from vksched.cluster.cluster import Cluster  # noqa: E402
+from vksched.common.console import Bars, Described, PrintableConsole  # noqa: E402
+from vksched.common.formatting import printable  # noqa: E402
+from vksched.common.terminal import guard_streams, printable_streams  # noqa: E402
 from vksched.machine.links import Link  # noqa: E402
 from vksched.machine.spec import DeviceSpec  # noqa: E402
 from vksched.monitor.client import Client  # noqa: E402
 from vksched.runtime.remote.refusals import error_of, fields_of  # noqa: E402
-from vksched.units import printable  # noqa: E402
-from vksched.view.console import Bars, Described, PrintableConsole  # noqa: E402
-from vksched.view.terminal import guard_streams, printable_streams  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 ORDERS = (
@@ -348,4 +348,4 @@ def test_consoles_and_bars_are_made_in_one_place() -> None:
         for path in (ROOT / "vksched").rglob("*.py")
         if re.search(r"from rich.* import .*\b(Console|Progress|print)\b", path.read_text("utf-8"))
     }
-    assert makers == {"vksched/view/console.py"}
+    assert makers == {"vksched/common/console.py"}

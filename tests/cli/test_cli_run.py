@@ -18,8 +18,8 @@ from test_cli import call
 import vksched as vs
 from vksched.cli import feeds
 from vksched.cli.meter import Meter
+from vksched.common.errors import close_text
 from vksched.engine.replay.make import replay_tape
-from vksched.errors import close_text
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402

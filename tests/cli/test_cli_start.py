@@ -95,7 +95,7 @@ def test_the_package_alone_imports_next_to_nothing() -> None:
         """
     )
     names = set(made.stdout.split())
-    assert not made.stderr and names <= {"vksched", "vksched.version", "__future__"}
+    assert not made.stderr and names <= {"vksched", "vksched.common.version", "__future__"}
 
 
 def test_a_scheduler_without_a_cluster_needs_no_ssl() -> None:
@@ -133,7 +133,7 @@ def test_names_are_there_at_their_first_use() -> None:
         "module 'vksched' has no attribute 'nothing'",
         "False True True",
         "matmul load",
-        "vksched.errors",
+        "vksched.common.errors",
     ]
 
 

@@ -13,7 +13,8 @@ from cutting import Proxy
 
 import vksched as vs
 from vksched.cluster.node import ClusterNode
-from vksched.errors import DeviceError, StateLost, VkschedError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DeviceError, StateLost, VkschedError
 from vksched.machine.spec import Machine
 from vksched.plan.documents.parts import PartDocuments
 from vksched.runtime.carrier import CommitFailed
@@ -23,7 +24,6 @@ from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.secure import Security, place_of
 from vksched.runtime.vulkan import probe
 from vksched.trace.events import SystemClock
-from vksched.types import NDArray
 
 WAIT_S = 60.0
 STEPS = 14

@@ -21,7 +21,8 @@ import vksched as vs
 from vksched.cli import main
 from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
-from vksched.errors import DeviceError, HostLost, VkschedError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DeviceError, HostLost, VkschedError
 from vksched.machine.hosts import on
 from vksched.machine.spec import Machine
 from vksched.plan.documents.parts import PartDocuments
@@ -36,7 +37,6 @@ from vksched.runtime.remote.pulse import PULSE, SILENT_S
 from vksched.runtime.remote.secure import Security
 from vksched.runtime.vulkan import probe
 from vksched.trace.events import SystemClock
-from vksched.types import NDArray
 
 NAMES = ("node1", "node2")
 WAIT_S = 60.0

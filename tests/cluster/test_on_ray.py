@@ -20,7 +20,7 @@ import vksched as vs
 from vksched.cli import main
 from vksched.cluster import on_ray
 from vksched.cluster.ray_room import PREFIX
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 
 ray = pytest.importorskip("ray", reason="ray is an extra")
 COMPUTERS = 3

@@ -21,6 +21,7 @@ import vksched as vs
 from vksched.cli import main
 from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.importers.onnx.nodes.host import declare
 from vksched.machine.spec import DeviceSpec, Machine
@@ -30,7 +31,6 @@ from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
 from vksched.plan.planner import STATIC
-from vksched.types import NDArray
 
 X = np.array([[[4, 1], [2, 3]]] * 5, np.float32)
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>

@@ -14,7 +14,7 @@ from conftest import needs_posix
 
 from vksched import caches
 from vksched.cluster.ray_address import HEAD_BYTES, SETTINGS, find_ray
-from vksched.errors import DeviceError
+from vksched.common.errors import DeviceError
 
 pytestmark = needs_posix
 

@@ -22,7 +22,7 @@ from test_chat import made as language_model
 import vksched as vs
 from vksched.cluster.joined import Joined
 from vksched.cluster.node import ClusterNode
-from vksched.errors import DeviceError, HostLost, StateLost, VkschedError
+from vksched.common.errors import DeviceError, HostLost, StateLost, VkschedError
 
 WAIT_S = 120.0
 

@@ -14,8 +14,8 @@ from cluster_nodes import Nodes, cluster
 
 import vksched as vs
 from vksched.cli import main
+from vksched.common.dtypes import NDArray
 from vksched.trace.events import SystemClock
-from vksched.types import NDArray
 
 SHIFTED_S = 5000.0
 PACE = 2e-5

@@ -41,7 +41,7 @@ def read(path: Path) -> str:
     """Reads one file and all that is in it; returns how that ended."""
     import vksched as vs
     from vksched.cli.language import describe_language_model
-    from vksched.errors import ModelFormatError, ShapeError
+    from vksched.common.errors import ModelFormatError, ShapeError
 
     try:
         model = vs.load(path)

@@ -28,7 +28,7 @@ import numpy as np
 from mutants import LIMIT_S, NO_MEMORY, SPARE_BYTES, Watch, left_behind
 from onnx import helper
 
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 
 if TYPE_CHECKING:
     from vksched import Scheduler
@@ -100,7 +100,7 @@ def main() -> int:
     from onnx_mutations import mutant
 
     import vksched as vs
-    from vksched.errors import ModelFormatError
+    from vksched.common.errors import ModelFormatError
     from vksched.ops.core import blas
 
     models, bad, sched = corpus(), 0, vs.Scheduler(["cpu"])

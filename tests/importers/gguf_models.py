@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 from gguf_files import Type
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import onnxruntime as ort
 from onnx import defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 NEWEST = 24
 """The newest opset that calls are drawn for: what onnxruntime takes."""

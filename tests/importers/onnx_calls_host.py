@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 from onnx_calls import Drawn, Source, calls
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 WORDS = ["cat", "dog", "", "Ein Hund", "Ä", "dog ", "1,2,,3", "a b  c", "the", "THE end"]
 """What texts are drawn from."""

@@ -10,7 +10,7 @@ from onnx import numpy_helper
 from onnx_calls import ML, Drawn, Source
 from onnx_calls import calls as register
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 calls = partial(register, domain=ML, since=1, until=5)
 POSTS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT", None)

@@ -14,9 +14,9 @@ from selection import spread
 from test_gguf_golden import BESIDES
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.cache import KINDS, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

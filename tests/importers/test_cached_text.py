@@ -16,13 +16,13 @@ from selection import spread
 from test_executor import null_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.cache import KINDS as KV
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.runtime.faulty import KINDS
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

@@ -17,7 +17,8 @@ from test_state_faults import named_devices
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
-from vksched.errors import (
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import (
     DTypeError,
     GraphError,
     ModelFormatError,
@@ -30,7 +31,6 @@ from vksched.models import reader
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import handle
 from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from vksched.errors import ModelFormatError
+from vksched.common.errors import ModelFormatError
 from vksched.importers.gguf.tokenizer.chat import ChatTemplate
 
 SMOLLM2 = (

@@ -14,7 +14,7 @@ import pytest
 from onnx import NodeProto, helper, numpy_helper, parser
 
 import vksched as vs
-from vksched.errors import ModelFormatError
+from vksched.common.errors import ModelFormatError
 from vksched.importers.onnx.nodes import classical
 from vksched.importers.onnx.nodes.compared import (
     BY_DATA,

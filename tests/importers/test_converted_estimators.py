@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import vksched.session
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 ort = pytest.importorskip("onnxruntime")
 skl2onnx = pytest.importorskip("skl2onnx")

@@ -19,9 +19,9 @@ from test_gguf_embeddings import CLOSE, vectors
 from tiny_vocabularies import word_piece
 
 import vksched as vs
-from vksched.errors import DTypeError, ModelFormatError, ShapeError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DTypeError, ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

@@ -14,9 +14,9 @@ from language.convert import draft
 from test_gguf_golden import CLOSE, made
 
 import vksched as vs
-from vksched.errors import ModelFormatError, ShapeError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

@@ -14,13 +14,13 @@ from language.convert import draft, write
 from selection import spread
 
 import vksched as vs
-from vksched.errors import ModelFormatError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import ModelFormatError
 from vksched.importers.gguf import architectures
 from vksched.importers.gguf.architectures.gemma import GEMMA2, GEMMA3
 from vksched.importers.gguf.architectures.gpt_oss import GPT_OSS
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ops.core.late import Late
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

@@ -16,7 +16,7 @@ from gguf_models import Tiny, logits_of, write
 from language import convert
 
 import vksched as vs
-from vksched.errors import IndexOutOfRange, ModelFormatError, ShapeError
+from vksched.common.errors import IndexOutOfRange, ModelFormatError, ShapeError
 from vksched.importers.gguf.model import LanguageModel
 
 pytestmark = pytest.mark.one_set

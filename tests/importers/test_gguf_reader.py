@@ -18,7 +18,7 @@ from conftest import needs_linux, needs_posix
 from gguf_files import QUANTS, Draft, Info, Key, Type, ValueType, all_kinds, array, part, string
 from mutants import maps_of
 
-from vksched.errors import ModelFormatError
+from vksched.common.errors import ModelFormatError
 from vksched.importers.gguf.read.cursor import Cursor
 from vksched.importers.gguf.read.limits import MAX_RANK
 from vksched.importers.gguf.read.loader import GgufFile, read_gguf

@@ -18,11 +18,11 @@ pytest.importorskip("tokenizers")
 
 from tiny_vocabularies import byte_pair, sentence_piece, unigram, word_piece
 
-from vksched.errors import ModelFormatError
+from vksched.common.errors import ModelFormatError
+from vksched.common.user_warning import VkschedWarning
 from vksched.importers.gguf.tokenizer.byte_pair import _checked_pairs, _pairs
 from vksched.importers.gguf.tokenizer.pre import PATTERNS, PRE
 from vksched.importers.gguf.tokenizer.tokenizer import StreamDecoder, Tokenizer
-from vksched.trace import VkschedWarning
 
 REAL = Path(os.environ.get("VKSCHED_LLAMA_VOCABULARIES", "build/llama-vocabularies"))
 """The folder `models` of llama.cpp: ggml-vocab-*.gguf, with .inp and .out beside them."""

@@ -7,7 +7,7 @@ import pytest
 from test_program import parse
 
 import vksched as vs
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 
 A = "null:0"
 CUT = """g (int64[n] x) => (int64[?] y) {

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 onnx = pytest.importorskip("onnx")
 import ml_dtypes  # noqa: E402 - it comes with onnx

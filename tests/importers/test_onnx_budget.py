@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.trace import VkschedWarning
+from vksched.common.user_warning import VkschedWarning
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.nodes.contrib import has_host_op
-from vksched.types import NDArray
 
 pytest.importorskip("onnxruntime")
 import onnx_calls_contrib

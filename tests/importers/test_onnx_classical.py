@@ -16,8 +16,8 @@ import pytest
 
 import vksched as vs
 import vksched.session
-from vksched.errors import DTypeError, ModelFormatError
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DTypeError, ModelFormatError
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, ValueInfoProto, helper  # noqa: E402

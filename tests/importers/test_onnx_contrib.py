@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 pytest.importorskip("onnx")
 from onnx import ModelProto, TensorProto, helper, numpy_helper

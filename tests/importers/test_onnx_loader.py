@@ -17,7 +17,7 @@ from mutants import maps_of
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import vksched.importers.files
-from vksched.errors import ModelFormatError
+from vksched.common.errors import ModelFormatError
 from vksched.importers import below
 from vksched.importers.onnx.nodes import limits
 from vksched.importers.onnx.read import check, files, wire

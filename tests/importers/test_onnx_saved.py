@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.read.nchwc import mark_blocks
-from vksched.types import NDArray
 
 pytest.importorskip("onnx")
 from models import example_inputs, make_model

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.errors import ModelFormatError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import ModelFormatError
 from vksched.graph import INLINE_BYTES
-from vksched.types import NDArray
 
 pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper

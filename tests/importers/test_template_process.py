@@ -23,7 +23,7 @@ pytest.importorskip("jinja2")
 from conftest import THOROUGH, needs_linux, needs_posix
 from drawn_templates import template
 
-from vksched.errors import DTypeError, ModelFormatError, VkschedError
+from vksched.common.errors import DTypeError, ModelFormatError, VkschedError
 from vksched.importers.gguf.tokenizer.chat import ChatTemplate
 from vksched.importers.gguf.tokenizer.rendering.process import MOST_REQUEST, Renderer
 

@@ -7,8 +7,8 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.model import Model
-from vksched.types import NDArray
 
 RNG = np.random.default_rng(0)
 W = RNG.standard_normal((4, 3)).astype(np.float32)

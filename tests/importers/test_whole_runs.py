@@ -9,7 +9,7 @@ import pytest
 from test_program import parse
 
 import vksched as vs
-from vksched.errors import DTypeError, PlanError
+from vksched.common.errors import DTypeError, PlanError
 from vksched.models.run import Direct, ModelRun
 
 ONE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Exp(x) }"

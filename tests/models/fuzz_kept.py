@@ -36,7 +36,9 @@ from mutated_json import mutate
 
 import vksched as vs
 from vksched import caches
-from vksched.errors import VkschedError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import VkschedError
+from vksched.common.user_warning import VkschedWarning
 from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.links import Link
@@ -44,12 +46,10 @@ from vksched.machine.spec import DeviceSpec, Machine
 from vksched.models import kept_steps
 from vksched.models.layers import kept, place
 from vksched.models.reader import Reader
-from vksched.trace import VkschedWarning
 from vksched.tuner.calibration import Calibration, Overheads, Sample
 from vksched.tuner.cost_store import CostStore
 from vksched.tuner.device_files import Identity
 from vksched.tuner.store import Found, Store, choices
-from vksched.types import NDArray
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 SIZES = (1, 8)

@@ -21,13 +21,13 @@ from test_place_layers import CPU, SIZES, cards
 import vksched as vs
 from vksched import caches
 from vksched.caches import code_files, is_code, loaded_code
+from vksched.common.user_warning import VkschedWarning
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import Machine
 from vksched.models.layers import kept, place
 from vksched.models.layers.kept import kept_or_measured, key_of
 from vksched.models.layers.measure import Measured
-from vksched.trace import VkschedWarning
 
 TINY = Tiny(layers=3, vocabulary=61)
 MACHINE = Machine((*cards(40, 40), CPU))

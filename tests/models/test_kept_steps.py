@@ -20,6 +20,8 @@ from test_gguf_golden import made as golden
 
 import vksched as vs
 from vksched import caches
+from vksched.common.dtypes import NDArray
+from vksched.common.user_warning import VkschedWarning
 from vksched.graph import Graph, build_graph
 from vksched.importers.files import LEAST_MAPPED_BYTES
 from vksched.importers.gguf.model import LanguageModel
@@ -32,8 +34,6 @@ from vksched.passes import optimize
 from vksched.plan.documents.plans import carried_document
 from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
-from vksched.trace import VkschedWarning
-from vksched.types import NDArray
 
 TINY = Tiny(kind="Q8_0")
 CARD = vulkan_names()[-1:]

@@ -13,6 +13,7 @@ from test_chat import GREEDY, PROMPT, TEMPLATE, answer_with, greedy
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.limits import Limits
 from vksched.machine.spec import MIB, DeviceSpec, Machine
@@ -20,7 +21,6 @@ from vksched.models.layers.place import Layout, lay_out
 from vksched.models.reader import Reader
 from vksched.plan.value import HOST
 from vksched.runtime.device import Device
-from vksched.types import NDArray
 
 SIZES = (1, 8, 32)
 LIMITS = Limits(storage_buffers=8)

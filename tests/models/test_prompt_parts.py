@@ -10,6 +10,7 @@ from conftest import Scheds, vulkan_names
 from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.limits import Limits
 from vksched.machine.spec import MIB, DeviceSpec
@@ -17,7 +18,6 @@ from vksched.models import reader
 from vksched.models.layers import divide
 from vksched.models.reader import Reader
 from vksched.plan.simulate import simulate
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.one_set
 

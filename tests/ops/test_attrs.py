@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from vksched.errors import ShapeError
+from vksched.common.errors import ShapeError
 from vksched.ops.core import attrs
 from vksched.ops.core.attrs import Attrs
 

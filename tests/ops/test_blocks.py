@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vksched.cases.packed import blocks
-from vksched.errors import ShapeError
+from vksched.common.errors import ShapeError
 from vksched.ops.core import loops
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.ops.core import host, loops
 from vksched.ops.core.attrs import Attrs, AttrValue
 from vksched.ops.core.op import THEN, all_ops
 from vksched.ops.windows.conv_host import exact_floats
 from vksched.passes import Wishes, optimize
-from vksched.types import NDArray
 
 WIDE = {"every": 0, "avx2": 1, "avx512": 2}
 """Which vectors the loops take at most: a processor without them takes what it has."""

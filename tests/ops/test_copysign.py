@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 MAGNITUDES = (
     *(0x00000000, 0x00000001, 0x007FFFFF, 0x00800000),  # 0, denormals, the least normal number

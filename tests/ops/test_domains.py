@@ -9,7 +9,8 @@ import pytest
 
 import vksched as vs
 from vksched.cases.table import CASES, PRECISE
-from vksched.errors import DTypeError, GraphError, ShapeError, VkschedError
+from vksched.common.dtypes import MAX_ELEMENTS, TensorType
+from vksched.common.errors import DTypeError, GraphError, ShapeError, VkschedError
 from vksched.ops.core.attrs import Attrs, AttrValue
 from vksched.ops.core.checks import domains_of
 from vksched.ops.core.domains import (
@@ -34,7 +35,6 @@ from vksched.ops.core.domains import (
 from vksched.ops.core.lower import infer
 from vksched.ops.core.op import all_ops, get_op
 from vksched.ops.elementwise.programs import Constants, Steps, Then
-from vksched.types import MAX_ELEMENTS, TensorType
 
 CUBE = TensorType((2, 3, 4))
 ASKED = Asked("op", (CUBE, TensorType((5,), "int32")), Attrs({"axes": (0, 1)}))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.cases.runner import Runner, check_device
-from vksched.errors import UnsupportedOp
+from vksched.common.errors import UnsupportedOp
 from vksched.ops.core.op import computing_ops
 from vksched.runtime.vulkan.device import VulkanDevice
 

@@ -9,6 +9,7 @@ from failures import Failures
 from vksched.cases.case import Case, floats
 from vksched.cases.table import CASES
 from vksched.cases.values import f32
+from vksched.common.dtypes import NDArray
 from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import compute, key_of
@@ -23,7 +24,6 @@ from vksched.ops.core.precision import (
     precision_of,
     with_word,
 )
-from vksched.types import NDArray
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
 WITH_FACTORS = {

@@ -18,6 +18,7 @@ import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
+from vksched.common.dtypes import NDArray, TensorType, numpy_dtype
 from vksched.ops.core import blas, host
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import compute_into
@@ -27,7 +28,6 @@ from vksched.ops.products import attention_host, division
 from vksched.runtime.host.evaluate import HostWeights
 from vksched.runtime.host.pauses import Pauses
 from vksched.runtime.host.workers import LEAST_PIECE_BYTES, Buffers, Workers
-from vksched.types import NDArray, TensorType, numpy_dtype
 
 HOSTED = [
     case

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.cases.packed import blocks
+from vksched.common.dtypes import NDArray
 from vksched.importers.files import open_model
 from vksched.ops.core.late import Late, as_array, leave_maps, place_of
 from vksched.ops.products.blocks import held_words, repack
-from vksched.types import NDArray
 
 
 class Counting(Late):

@@ -16,10 +16,10 @@ from conftest import THOROUGH
 
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.recipe import Loop
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

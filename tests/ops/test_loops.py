@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs, AttrValue
 from vksched.ops.core.op import all_ops
 from vksched.runtime.vulkan.probe import cpu_device
-from vksched.types import NDArray
 
 
 def unaligned(values: NDArray) -> NDArray:

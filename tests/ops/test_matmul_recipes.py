@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import TensorType, broadcast_shapes
 from vksched.ops.core import blas, loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.products.matmul_recipe import matmul_recipe
-from vksched.types import TensorType, broadcast_shapes
 
 needs_loops = pytest.mark.skipif(not loops.conv_functions(), reason="no native loops")
 Shape = tuple[int, ...]

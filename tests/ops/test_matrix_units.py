@@ -30,6 +30,7 @@ from vksched.cases.packed import OF_MANY_ROWS, linear
 from vksched.cases.precision import with_precision
 from vksched.cases.runner import Runner, check
 from vksched.cases.units import CUT, lost_by_units
+from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from vksched.machine.choices import Choices
 from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
@@ -45,7 +46,6 @@ from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.tuner.calls import calls_of, shader_hash
 from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import identity_of
-from vksched.types import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 
 MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(

@@ -31,7 +31,7 @@ from vksched.cases.case import Case
 from vksched.cases.runner import Runner, check, check_device, check_function
 from vksched.cases.table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
 from vksched.cases.units import lost_by_units
-from vksched.errors import UnsupportedOp
+from vksched.common.errors import UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.core.lower import CONVERTER_SHADERS, lower

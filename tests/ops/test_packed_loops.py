@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from vksched.cases.packed import blocks
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.op import get_op
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
-from vksched.types import NDArray
 
 native: Any = loops.native
 needs_native = pytest.mark.skipif(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 import vksched as vs
+from vksched.common.dtypes import NDArray, TensorType, broadcast_shapes
 from vksched.ops.core import blas, loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.op import all_ops
@@ -22,7 +23,6 @@ from vksched.ops.products import division
 from vksched.ops.products.division import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide
 from vksched.ops.products.matmul_recipe import matmul_recipe
 from vksched.runtime.host import workers
-from vksched.types import NDArray, TensorType, broadcast_shapes
 
 Shape = tuple[int, ...]
 SIZES = st.integers(1, 3000)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.errors import IndexOutOfRange
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import IndexOutOfRange
 from vksched.ops.core import chain_loop, loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.op import all_ops
 from vksched.ops.core.recipe import Recipe
 from vksched.ops.windows import conv_recipe
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.ops.sources.random import normal_pieces, philox, quantiles
-from vksched.types import NDArray
 
 pytest.importorskip("onnx")
 pytest.importorskip("scipy")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper

@@ -14,12 +14,12 @@ import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.host import SHARES
 from vksched.ops.core.op import all_ops
 from vksched.ops.core.recipe import Loop, Recipe
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from vksched.cases.case import Case, floats
+from vksched.common.dtypes import TensorType
 from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
@@ -23,7 +24,6 @@ from vksched.ops.rows.reduction import (
     choose_launch,
     choose_quads_launch,
 )
-from vksched.types import TensorType
 
 GPU, SOFTWARE = Limits(), Limits(software=True)
 SIZES = (1, 2, 31, 32, 63, 100, 1000, 4099, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.op import all_ops
-from vksched.types import NDArray
 
 native: Any = loops.native
 

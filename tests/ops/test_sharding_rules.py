@@ -12,6 +12,7 @@ import pytest
 import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
+from vksched.common.dtypes import NDArray, TensorType
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import infer
 from vksched.ops.core.op import computing_ops, get_op
@@ -27,7 +28,6 @@ from vksched.ops.core.sharding import (
     sharding,
     why_no_sharding,
 )
-from vksched.types import NDArray, TensorType
 
 MOST = 200_000
 """Elements of a result: larger cases say nothing more about a rule."""

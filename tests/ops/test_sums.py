@@ -8,7 +8,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.cases.case import floats
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 

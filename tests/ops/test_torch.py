@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 torch: Any = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -12,6 +12,7 @@ from graphs import make_plan
 import vksched as vs
 from vksched.cases.attention import attributes
 from vksched.cases.table import CASES
+from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, TensorType
 from vksched.machine.choices import Choices, like_key
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
@@ -20,7 +21,6 @@ from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_
 from vksched.ops.core.op import Call, get_op
 from vksched.ops.core.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
 from vksched.runtime.vulkan.shaders import load_shader
-from vksched.types import FLOAT16, FLOAT32, INT32, TensorType
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()

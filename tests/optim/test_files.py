@@ -13,7 +13,7 @@ import pytest
 from conftest import needs_posix
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 pytest.importorskip("safetensors")
 X = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)

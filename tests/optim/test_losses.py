@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((5, 7)).astype(np.float32) * 3

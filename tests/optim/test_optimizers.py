@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 STEPS = 6
 SHAPES = {"w": (3, 4), "b": (4,)}

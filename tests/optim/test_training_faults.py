@@ -10,8 +10,8 @@ from test_executor import null_devices
 from test_state_faults import faulty
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.runtime.device import Device
-from vksched.types import NDArray
 
 STEPS = 3
 RNG = np.random.default_rng(5)

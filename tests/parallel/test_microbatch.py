@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from test_shard import applied, check, random
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.parallel.pipeline.regroup import regroup
-from vksched.types import NDArray
 
 TIME, BATCH, WIDTH = 5, 8, 16
 

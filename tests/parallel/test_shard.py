@@ -14,6 +14,7 @@ from selection import examples
 
 import vksched as vs
 from tests.support.evaluated import evaluate, next_states
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph, build_graph
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.parallel.apply import Applied, apply_config
@@ -23,7 +24,6 @@ from vksched.plan.cost import node_seconds
 from vksched.plan.planner import plan_graph
 from vksched.plan.simulate import simulate
 from vksched.plan.value import HOST
-from vksched.types import NDArray
 
 SPEEDS = (3e12, 1e12, 1e12)
 MACHINE = Machine(

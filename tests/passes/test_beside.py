@@ -14,6 +14,7 @@ from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
 from vksched.cases.packed import blocks
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
 from vksched.machine.limits import Limits
@@ -21,7 +22,6 @@ from vksched.ops.core.precision import BYTES, with_word
 from vksched.ops.products.blocks import format_of
 from vksched.passes import Wishes, beside, optimize
 from vksched.runtime.vulkan import probe
-from vksched.types import NDArray
 
 GPU = Limits(storage_buffers=8)
 K = 256

@@ -14,15 +14,15 @@ from graphs import numpy_outputs
 from test_executor import scheduler
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import PlanError
 from vksched.engine.request import least_limits
-from vksched.errors import PlanError
 from vksched.graph import Graph, Node
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.attrs import Attrs
 from vksched.passes import Wishes, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
-from vksched.types import NDArray
 
 SHAPE = (4, 6)
 Built = Callable[[vs.Tensor], vs.Tensor]

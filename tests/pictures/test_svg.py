@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.pictures.svg import (
     CHAR,
     COLOURS,

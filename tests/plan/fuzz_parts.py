@@ -29,7 +29,8 @@ from mutants import LIMIT_S
 from mutated_json import mutate
 
 import vksched as vs
-from vksched.errors import PlanError, VkschedError
+from vksched.common.dtypes import NDArray, numpy_dtype
+from vksched.common.errors import PlanError, VkschedError
 from vksched.plan.documents.parts import Weights, part_document, part_of
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part, Send
@@ -38,7 +39,6 @@ from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.remote.part import PartExecutor
 from vksched.runtime.remote.ports import RunKey
-from vksched.types import NDArray, numpy_dtype
 
 SPARE_BYTES = 1 << 30
 DRAWN = 24

@@ -15,7 +15,8 @@ from lazy import LazyDevice
 from selection import examples
 
 import vksched as vs
-from vksched.errors import PlanError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import PlanError
 from vksched.machine.limits import Limits
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
@@ -34,7 +35,6 @@ from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.null import NullSession
 from vksched.trace.perfetto import perfetto_events
-from vksched.types import NDArray
 
 SIDE = 512
 """A float32 square of it is LEAST_BYTES."""

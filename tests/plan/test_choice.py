@@ -10,6 +10,7 @@ import pytest
 from graphs import CPU, A, B, C
 
 import vksched as vs
+from vksched.common.formatting import format_seconds
 from vksched.graph import build_graph
 from vksched.machine.costs import Costs, Curve
 from vksched.machine.links import Link, Links
@@ -19,7 +20,6 @@ from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives
 from vksched.plan.tell.choice import comparison_as_text, measured_share
 from vksched.schedule import Objective
-from vksched.units import format_seconds
 
 SHAPE = (128, 128)
 MEASURED = Costs(

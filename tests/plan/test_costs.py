@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.errors import PlanError
 from vksched.engine.request import Request
-from vksched.errors import PlanError
 from vksched.graph import Graph, build_graph
 from vksched.machine.costs import Costs, Curve
 from vksched.machine.links import Link, Links

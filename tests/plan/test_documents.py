@@ -11,13 +11,14 @@ from drawn_plans import draw_case
 from selection import draws
 
 import vksched as vs
+from vksched.common.schema import check
 from vksched.graph import Graph
 from vksched.plan.documents.digests import hash_of
 from vksched.plan.documents.graphs import graph_document, graph_of
 from vksched.plan.documents.plans import Planned, asked_of, planned_of
 from vksched.plan.documents.question import Question
 from vksched.plan.planner import POLICIES
-from vksched.trace.schema import GRAPH, PLAN, check
+from vksched.trace.schema import GRAPH, PLAN
 
 SEEDS = draws(30, 200)
 

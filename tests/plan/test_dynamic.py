@@ -14,7 +14,7 @@ from test_by_cost import SLOW, branches, layers, machine, used
 from test_simulate import drawn_graph, null_devices
 
 import vksched as vs
-from vksched.errors import OutOfMemory, PlanError
+from vksched.common.errors import OutOfMemory, PlanError
 from vksched.machine.costs import Costs
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec

@@ -31,6 +31,7 @@ from selection import examples
 from test_plan_verify import with_split, without_one
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.plan.check.events import (
     Acquire,
     End,
@@ -49,7 +50,6 @@ from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
-from vksched.types import NDArray
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)

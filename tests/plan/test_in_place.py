@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.in_place import InPlace
@@ -23,7 +24,6 @@ from vksched.plan.plan import Plan
 from vksched.plan.value import Span
 from vksched.runtime.host.evaluate import Values
 from vksched.runtime.null import NullSession
-from vksched.types import NDArray
 
 SHAPE = (8, 64)
 X = np.linspace(-1, 1, 512, dtype=np.float32).reshape(SHAPE)

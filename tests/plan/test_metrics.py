@@ -9,7 +9,7 @@ import pytest
 from graphs import CPU, A, B, chain, diamond, make_machine, make_plan
 
 import vksched as vs
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.machine.limits import Limits
 from vksched.machine.links import Link, Links
 from vksched.machine.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of

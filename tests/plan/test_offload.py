@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.machine.limits import Limits
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.value import HOST, CopyIn
 from vksched.runtime.device import Session
-from vksched.types import NDArray
 
 WIDTH = 64
 MATRIX_BYTES = 4 * WIDTH * WIDTH

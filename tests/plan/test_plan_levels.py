@@ -250,7 +250,7 @@ def test_rows_that_are_written_in_place_wait_for_no_copy() -> None:
 def test_the_collector_rests_for_large_plans_only_and_comes_back() -> None:
     import gc
 
-    from vksched.plan.make.collector import LARGE, resting_collector
+    from vksched.common.gc_pause import LARGE, resting_collector
 
     assert gc.isenabled()
     with resting_collector(LARGE - 1):

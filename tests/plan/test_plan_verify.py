@@ -30,12 +30,12 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
+from vksched.common.dtypes import TensorType
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import Span, scratch_of
-from vksched.types import TensorType
 
 Change = Callable[[Plan], Plan]
 RANDOM = settings(deadline=None, max_examples=examples(50))

@@ -9,7 +9,7 @@ import pytest
 from graphs import A, B, C
 
 import vksched as vs
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.graph import build_graph
 from vksched.machine.links import Link, Links
 from vksched.machine.spec import DeviceSpec, Machine

@@ -16,6 +16,7 @@ import pytest
 from graphs import CPU, A, B, diamond, make_machine, make_plan
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.machine.costs import Costs, Curve
 from vksched.machine.limits import Limits
 from vksched.machine.links import Link
@@ -26,7 +27,6 @@ from vksched.plan.make import aside
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import program_of, run_program, simulate
 from vksched.plan.simulated import Program, Step
-from vksched.types import NDArray
 
 SPECS = (
     DeviceSpec(A, "null", flops_per_s=3e7, bytes_per_s=2e8, submit_s=7e-5),

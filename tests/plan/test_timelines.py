@@ -10,7 +10,7 @@ from taped import X, graph_of_two_devices, null_devices
 from timelines import simulated_tape
 
 import vksched as vs
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 from vksched.plan.simulate import simulate
 from vksched.plan.tell.told import alive_bytes, tell_plan
 

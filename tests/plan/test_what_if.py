@@ -12,6 +12,7 @@ from graphs import CPU, A, B, C
 from test_by_cost import FAST, SLOW, WIDTH, branches, layers, machine
 
 import vksched as vs
+from vksched.common.formatting import format_bytes
 from vksched.machine.costs import Costs
 from vksched.machine.files import load_machine
 from vksched.machine.links import Link
@@ -30,7 +31,6 @@ from vksched.plan.what_if import (
     with_device,
     without,
 )
-from vksched.units import format_bytes
 
 
 def plan_of(output: vs.Tensor, where: Machine, **more: object) -> vs.Plan:

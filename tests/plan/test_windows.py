@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.errors import OutOfMemory
+from vksched.common.dtypes import NDArray, Progress
+from vksched.common.errors import OutOfMemory
+from vksched.common.schema import check
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
 from vksched.machine.links import Link, Links
@@ -33,8 +35,7 @@ from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.plan.value import HOST, PlanValue, Split
 from vksched.runtime.wrapped import WrappedDevice, WrappedSession
-from vksched.trace.schema import CARRIED, check
-from vksched.types import NDArray, Progress
+from vksched.trace.schema import CARRIED
 
 MIB = 1 << 20
 LAYERS, WIDTH = 24, 512

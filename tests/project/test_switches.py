@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import vksched as vs
-from vksched.switches import is_on, word_of
+from vksched.common.env import is_on, word_of
 from vksched.tuner.tuner import mode_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vksched.units import format_bytes, format_joules, format_moment, format_seconds
+from vksched.common.formatting import format_bytes, format_joules, format_moment, format_seconds
 
 
 @pytest.mark.parametrize(

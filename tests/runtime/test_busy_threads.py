@@ -18,13 +18,13 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import blas, loops
 from vksched.runtime.host import pauses, threads, workers
 from vksched.runtime.host.pauses import ALONE, MOST_S, Pauses
 from vksched.runtime.host.program import Program
 from vksched.runtime.host.threads import products_alone
 from vksched.runtime.host.workers import Workers
-from vksched.types import NDArray
 
 needs_loops = pytest.mark.skipif(not loops.has_programs(), reason="no native loops")
 WAIT_S = 30.0

@@ -20,7 +20,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vksched.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory, ShaderError
+from vksched.common.errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    OutOfMemory,
+    ShaderError,
+)
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.buffers import HostBuffer
 from vksched.runtime.vulkan.context import Context, Pipeline, Recording
@@ -465,7 +471,7 @@ def test_free_bytes_follow_what_is_allocated(context: Context) -> None:
 EXHAUST = """
 import resource, sys
 from pathlib import Path
-from vksched.errors import OutOfMemory
+from vksched.common.errors import OutOfMemory
 from vksched.runtime.vulkan.context import Context
 context = Context(int(sys.argv[1]), "it")
 warm = [context.storage(1 << 20), context.host(1 << 20)]
@@ -714,7 +720,7 @@ def test_the_interpreter_ends_with_open_contexts(
 # -- drivers and loading ---------------------------------------------------------------------------
 
 LIST = """
-from vksched.errors import DeviceError
+from vksched.common.errors import DeviceError
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.context import Context
 try:

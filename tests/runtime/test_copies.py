@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.plan.make import aside
 from vksched.plan.value import COMING, LEAVING, Span
 from vksched.runtime.vulkan import binding
@@ -20,7 +21,6 @@ from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.device import VulkanSession
 from vksched.runtime.vulkan.memory import download, upload
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.own_devices
 

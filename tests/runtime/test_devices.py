@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.errors import DeviceError
+from vksched.common.errors import DeviceError
+from vksched.common.user_warning import VkschedWarning
 from vksched.machine.limits import Limits
 from vksched.runtime.vulkan import binding, drivers, probe
-from vksched.trace import VkschedWarning
 
 GIB = 1 << 30
 MIB = 1 << 20

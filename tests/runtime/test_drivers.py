@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_devices import plain_environment
 
-from vksched.errors import DeviceError, VkschedError
+from vksched.common.errors import DeviceError, VkschedError
 from vksched.runtime.vulkan import binding, drivers, probe
 
 __all__ = ["plain_environment"]  # a fixture

@@ -230,7 +230,7 @@ def test_a_fork_while_another_thread_plans() -> None:
     done = python(
         """
 import signal
-from vksched.plan.make.collector import resting_collector
+from vksched.common.gc_pause import resting_collector
 inside, go = threading.Event(), threading.Event()
 with vs.Scheduler(names) as sched:
     def build(x):

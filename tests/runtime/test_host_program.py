@@ -12,13 +12,13 @@ import pytest
 from graphs import CPU, make_plan, numpy_outputs, random_outputs
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.ops.core import loops
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.plan import Plan
 from vksched.runtime.host import program
 from vksched.runtime.host.layout import Layout, lay_out, leaving, overlapping
 from vksched.runtime.host.segment import Segment, recipes_of
-from vksched.types import NDArray
 
 built = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 WAYS = [pytest.param(True, id="native", marks=built)]

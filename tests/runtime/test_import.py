@@ -13,13 +13,13 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
+from vksched.common.dtypes import NDArray, TensorType
 from vksched.plan.value import COMING
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
 from vksched.runtime.vulkan.context import Context, Recording
 from vksched.runtime.vulkan.device import VulkanSession
 from vksched.runtime.vulkan.importing import LEAST_BYTES, import_array
-from vksched.types import NDArray, TensorType
 
 ROWS, COLUMNS = 512, 768
 """1.5 MiB of float32."""

@@ -33,7 +33,7 @@ int vkMapMemory(void *device, uint64_t memory, uint64_t offset, uint64_t size, u
 MAP = """
 import ctypes, sys
 import numpy as np
-from vksched.errors import OutOfMemory
+from vksched.common.errors import OutOfMemory
 from vksched.runtime.vulkan.context import Context
 answer = ctypes.c_long.in_dll(ctypes.CDLL(None), "answer")
 context = Context(int(sys.argv[1]), "it")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vksched.errors import DTypeError
+from vksched.common.errors import DTypeError
 from vksched.runtime.vulkan.memory import ALIGN_WORDS, _pieces, read_words, write_words
 
 

@@ -11,10 +11,10 @@ from graphs import CPU, A, B, C
 from test_sync import load
 
 import vksched as vs
+from vksched.common.dtypes import Progress
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime.device import Session
-from vksched.types import Progress
 
 X = np.full((16, 16), 0.1, np.float32)
 

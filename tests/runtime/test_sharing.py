@@ -12,13 +12,13 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.errors import DeviceError
+from vksched.common.dtypes import TensorType
+from vksched.common.errors import DeviceError
 from vksched.plan.value import Span
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.context import Context, Recording, Wanted
 from vksched.runtime.vulkan.memory import WordView, download, upload, write_new
 from vksched.runtime.vulkan.shaders import load_shader
-from vksched.types import TensorType
 
 pytestmark = pytest.mark.own_devices
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.errors import IndexOutOfRange
+from vksched.common.errors import IndexOutOfRange
 from vksched.ops.core.tensor import Tensor
 from vksched.runtime.executor import Executor
 from vksched.runtime.single import SingleExecutor, is_single

@@ -15,6 +15,7 @@ from gguf_models import Tiny, write
 from test_ahead import PACKED, lates_of
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models.reader import Reader
 from vksched.ops.core import loops
@@ -25,7 +26,6 @@ from vksched.runtime.device import Uploads
 from vksched.runtime.vulkan import memory
 from vksched.runtime.vulkan.memory import _rows, _write
 from vksched.runtime.vulkan.zeros import Zeros
-from vksched.types import NDArray
 
 NAMES = vulkan_names()
 on_device = pytest.mark.skipif(not NAMES, reason="no Vulkan device")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.runtime.host.worker import LOOK_S, Job, Worker
 
 WAIT_S = 60.0

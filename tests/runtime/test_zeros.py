@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from vksched.common.dtypes import NDArray
 from vksched.runtime.vulkan import zeros
 from vksched.runtime.vulkan.zeros import Zeros
-from vksched.types import NDArray
 
 WORDS = mmap.PAGESIZE // 4
 PAGES = 64

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from drawn_tasks import drawn
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.machine.power import Watts
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
 

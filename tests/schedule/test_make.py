@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
 
 TASKS = TaskGraph(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.schedule import Task, TaskGraph, Topology, policies, schedule
 from vksched.schedule.partial import DeadEnd
 from vksched.schedule.policies import heft

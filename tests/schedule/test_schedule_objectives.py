@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.schedule import (
     Link,
     Metrics,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vksched.errors import GraphError, PlanError
+from vksched.common.errors import GraphError, PlanError
 from vksched.machine.power import Watts
 from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
 

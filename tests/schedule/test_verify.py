@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vksched.errors import PlanError
+from vksched.common.errors import PlanError
 from vksched.schedule import Link, Schedule, Task, TaskGraph, Topology, Transfer, schedule
 
 # p  |a  |   |c |        a crosses to b: 2 s

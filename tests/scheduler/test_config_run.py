@@ -15,8 +15,8 @@ from test_executor import null_devices
 from test_state_faults import faulty, named_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.runtime.device import Device
-from vksched.types import NDArray
 
 RUNS = 2
 BATCH, WIDTH = 24, 48

@@ -11,9 +11,9 @@ import pytest
 from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
+from vksched.common.errors import OutOfMemory
 from vksched.engine.drift import BAND, MARGIN, Again, Drift
 from vksched.engine.preparing import Preparing
-from vksched.errors import OutOfMemory
 from vksched.machine.costs import ANY
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan

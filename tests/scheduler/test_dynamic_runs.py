@@ -16,7 +16,7 @@ from test_drift import X, branches
 from test_random_graphs import REAL, SIMULATED, run_one
 
 import vksched as vs
-from vksched.errors import DeviceError, IndexOutOfRange
+from vksched.common.errors import DeviceError, IndexOutOfRange
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.dynamic.options import DynamicPlan
 from vksched.runtime.device import Device, Times

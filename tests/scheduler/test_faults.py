@@ -19,6 +19,7 @@ from test_random import SETTINGS, draw_graph, values
 from test_scheduler import error, numpy_result
 
 import vksched as vs
+from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.preparing import Preparing
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
@@ -28,7 +29,6 @@ from vksched.runtime.host.cpu import CpuDevice, CpuSession
 from vksched.runtime.vulkan import handle, probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.opening import open_device
-from vksched.types import NDArray, Progress
 
 Build = Callable[[Sequence[str]], tuple[vs.Tensor, dict[str, str]]]
 

@@ -7,9 +7,9 @@ import pytest
 from test_executor import null_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.ops.core.precision import as_factor, as_half, precision_of
 from vksched.runtime.host import program
-from vksched.types import NDArray
 
 RNG = np.random.default_rng(3)
 WIDTH = 48

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from selection import examples
 
 import vksched as vs
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 SETTINGS = settings(
     max_examples=examples(25),

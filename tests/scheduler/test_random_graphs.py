@@ -15,11 +15,11 @@ from graphs import numpy_outputs
 from lazy import lazy_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime import check
 from vksched.runtime.device import Device
-from vksched.types import NDArray
 
 GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "120"))
 ON_VULKAN = 0.15

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.errors import PlanError
+from vksched.common.formatting import format_seconds
 from vksched.engine.report.runs import (
     RUNS,
     SPLITS,
@@ -20,9 +22,7 @@ from vksched.engine.report.runs import (
     WholeRun,
     run_of,
 )
-from vksched.errors import PlanError
 from vksched.runtime.stats import RunStats, SplitStats
-from vksched.units import format_seconds
 
 A, B = "null:0", "null:1"
 

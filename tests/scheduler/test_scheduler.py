@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.handle import Counters
-from vksched.types import NDArray
 
 
 def block(x: vs.Tensor, width: int, rng: np.random.Generator, name: str) -> vs.Tensor:

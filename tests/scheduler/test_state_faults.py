@@ -10,11 +10,11 @@ import pytest
 from test_executor import X, null_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.runtime.device import Device
 from vksched.runtime.faulty import KINDS
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.opening import open_device
-from vksched.types import NDArray
 
 RUNS = 3
 

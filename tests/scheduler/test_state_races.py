@@ -18,6 +18,7 @@ from test_closing import LIMIT_S, in_threads, joined
 from test_executor import X, null_devices
 
 import vksched as vs
+from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.states import StateTable
 from vksched.graph import Graph
 from vksched.machine.spec import DeviceSpec
@@ -30,7 +31,6 @@ from vksched.runtime.host.cpu import CpuSession
 from vksched.runtime.null import NullSession
 from vksched.runtime.states import HostStates
 from vksched.trace import Event
-from vksched.types import NDArray, Progress
 
 BACKUP = pytest.mark.parametrize("backup", [True, False])
 ZERO = np.zeros(3, np.float32)

@@ -18,6 +18,7 @@ from test_closing import LIMIT_S, GatedDevice, in_threads, joined
 from test_executor import X, stepped
 
 import vksched as vs
+from vksched.common.dtypes import NDArray, Progress
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
@@ -25,7 +26,6 @@ from vksched.runtime.null import NullSession
 from vksched.runtime.vulkan import binding, handle
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.types import NDArray, Progress
 
 pytestmark = pytest.mark.one_set
 

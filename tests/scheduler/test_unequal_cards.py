@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime.device import Device
-from vksched.types import NDArray
 
 SPEEDS = (3e9, 1e9)
 

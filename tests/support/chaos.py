@@ -24,10 +24,10 @@ from counted_wires import Counter, Wire
 from forked_nodes import BRIEF, TICK_S, Forked, ForkedNode
 
 import vksched as vs
-from vksched.errors import DeviceError, StateLost, VkschedError
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DeviceError, StateLost, VkschedError
 from vksched.runtime.remote import client, measuring
 from vksched.runtime.remote.client import Node, Nodes
-from vksched.types import NDArray
 
 NAMES = ("node1", "node2")
 LIMIT_S = 10.0

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.machine.costs import Costs
 from vksched.machine.limits import Limits
@@ -30,7 +31,6 @@ from vksched.plan.plan import Plan
 from vksched.plan.planner import POLICIES
 from vksched.plan.support import Support
 from vksched.schedule import TaskGraph, policies, schedule
-from vksched.types import NDArray
 
 ROWS, COLUMNS = 8, 32
 EVERY = (*POLICIES, "single", *(name for name in policies() if name not in POLICIES))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.ops.sources.state import StatePiece
-from vksched.types import NDArray
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, NDArray]) -> dict[int, NDArray]:

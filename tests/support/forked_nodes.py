@@ -227,7 +227,7 @@ def _be_caller(asked: dict[str, Any]) -> None:
 
 def _be_node(asked: dict[str, Any]) -> None:
     from vksched.cluster.node import ClusterNode
-    from vksched.errors import DeviceError
+    from vksched.common.errors import DeviceError
     from vksched.runtime.remote import hello, measuring
     from vksched.runtime.remote.keys import Credentials
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec, Machine
@@ -16,7 +17,6 @@ from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import CopyIn, scratch_of
 from vksched.runtime.host.evaluate import Values, evaluate_node
-from vksched.types import NDArray
 
 SHAPE = (8, 64)
 A, B, C, CPU = "null:0", "null:1", "null:2", "cpu"

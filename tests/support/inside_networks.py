@@ -27,9 +27,9 @@ from namespaces import FAULTS, SHARED_MEMORY, Network
 from pipeline import network as layers
 
 import vksched as vs
+from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.runtime.remote.channel import Channel
-from vksched.types import NDArray
 
 MESSAGES = 60
 """Of the caller in a conversation, at least."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from vksched.fork import in_child
+from vksched.common.fork_guard import in_child
 from vksched.runtime.vulkan import probe
 
 MOST_FREE = 2

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import vksched as vs
-from vksched.errors import DeviceTimeout, HostLost, RunAborted
+from vksched.common.dtypes import NDArray, Progress
+from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
 from vksched.machine.hosts import device_of, host_of
 from vksched.plan.documents.parts import PartDocuments
 from vksched.plan.parts import Part
@@ -26,7 +27,6 @@ from vksched.runtime.remote.served import PartHost
 from vksched.runtime.states import HostStates
 from vksched.runtime.stats import RunStats
 from vksched.trace import Event
-from vksched.types import NDArray, Progress
 
 
 def lost(host: str) -> HostLost:

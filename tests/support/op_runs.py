@@ -22,7 +22,7 @@ from set_cover import set_cover
 from vksched.cases.case import Case, FunctionCase
 from vksched.cases.runner import lowering_of
 from vksched.cases.table import CASES, FUNCTIONS, HALVES, LONGS, PRECISE, UNSIGNED, fits_32_bits
-from vksched.errors import UnsupportedOp
+from vksched.common.errors import UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.ops.core.lower import CONVERTER_SHADERS, Lowering
 from vksched.ops.core.op import computing_ops, get_op

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from vksched.common.dtypes import NDArray, Progress
 from vksched.plan.parts import Part, Send
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.remote.cache import hash_of
 from vksched.runtime.remote.channel import Payload
 from vksched.runtime.remote.ports import Caller, Post, RunKey
 from vksched.runtime.stats import RunStats
-from vksched.types import NDArray, Progress
 
 TAKE_S = 60.0
 

@@ -11,8 +11,9 @@ from drawn_plans import draw_case
 from mutated_json import mutate
 from selection import draws
 
+from vksched.common.schema import LARGEST, Either, Row, Table, Wrong, _tell, check, holds
 from vksched.plan.documents.plans import carried_document
-from vksched.trace.schema import CARRIED, LARGEST, Either, Row, Table, Wrong, _tell, check, holds
+from vksched.trace.schema import CARRIED
 
 
 def is_told(data: object, schema: object) -> bool:

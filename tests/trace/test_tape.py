@@ -17,7 +17,7 @@ from conftest import THOROUGH
 from taped import X, graph_of_two_devices, null_devices
 
 import vksched as vs
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 from vksched.machine.spec import ALIGN_BYTES
 from vksched.trace import tape as tapes
 

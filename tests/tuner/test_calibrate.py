@@ -14,7 +14,7 @@ from conftest import vulkan_names
 from selection import spread
 
 import vksched as vs
-from vksched.errors import DeviceLost, OutOfMemory, UnsupportedOp
+from vksched.common.errors import DeviceLost, OutOfMemory, UnsupportedOp
 from vksched.machine.costs import Costs, Curve
 from vksched.machine.spec import DeviceSpec
 from vksched.ops.core.op import Call, Op

@@ -17,7 +17,7 @@ from conftest import vulkan_names
 from test_cli import call
 
 import vksched as vs
-from vksched.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
+from vksched.common.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
 from vksched.machine.limits import Limits
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.cost import first_cost

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import vksched as vs
-from vksched.trace import VkschedWarning
+from vksched.common.user_warning import VkschedWarning
 from vksched.tuner import device_files
 from vksched.tuner.calibration import Calibration, Overheads, Sample
 from vksched.tuner.calls import shader_hash

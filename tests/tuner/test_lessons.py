@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.errors import UnsupportedOp
+from vksched.common.errors import UnsupportedOp
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.planner import plan_graph

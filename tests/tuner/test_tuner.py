@@ -23,6 +23,8 @@ from test_tuner_search import Told
 
 import vksched as vs
 from vksched.cli.tune import _short
+from vksched.common.dtypes import NDArray
+from vksched.common.user_warning import VkschedWarning
 from vksched.ops.core.lower import choice_of
 from vksched.ops.core.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
 from vksched.ops.core.precision import HALF, PRECISION, PRECISIONS
@@ -32,7 +34,6 @@ from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.trace import VkschedWarning
 from vksched.tuner import attempts
 from vksched.tuner import tuner as tuner_module
 from vksched.tuner.attempts import Attempt
@@ -43,7 +44,6 @@ from vksched.tuner.samples import wanted_of
 from vksched.tuner.search import GivenUp, search
 from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
-from vksched.types import NDArray
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 SHAPES = (8, 16), (16, 32)

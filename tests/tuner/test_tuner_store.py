@@ -17,8 +17,8 @@ from conftest import needs_posix
 
 from vksched import caches
 from vksched.caches import default_folder
+from vksched.common.user_warning import VkschedWarning
 from vksched.machine.choices import Choices
-from vksched.trace import VkschedWarning
 from vksched.tuner.device_files import MOST_FILES, Identity
 from vksched.tuner.store import Found, Store, choices
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from timelines import told_timeline
 
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 from vksched.view.data import as_script, page_data
 from vksched.view.html import as_page
 from vksched.view.make import plan_timeline

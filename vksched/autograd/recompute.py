@@ -21,7 +21,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from ..errors import GradientError
+from ..common.errors import GradientError
 from ..graph import topological_order
 from ..ops.core.tensor import Tensor
 from ..ops.moves.identity import after

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, overload
 
-from ..errors import DTypeError, GradientError, ShapeError, VkschedError
+from ..common.errors import DTypeError, GradientError, ShapeError, VkschedError
 from ..graph import topological_order
 from ..ops.core.gradient import Pull, is_smooth, rule_of, why_no_gradient
 from ..ops.core.scope import backward_scope

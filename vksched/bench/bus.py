@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import NDArray
+from ..common.errors import UnsupportedOp
 from ..runtime.device import Device
 from ..runtime.vulkan.device import VulkanDevice
-from ..types import NDArray
 
 TIMEOUT_S = 60.0
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GraphError
+from ..common.errors import GraphError
 from ..importers import load_onnx
 from ..scheduler import Scheduler
 from .peers.specs import FILE, Arrays, Spec, arrays_of, joined

@@ -31,7 +31,7 @@ class Fact:
 
 
 def _text(value: float, unit: str) -> str:
-    from ..units import format_bytes, format_seconds
+    from ..common.formatting import format_bytes, format_seconds
 
     if unit == "s":
         return format_seconds(value)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import NDArray
 from ..importers import load_onnx
 from ..ops import (
     attention,
@@ -33,7 +34,6 @@ from ..ops import (
 from ..ops.core.tensor import Tensor, input, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
-from ..types import NDArray
 from .facts import Fact
 from .peers.functions import EPSILON
 from .peers.networks import build

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import OutOfMemory, UnsupportedOp, VkschedError
+from ..common.errors import OutOfMemory, UnsupportedOp, VkschedError
 from ..ops import (
     attention,
     conv,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..common.dtypes import NDArray
 from ..engine.report.make import make_report
 from ..engine.report.runs import GraphRun, run_of
 from ..engine.report.value import RunReport
@@ -26,7 +27,6 @@ from ..tuner.cost_store import CostStore
 from ..tuner.samples import wanted_of
 from ..tuner.store import Store
 from ..tuner.tuner import Mode, Tuner
-from ..types import NDArray
 from .facts import Fact
 from .models import NetworkRun
 from .peers.specs import Spec

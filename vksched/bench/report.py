@@ -8,9 +8,9 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..errors import DeviceError, GraphError, PlanError, VkschedError
+from ..common.errors import DeviceError, GraphError, PlanError, VkschedError
+from ..common.user_warning import warn_user
 from ..runtime.vulkan import probe
-from ..trace import warn_user
 from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
 from .language.starts import start_facts

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import GraphError
+from ..common.errors import GraphError
+from ..common.user_warning import warn_user
 from ..importers import require_gguf
 from ..ops.core.precision import SINGLE
-from ..trace import warn_user
 from .peers.specs import COPY, ROUNDED_NMSE, Spec, in_precision
 
 SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")

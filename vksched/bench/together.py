@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ..errors import GraphError
+from ..common.errors import GraphError
 from ..schedule import Objective
 from ..scheduler import Scheduler
 from .facts import Fact

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
+from ..common.dtypes import NDArray
+from ..common.errors import DTypeError, ShapeError
 from ..ops.core.attrs import AttrValue
 from ..ops.elementwise.epilogue import then
 from ..ops.products.beside import GATES
 from ..ops.products.blocks import FORMATS
-from ..types import NDArray
 from .case import Case, ErrorCase, floats
 from .packed import words
 

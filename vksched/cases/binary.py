@@ -9,8 +9,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.elementwise import BINARY as TYPES
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats
 from .values import (
     INF,

@@ -8,7 +8,7 @@ from typing import Any
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import FunctionCase, Outputs
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import INT64, NARROW, NDArray, TensorType, canonical_dtype
 from ..graph import Graph, build_graph
 from ..machine.limits import Limits
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, infer, variants_of
 from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, input
-from ..types import INT64, NARROW, NDArray, TensorType, canonical_dtype
 
 
 class Mismatch(AssertionError):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ShapeError
+from ..common.dtypes import FLOAT32, NDArray
+from ..common.errors import ShapeError
 from ..ops.core.attrs import AttrValue
 from ..ops.core.tensor import apply, as_tensor
 from ..ops.elementwise.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
 from ..ops.elementwise.pointwise import word
-from ..types import FLOAT32, NDArray
 from .case import Case, ErrorCase, bools, floats, ints
 from .unary import attrs as attrs_of
 from .values import EDGES, binary_sample, f32, sample, tolerance, unary_sample

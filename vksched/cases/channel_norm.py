@@ -8,7 +8,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .calls import FunctionCall, call
 from .case import Case, ErrorCase, floats, halves, ints
 

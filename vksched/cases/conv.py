@@ -8,10 +8,10 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray, Shape
 from ..ops.windows.depthwise_weights import depthwise_weights
 from ..ops.windows.turn_kernels import turn_kernels
 from ..ops.windows.window import Window
-from ..types import NDArray, Shape
 from .case import Case, ErrorCase, floats, ints
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import ErrorCase, FunctionCase, bools, floats, ints
 
 CASES: list[Any] = []

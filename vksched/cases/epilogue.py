@@ -10,13 +10,13 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import FLOAT32, NDArray, Shape
 from ..ops.core.attrs import AttrValue
 from ..ops.core.tensor import apply, as_tensor
 from ..ops.elementwise.chain import Step
 from ..ops.elementwise.epilogue import then
 from ..ops.elementwise.pointwise import word
 from ..ops.windows.winograd import TILES
-from ..types import FLOAT32, NDArray, Shape
 from . import winograd
 from .case import Case, ErrorCase, floats, ints
 from .chain import step

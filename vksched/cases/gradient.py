@@ -24,12 +24,20 @@ from functools import cached_property
 import numpy as np
 
 from ..autograd.walk import vjp
+from ..common.dtypes import (
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    NARROW,
+    NDArray,
+    canonical_dtype,
+    numpy_dtype,
+)
 from ..graph import Graph, build_graph
 from ..ops.core.gradient import is_smooth, rule_of
 from ..ops.core.lower import compute
 from ..ops.core.op import THEN
 from ..ops.core.tensor import Tensor, apply, constant, input, weight
-from ..types import FLOAT32, FLOAT64, FLOATS, NARROW, NDArray, canonical_dtype, numpy_dtype
 from .case import Case
 from .slope import Slope
 from .table import is_taken

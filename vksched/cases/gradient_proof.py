@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import VkschedError
+from ..common.dtypes import NDArray
+from ..common.errors import VkschedError
 from ..ops.core.gradient import rule_of, why_no_gradient
 from ..ops.core.op import computing_ops
 from ..scheduler import Scheduler
-from ..types import NDArray
 from .case import Case
 from .gradient import (
     Compared,

@@ -8,8 +8,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.products.blocks import FORMATS
-from ..types import NDArray
 from .case import Case, ErrorCase, floats, ints
 from .packed import FIRST, words
 

@@ -8,11 +8,11 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
 from ..ops.core.tensor import apply
 from ..ops.products.codes import pack
 from ..ops.windows.conv_integer import as_matrix
-from ..types import NDArray
 from .case import Case, ErrorCase, floats, ints
 from .values import MANY, f32, i32
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 
 Shape = tuple[int, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import ErrorCase, FunctionCase, bools, floats, halves, ints
 
 CASES: list[Any] = []

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import UnsupportedOp
+from ..common.errors import UnsupportedOp
 from ..ops.core.attrs import Attrs
 from ..ops.core.op import view_offset
 from .case import Case, FunctionCase

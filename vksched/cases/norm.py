@@ -6,8 +6,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
-from ..types import NDArray
 from .case import Case, ErrorCase, floats
 from .softmax import edge_rows
 

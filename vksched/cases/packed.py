@@ -8,10 +8,10 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
 from ..ops.elementwise.epilogue import then
 from ..ops.products.blocks import FORMATS, repack
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, ints
 
 SCALES: dict[str, tuple[int, ...]] = {

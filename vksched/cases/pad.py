@@ -6,8 +6,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.moves.pad import MODES
-from ..types import NDArray
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints
 

@@ -8,7 +8,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..types import Shape
+from ..common.dtypes import Shape
 from .case import ErrorCase, FunctionCase, floats, halves, ints
 from .conv import call, edges
 

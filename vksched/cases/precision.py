@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..common.dtypes import FLOAT32
 from ..ops.core.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
 from ..ops.products.rounded import takes_codes
-from ..types import FLOAT32
 from .case import Case
 
 PER_OP = 6

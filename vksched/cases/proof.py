@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import ops
-from ..errors import UnsupportedOp, close_text
+from ..common.errors import UnsupportedOp, close_text
 from .case import Case, FunctionCase, Mismatch
 from .runner import Runner, check_device, check_function, nmse_of
 from .table import CASES, FUNCTIONS, HALVES, LONGS, UNSIGNED, fits_32_bits

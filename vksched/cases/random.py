@@ -8,9 +8,9 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
 from ..ops.sources.random import normal_pieces
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, halves
 
 SEED = np.asarray([20240229, -7], np.int32)

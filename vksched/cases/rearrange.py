@@ -9,7 +9,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 from .index import bad
 

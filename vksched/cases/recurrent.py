@@ -13,10 +13,10 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import Attrs
 from ..ops.core.tensor import apply, input
 from ..ops.products.recurrent_cell import DEFAULTS, GATES, STATES, Cell
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats
 
 ALL = ("b", "initial_h", "initial_c", "peepholes")

@@ -8,9 +8,9 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import BOOL, FLOAT32, INT32, NDArray
 from ..ops.core.attrs import AttrValue
 from ..ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
-from ..types import BOOL, FLOAT32, INT32, NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, halves, ints
 
 FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)

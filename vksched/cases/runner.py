@@ -10,7 +10,8 @@ import time
 
 import numpy as np
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import NDArray, numpy_dtype
+from ..common.errors import UnsupportedOp
 from ..machine.limits import Limits
 from ..ops.core.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..ops.core.op import OUTPUT, SCRATCH, STATUS, view_offset
@@ -19,7 +20,6 @@ from ..runtime.vulkan.buffers import HostBuffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.memory import read_words, write_words
 from ..runtime.vulkan.single import Place, Singles
-from ..types import NDArray, numpy_dtype
 from .case import Case, FunctionCase, Mismatch
 
 SENTINEL = 0xDEADBEEF

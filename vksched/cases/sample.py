@@ -8,9 +8,9 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
 from ..ops.windows.sample import MODES, PADDINGS
-from ..types import NDArray
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints
 

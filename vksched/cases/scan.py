@@ -6,8 +6,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, floats, ints
 from .reduce import edge_rows, hard_sum, words
 

@@ -8,8 +8,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.moves.scatter import SCATTER_CODES
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 from .index import bad, picks, tuples
 from .layout import sample

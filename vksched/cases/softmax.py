@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import Case, ErrorCase, bools, floats
 
 OPS = ("softmax", "log_softmax")

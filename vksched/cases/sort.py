@@ -6,8 +6,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.core.attrs import AttrValue
-from ..types import NDArray
 from .arg import EXTREMES, edges
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 from .reduce import words

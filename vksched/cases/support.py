@@ -12,13 +12,23 @@ from functools import cache
 from typing import Any
 
 from .. import ops
-from ..errors import UnsupportedOp
+from ..common.dtypes import (
+    BOOL,
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    NARROW,
+    UINT32,
+)
+from ..common.errors import UnsupportedOp
 from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, bounds_of_result, fits
 from ..ops.core.gradient import rule_of, why_no_gradient
 from ..ops.core.lower import lower
 from ..ops.core.op import all_ops, computing_ops, get_op, view_offset
-from ..types import BOOL, DTYPES, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, UINT32
 from .case import Case
 from .table import CASES, FUNCTIONS, is_taken
 

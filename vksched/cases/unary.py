@@ -9,9 +9,9 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray
 from ..ops.elementwise import CASTS
 from ..ops.elementwise import UNARY as TYPES
-from ..types import NDArray
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 from .values import (
     EDGES,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..common.dtypes import NDArray
 from ..ops.core.variants import UNITS
 from ..ops.products.blocks import unpacked
-from ..types import NDArray
 from .case import Case
 
 CUT = 2.0**-22

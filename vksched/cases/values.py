@@ -9,7 +9,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 from .case import ErrorCase, bools, floats, ints
 
 MANY = 5003

@@ -8,8 +8,8 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NARROW, NDArray
 from ..ops.core.tensor import apply
-from ..types import NARROW, NDArray
 from .case import Case, ErrorCase, floats, ints
 from .values import MANY, f32, i32
 

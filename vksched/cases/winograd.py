@@ -8,11 +8,11 @@ import numpy as np
 
 import vksched as vs
 
+from ..common.dtypes import NDArray, Shape
 from ..ops.core.attrs import Attrs
 from ..ops.core.lower import compute
 from ..ops.core.op import get_op
 from ..ops.windows import winograd
-from ..types import NDArray, Shape
 from .case import Case, ErrorCase, floats
 from .conv import edges
 

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 import click
 
-from ..errors import VkschedError
-from ..view.terminal import printable_streams
+from ..common.errors import VkschedError
+from ..common.terminal import printable_streams
 
 INTERRUPTED = 130
 """128 and the number of SIGINT."""
@@ -50,7 +50,7 @@ def _warnings_as_lines() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            from ..trace import VkschedWarning
+            from ..common.user_warning import VkschedWarning
 
             if issubclass(category, VkschedWarning):
                 click.echo(f"note: {' '.join(str(message).split())}", err=True)
@@ -108,7 +108,7 @@ def import_named(words: Iterable[str]) -> None:
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from ..version import __version__
+        from ..common.version import __version__
 
         click.echo(f"vksched {__version__}")
         ctx.exit()

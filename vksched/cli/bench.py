@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import GraphError, VkschedError
+from ..common.errors import GraphError, VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
 from .bench_clients import client_table
@@ -139,7 +139,7 @@ def bench(
         feeds.need({"--peer-python": pythons}, "--peers")
     from ..bench.report import find_devices, run_suite
     from ..bench.suites import specs_of
-    from ..version import __version__
+    from ..common.version import __version__
 
     if output is not None:
         feeds.check_folder(output)
@@ -216,7 +216,7 @@ class _bar:
     def __init__(self, quiet: bool, total: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-        from ..view.console import Bars, Described
+        from ..common.console import Bars, Described
 
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
         self._bars = Bars(*columns, quiet=quiet)
@@ -270,7 +270,7 @@ def show(report: Report) -> None:
 
 def _print(table: Any) -> None:
     """Prints a table, in a file as wide as it needs to be."""
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
 
     console = PrintableConsole()
     if not console.is_terminal:
@@ -311,7 +311,7 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
 def _reading(result: Result, figure: Figure) -> tuple[str, str]:
     """Returns tokens a second, and memory."""
     from ..bench.peers.specs import tokens_of
-    from ..units import format_bytes, format_number
+    from ..common.formatting import format_bytes, format_number
 
     tokens = tokens_of(result.spec) / (figure.seconds or 1.0)
     memory = figure.memory_bytes
@@ -328,7 +328,7 @@ def _bound(result: Result, device: DeviceReport) -> str:
 
 
 def _time(figure: Figure) -> str:
-    from ..units import format_seconds
+    from ..common.formatting import format_seconds
 
     return format_seconds(figure.seconds or 0.0)
 

@@ -41,7 +41,7 @@ def _multiple(times_as_fast: float | None) -> str:
 
 
 def _time(figure: Figure | None) -> str:
-    from ..units import format_seconds
+    from ..common.formatting import format_seconds
 
     if figure is None or figure.seconds is None:
         return "wrong" if figure is not None and figure.wrong else "-"

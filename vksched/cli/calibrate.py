@@ -109,7 +109,7 @@ def _about(spec: DeviceSpec, calibrator: Calibrator, known: Calibration | None) 
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    from ..units import count_of
+    from ..common.formatting import count_of
 
     measured = [device for device in report["devices"] if "calibration" in device]
     for device in report["devices"]:
@@ -131,7 +131,7 @@ def _show(report: Mapping[str, Any]) -> None:
 
 
 def _cells(known: Mapping[str, Any]) -> list[str]:
-    from ..units import format_seconds
+    from ..common.formatting import format_seconds
 
     beside = known["overheads"] or {}
     submission_s = sum(beside.get(name, 0.0) for name in ("submit_s", "start_s", "fence_s"))
@@ -152,7 +152,7 @@ def _rate(per_s: float) -> str:
 
 
 def _link(link: Mapping[str, float] | None) -> str:
-    from ..units import format_seconds
+    from ..common.formatting import format_seconds
 
     if link is None:
         return "-"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..types import NDArray
+from ..common.dtypes import NDArray
 
 TOLERANCE = 1e-4
 """How far a float output may be off, relative to its largest magnitude, unless the user says so;

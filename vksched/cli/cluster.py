@@ -121,7 +121,7 @@ def devices(
         data = {"devices": [spec_as_dict(spec) for spec in specs], "links": between}
         click.echo(json.dumps(data, indent=2))
         return
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
 
     console = PrintableConsole()
     table = feeds.table("device", "label", "free GiB", left=2)
@@ -141,7 +141,7 @@ def _show(nodes: Sequence[RayNode], as_json: bool) -> None:
     if not nodes:
         click.echo("no node runs; try `vksched cluster start`")
         return
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
     from . import feeds
 
     table = feeds.table("node", "address", "devices", "callers", left=3)

@@ -40,7 +40,7 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_as_plain(info) for info in found.devices], indent=2))
     else:
-        from ..view.console import PrintableConsole
+        from ..common.console import PrintableConsole
 
         console = PrintableConsole()
         console.print(device_table(found.devices, console.width))

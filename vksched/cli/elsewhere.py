@@ -128,8 +128,8 @@ def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
 
 def predicted_as_text(plan: Plan, found: Comparison) -> str:
     """Returns where layers run, how long a run takes, and the same of other machines."""
+    from ..common.formatting import format_bytes, format_seconds
     from ..plan.tell.layers import layer_lines
-    from ..units import format_bytes, format_seconds
 
     first = found.rows[0]
     lines = ["layers:", *(f"  {line}" for line in layer_lines(plan)), ""]

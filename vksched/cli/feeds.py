@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from ..errors import GraphError, VkschedError, close_text
+from ..common.errors import GraphError, VkschedError, close_text
 
 if TYPE_CHECKING:
     from ..graph import Graph
@@ -261,7 +261,7 @@ def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 def _bars() -> Any:
     from rich.progress import BarColumn, DownloadColumn, TimeElapsedColumn
 
-    from ..view.console import Bars, Described
+    from ..common.console import Bars, Described
 
     return Bars(Described(), BarColumn(), DownloadColumn(), TimeElapsedColumn())
 
@@ -279,7 +279,7 @@ def table(*columns: str, left: int = 1) -> Any:
 
 def print_table(made: Any, wide: bool = False) -> None:
     """Prints a table, and an empty line behind it. wide: in a file its lines are not folded."""
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
 
     console = PrintableConsole()
     if wide and not console.is_terminal:

@@ -75,7 +75,7 @@ class Fitting:
             click.echo(line)
 
     def _show_held(self, forecast: Forecast) -> None:
-        from ..units import count_of, format_bytes, format_share
+        from ..common.formatting import count_of, format_bytes, format_share
 
         rows = feeds.table(
             "device", "layers", "weights", "keys, values", "work", "of its memory", left=2

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
-from ..units import count_of
+from ..common.errors import VkschedError
+from ..common.formatting import count_of
 from . import feeds
 from .precision import AUTO, SINGLE, chat_precision_option
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ..errors import DeviceError, VkschedError
+from ..common.errors import DeviceError, VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
 from .language import show_language_model
@@ -353,7 +353,7 @@ def _cut(lowered: Lowered) -> dict[str, Any] | None:
 
 def show_model(report: Mapping[str, Any]) -> None:
     """Prints what the file says."""
-    from ..units import count_of, format_bytes
+    from ..common.formatting import count_of, format_bytes
 
     opsets = ", ".join(f"{domain} {version}" for domain, version in report["opsets"].items())
     made = f", made by {report['producer']}" if report["producer"] else ""
@@ -402,7 +402,7 @@ def _show_bodies(report: Mapping[str, Any]) -> None:
 
 def _counted(ops: Mapping[str, int]) -> str:
     """Returns how many nodes there are, and of which ops."""
-    from ..units import count_of
+    from ..common.formatting import count_of
 
     shown = [f"{op} {count}" if count > 1 else op for op, count in ops.items()]
     more = [f"{len(shown) - MOST_OPS} other ops"] if len(shown) > MOST_OPS + 1 else []
@@ -411,7 +411,7 @@ def _counted(ops: Mapping[str, int]) -> str:
 
 
 def _show(report: Mapping[str, Any], model: Model) -> None:
-    from ..units import count_of, format_bytes
+    from ..common.formatting import count_of, format_bytes
 
     show_model(report)
     for value in model.inputs:

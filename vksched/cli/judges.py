@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from .feeds import said
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import ModelFormatError
-from ..units import printable
+from ..common.errors import ModelFormatError
+from ..common.formatting import printable
 from . import feeds
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _types(file: GgufFile) -> list[dict[str, Any]]:
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    from ..units import count_of, format_bytes
+    from ..common.formatting import count_of, format_bytes
 
     parts = report["parts"]
     made = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""

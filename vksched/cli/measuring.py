@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _gradient_devices(wanted: Iterable[str]) -> list[str]:
 def _progress(quiet: bool) -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
 
-    from ..view.console import Bars, Described
+    from ..common.console import Bars, Described
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
     return Bars(*columns, quiet=quiet)
@@ -213,7 +213,7 @@ def _table(*columns: str) -> Any:
 
 def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
     from ..cases.proof import summary
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
 
     table = _table("op", "device", "cases", "right", "by numpy", "wrong", "largest NMSE")
     rows = [r for r in summary(outcomes) if verbose or r.wrong or r.by_numpy]
@@ -240,7 +240,7 @@ def _show_gradients(
     outcomes: list[GradientOutcome], without: dict[str, str], verbose: bool
 ) -> None:
     from ..cases.gradient_proof import summary
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
 
     table = _table("op", "by", "cases", "directions", "kinks", "largest error", "wrong")
     for row in summary(outcomes):
@@ -264,7 +264,7 @@ def _show_gradients(
 
 
 def _show_timings(timings: list[Timing]) -> None:
-    from ..view.console import PrintableConsole
+    from ..common.console import PrintableConsole
 
     table = _table("case", "device", "us", "GFLOP/s", "GB/s", "x numpy")
     for t in timings:

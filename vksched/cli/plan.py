@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from . import feeds
 from .aims import DEFAULT, Aim, aim_options
 from .machines import machine_of, machine_option, what_if_option

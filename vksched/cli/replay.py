@@ -6,7 +6,7 @@ import json
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 
 
 @click.command()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from ..errors import GraphError, VkschedError
+from ..common.errors import GraphError, VkschedError
 from . import feeds
 from .aims import Aim, aim_options
 from .check import SMALLEST
@@ -35,12 +35,12 @@ from .report import PRINTED, report_option, show_report, write_report
 from .verdict import Case, check_outputs, show_check
 
 if TYPE_CHECKING:
+    from ..common.dtypes import Progress
     from ..engine.report.value import RunReport
     from ..importers.onnx.model import Model
     from ..models.run import ModelRun
     from ..scheduler import Scheduler
     from ..trace import Recorder, Tape
-    from ..types import Progress
     from .meter import Meter
 
 
@@ -411,7 +411,7 @@ def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
 
 
 def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
-    from ..units import count_of, format_bytes, format_seconds
+    from ..common.formatting import count_of, format_bytes, format_seconds
 
     show_model(report)
     for one in report["given"]:
@@ -448,7 +448,7 @@ def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
 
 
 def _show_ops(report: Mapping[str, Any]) -> None:
-    from ..units import format_seconds
+    from ..common.formatting import format_seconds
 
     if report["ops_measured"]:
         click.echo("time per op kind, measured in one more run, one op at a time:")

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import VkschedError
-from ..types import NDArray
+from ..common.dtypes import NDArray
+from ..common.errors import VkschedError
 from .check import compare
 from .judges import Judge, whole_model
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 
 if TYPE_CHECKING:
+    from ..common.console import PrintableConsole
     from ..monitor.client import Client
-    from ..view.console import PrintableConsole
     from ..view.top.draw import Window
     from ..view.top.snapshot import ProcessNow
 
@@ -55,7 +55,7 @@ def _tell(client: Client, processes: Sequence[ProcessNow], as_json: bool) -> Non
     if as_json:
         click.echo(json.dumps([asdict(process) for process in processes], indent=2))
     else:
-        from ..view.console import PrintableConsole
+        from ..common.console import PrintableConsole
         from ..view.top.draw import Window, page
         from ..view.top.state import State
 
@@ -73,8 +73,8 @@ def _watch(client: Client) -> None:
 
     from rich.live import Live
 
-    from ..view.console import PrintableConsole
-    from ..view.terminal import printable_streams
+    from ..common.console import PrintableConsole
+    from ..common.terminal import printable_streams
     from ..view.top.draw import page
     from ..view.top.keys import parse, single_keys, typed
     from ..view.top.state import State, press

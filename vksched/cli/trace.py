@@ -71,7 +71,7 @@ def as_dict(timeline: Timeline) -> dict[str, Any]:
 
 def as_text(timeline: Timeline) -> str:
     """Returns a timeline in a screen: what each device did, and which splits took longest."""
-    from ..units import count_of, format_seconds
+    from ..common.formatting import count_of, format_seconds
 
     lines = [timeline.title, timeline.told, *(f"note: {note}" for note in timeline.notes)]
     by_split: dict[tuple[int, int], list[int]] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from . import feeds, measuring
 from .precision import SINGLE, parse_precision, precision_option
 
@@ -132,7 +132,7 @@ def _short(key: str) -> str:
 
 
 def _show(report: Mapping[str, Any], clear: bool) -> None:
-    from ..units import count_of
+    from ..common.formatting import count_of
 
     for device in report["devices"]:
         if clear:

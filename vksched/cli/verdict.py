@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from . import feeds
 from .check import Difference, compare
 from .judges import JUDGES, Judge, whole_model

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from ..trace.events import Clock, SystemClock
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from .cluster import Cluster
 from .on_ray import find
 

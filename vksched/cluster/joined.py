@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..errors import DeviceError, DeviceTimeout, HostLost, VkschedError
+from ..common.errors import DeviceError, DeviceTimeout, HostLost, VkschedError
+from ..common.user_warning import warn
 from ..machine.hosts import CALLER, CPU, on
 from ..machine.links import Link
 from ..plan.documents.parts import PartDocuments
@@ -21,7 +22,6 @@ from ..runtime.remote.client import Node, Nodes
 from ..runtime.remote.devices import RemoteDevice
 from ..runtime.remote.ports import Post
 from ..runtime.remote.secure import Security
-from ..trace import warn
 from ..trace.events import Clock
 
 LOOK_S = 1.0

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from ..caches import folder_of
+from ..common.errors import VkschedError
 from ..engine.devices import DeviceSet, Wanted
-from ..errors import VkschedError
 from ..machine.hosts import CPU
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache

@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import DeviceError, VkschedError
+from ..common.env import is_on, names_in
+from ..common.errors import DeviceError, VkschedError
 from ..runtime.remote.keys import Credentials
 from ..runtime.remote.secure import SECURITY
-from ..switches import is_on, names_in
 from .cluster import Cluster
 from .ray_address import AUTO, CLIENT, find_ray
 from .ray_room import release, reserved

@@ -17,7 +17,7 @@ import socket
 from pathlib import Path
 
 from ..caches import others_who_write
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 
 AUTO = "auto"
 """The Ray cluster that this computer is in."""

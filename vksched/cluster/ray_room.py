@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 
 PREFIX = "vksched "
 """Of the groups' names; the computer's own id follows."""

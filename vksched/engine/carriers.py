@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..common.dtypes import Progress
 from ..machine.hosts import CALLER, host_of
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
@@ -22,7 +23,6 @@ from ..runtime.replicas import Replicas
 from ..runtime.simulated_clock import SimulatedStream
 from ..runtime.single import SingleExecutor, is_single
 from ..trace import Trace
-from ..types import Progress
 from .devices import DeviceSet
 
 

@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from ..errors import OutOfMemory, VkschedError
+from ..common.errors import OutOfMemory, VkschedError
+from ..common.user_warning import VkschedWarning
 from ..graph import Graph
 from ..machine.spec import Machine
 from ..ops.core.tensor import Tensor
@@ -25,7 +26,6 @@ from ..plan.cost import node_seconds
 from ..plan.names import NameIndex
 from ..plan.planner import plan_graph
 from ..plan.simulate import simulate
-from ..trace import VkschedWarning
 from .request import Request
 
 Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]

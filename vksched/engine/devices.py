@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-from ..errors import DeviceError, PlanError
-from ..fork import in_child
+from ..common.errors import DeviceError, PlanError
+from ..common.fork_guard import in_child
 from ..machine.hosts import CALLER, CPU, host_of, on
 from ..machine.links import Link
 from ..machine.spec import SYNC

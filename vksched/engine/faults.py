@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from ..errors import DeviceError, HostLost, OutOfMemory, StateLost
+from ..common.errors import DeviceError, HostLost, OutOfMemory, StateLost
 from ..machine.hosts import host_of
 from ..runtime.device import Device
 from ..trace import Event, Trace

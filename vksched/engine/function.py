@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GraphError
-from ..fork import OfProcess, Owner
+from ..common.dtypes import NDArray
+from ..common.errors import GraphError
+from ..common.fork_guard import OfProcess, Owner
 from ..graph import Outputs, Updates
 from ..ops.core.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
-from ..types import NDArray
 from .graphs import Graphs
 from .precision import Precision
 from .request import Placements

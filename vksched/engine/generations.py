@@ -29,8 +29,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from ..errors import DeviceError, PlanError, VkschedError
-from ..fork import Owner
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError, PlanError, VkschedError
+from ..common.fork_guard import Owner
+from ..common.user_warning import warn
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.value import PlanValue
@@ -39,8 +41,6 @@ from ..runtime.device import Closing
 from ..runtime.null import stream_on
 from ..runtime.record import AtWork, Observers
 from ..runtime.stats import RunStats
-from ..trace import warn
-from ..types import NDArray, Progress
 from .drift import Again, Drift
 from .faults import Faults, Quarantine
 from .pools import RunPool

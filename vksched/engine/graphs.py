@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeviceError, GraphError, PlanError
-from ..fork import Owner
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError, GraphError, PlanError
+from ..common.fork_guard import Owner
 from ..graph import Outputs, Updates, build_graph
 from ..machine.choices import Choices
 from ..ops.core.tensor import Tensor
 from ..plan.documents.kept import KeptPlan
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
-from ..types import NDArray, Progress
 from .generations import Compiled
 from .overflow import OverflowWatch
 from .precision import Precision, apply_precision

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from weakref import WeakMethod
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from ..machine.hosts import CALLER, host_of
 from .graphs import Graphs
 from .preparing import Preparing

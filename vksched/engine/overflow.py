@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..common.dtypes import NDArray
+from ..common.env import is_on
+from ..common.user_warning import warn_user
 from ..graph import Graph, Node
 from ..ops.core.precision import SINGLE, allows_half, as_half, with_word
 from ..ops.core.tensor import Tensor
 from ..runtime.host.evaluate import evaluate_node
-from ..switches import is_on
-from ..trace.warn import warn_user
-from ..types import NDArray
 
 SWITCH = "VKSCHED_FIND_OVERFLOW"
 MOST = 65504.0

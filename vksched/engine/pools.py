@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from ..runtime.simulated_clock import SimulatedStream
 
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from ..graph import Graph
 from ..ops.core.precision import PRECISIONS, SINGLE
 from ..ops.core.tensor import Tensor

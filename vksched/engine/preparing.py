@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..errors import OutOfMemory, PlanError, VkschedError
+from ..common.dtypes import Progress
+from ..common.errors import OutOfMemory, PlanError, VkschedError
+from ..common.gc_pause import resting_collector
 from ..graph import Graph
 from ..machine.links import Links
 from ..machine.spec import DeviceSpec, Machine
@@ -24,7 +26,6 @@ from ..plan.documents.kept import kept_document
 from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
-from ..plan.make.collector import resting_collector
 from ..plan.make.fit import LEAST
 from ..plan.plan import Plan
 from ..plan.planner import STATIC
@@ -40,7 +41,6 @@ from ..trace import Event, Trace
 from ..tuner.first_use import FirstUse
 from ..tuner.lessons import Lessons
 from ..tuner.tuner import Tuner
-from ..types import Progress
 from .carriers import Making
 from .devices import DeviceSet
 from .drift import Again, Drift

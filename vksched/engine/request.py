@@ -26,7 +26,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ..errors import GraphError, PlanError
+from ..common.dtypes import NDArray
+from ..common.errors import GraphError, PlanError
 from ..graph import Graph
 from ..importers.base import ImportedModel
 from ..machine.choices import Choices
@@ -41,7 +42,6 @@ from ..plan.make.overrides import resolve_overrides
 from ..plan.names import NameIndex
 from ..plan.plan import Plan
 from ..runtime.record import Observers
-from ..types import NDArray
 
 Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 """Tensors or name patterns to device names."""

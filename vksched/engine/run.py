@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import (
+from ..common.dtypes import NDArray, numpy_dtype
+from ..common.errors import (
     DTypeError,
     GraphError,
     IndexOutOfRange,
@@ -18,14 +19,13 @@ from ..errors import (
     call_text,
     cast_text,
 )
-from ..fork import OfProcess
+from ..common.fork_guard import OfProcess
 from ..graph import Graph, Node, Outputs
 from ..ops.core.tensor import Tensor, convert
 from ..plan.plan import Plan
 from ..runtime.record import Observers
 from ..runtime.stats import RunStats
 from ..trace import Tape, Trace, find_tape
-from ..types import NDArray, numpy_dtype
 from .generations import Compiled
 from .overflow import OverflowWatch
 from .report.runs import GraphRun

@@ -21,13 +21,20 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..errors import DeviceError, DTypeError, GraphError, PlanError, ShapeError, StateLost
+from ..common.dtypes import NDArray, numpy_dtype
+from ..common.errors import (
+    DeviceError,
+    DTypeError,
+    GraphError,
+    PlanError,
+    ShapeError,
+    StateLost,
+)
 from ..graph import Graph
 from ..ops.core.tensor import Tensor, convert
 from ..ops.sources.state import StatePiece, check_values
 from ..plan.plan import Plan
 from ..runtime.device import Device
-from ..types import NDArray, numpy_dtype
 
 Key = Tensor | StatePiece
 """A state that lies whole, or a piece of one."""

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from ..errors import VkschedError
-from ..types import Progress
+from ..common.dtypes import Progress
+from ..common.errors import VkschedError
 from .files import open_model
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import ModelFormatError
+from ..common.dtypes import NDArray
+from ..common.errors import ModelFormatError
 from ..ops.core.late import Apart, Extent, note_map
-from ..types import NDArray
 
 LEAST_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""

@@ -15,7 +15,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .hosts import CALLER, host_of
 from .links import Link
 from .presets import PREFIX, card, card_names

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 
 BOUNDS = ("flops", "bytes", "rounds")
 """What takes the time of a call: arithmetic, memory, or steps that go one after the other."""

@@ -37,7 +37,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .hosts import CALLER, CPU, host_of, on
 from .links import Link
 from .presets import PREFIX, card, machine_data

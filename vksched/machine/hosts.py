@@ -9,7 +9,7 @@ devices, end there. Examples: tests/machine/test_hosts.py.
 
 from __future__ import annotations
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 
 CALLER = ""
 """The name of the caller's own computer."""

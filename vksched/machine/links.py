@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .limits import Limits
 from .links import Link
 from .spec import GIB, DeviceSpec

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from ..errors import DeviceError, PlanError
+from ..common.errors import DeviceError, PlanError
 from .choices import Choices
 from .costs import Costs
 from .hosts import CALLER, CPU, check_name, host_of, on

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .links import Link
 
 LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9}

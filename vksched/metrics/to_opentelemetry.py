@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import VkschedError
-from ..version import __version__
+from ..common.errors import VkschedError
+from ..common.version import __version__
 from .measures import MEASURES, SECONDS, Labels
 from .measures import Meter as MeterSink
 

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from .measures import MEASURES, SECONDS, Labels, Meter
 
 if TYPE_CHECKING:

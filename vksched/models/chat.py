@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
-from ..errors import DTypeError, ShapeError, VkschedError
-from ..fork import OfProcess
-from ..plan.make.collector import resting_collector
-from ..types import Progress
+from ..common.dtypes import Progress
+from ..common.errors import DTypeError, ShapeError, VkschedError
+from ..common.fork_guard import OfProcess
+from ..common.gc_pause import resting_collector
 from .reader import Compiles, Reader
 from .sampling import Sampling
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import GraphProto, NodeProto
 
-from ..errors import ModelFormatError, ShapeError
+from ..common.dtypes import NDArray, normalize_axis
+from ..common.errors import ModelFormatError, ShapeError
 from ..importers.onnx.lower.lowering import Frame, HostStep
 from ..importers.onnx.nodes.elements import numpy_of
 from ..importers.onnx.nodes.host import describe, naming
 from ..importers.onnx.nodes.names import subgraphs
 from ..importers.onnx.nodes.node import attribute_value
 from ..importers.onnx.nodes.values import HostValue, Value
-from ..types import NDArray, normalize_axis
 from .stages import AnyProgram, Step, StepFunction
 
 

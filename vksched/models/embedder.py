@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..errors import DTypeError, ShapeError
-from ..fork import OfProcess
+from ..common.dtypes import INT32, NDArray, Progress
+from ..common.errors import DTypeError, ShapeError
+from ..common.fork_guard import OfProcess
 from ..ops.core.tensor import input
-from ..types import INT32, NDArray, Progress
 from .reader import Compiles
 
 if TYPE_CHECKING:

@@ -53,16 +53,16 @@ from ..caches import (
     replace_whole,
     set_aside,
 )
+from ..common.dtypes import NDArray, TensorType, numpy_dtype
+from ..common.schema import Either, Row, Table, check
+from ..common.user_warning import warn
+from ..common.version import __version__
 from ..graph import Graph, Node
 from ..ops.core import loops
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.late import Held, as_array
 from ..plan.documents.graphs import NONSENSE
 from ..plan.documents.kept import KeptPlan
-from ..trace import warn
-from ..trace.schema import Either, Row, Table, check
-from ..types import NDArray, TensorType, numpy_dtype
-from ..version import __version__
 
 if TYPE_CHECKING:
     from ..importers.gguf.cache import KeyValueCache

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ..common.dtypes import Progress
     from ..engine.graphs import Graphs
     from ..engine.precision import Precision
     from ..engine.request import Placements
     from ..importers.base import ImportedModel
-    from ..types import Progress
     from .chat import Chat
     from .reader import Compiles
     from .run import ModelRun

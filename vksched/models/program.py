@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..common.dtypes import Progress
+from ..common.errors import OutOfMemory
 from ..engine.graphs import Graphs
 from ..engine.precision import Precision
 from ..engine.run import Run
-from ..errors import OutOfMemory
 from ..graph import build_graph
 from ..importers.onnx.lower.context import ModelContext
 from ..importers.onnx.lower.lowering import (
@@ -34,7 +35,6 @@ from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey, Value, h
 from ..ops.core.tensor import Tensor
 from ..plan.names import NameIndex
 from ..trace import Trace
-from ..types import Progress
 from .control import make_step
 from .diary import Diary
 from .stages import Junction, Stage, StageCache, Step

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import OutOfMemory, StateLost
+from ..common.gc_pause import resting_collector
+from ..common.user_warning import warn_user
 from ..engine.precision import check_precision
-from ..errors import OutOfMemory, StateLost
 from ..ops.core.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.documents.kept import DamagedPlan
-from ..plan.make.collector import resting_collector
 from ..runtime.device import Ahead, Uploads
-from ..trace import warn_user
-from ..types import NDArray, Progress
 from .kept_steps import KeptStep
 from .layers.place import Places, place_layers, takes_all
 

@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import GraphError, PlanError, call_text
+from ..common.fork_guard import OfProcess, Owner
 from ..engine.graphs import Graphs
 from ..engine.precision import Precision
 from ..engine.report.make import report_last
 from ..engine.report.value import RunReport
 from ..engine.request import Placements
-from ..errors import GraphError, PlanError, call_text
-from ..fork import OfProcess, Owner
 from ..importers.onnx.lower.lowering import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue, Types, types_of
 from ..importers.onnx.nodes.values import HostValue
 from ..plan.plan import Plan
 from ..trace import Tape
-from ..types import NDArray, Progress
 from .diary import Diary
 from .program import Program, StageCompiler
 from .stages import CLOSED, Stage, StageCache

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import SamplingError
+from ..common.errors import SamplingError
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 

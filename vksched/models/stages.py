@@ -14,8 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
+from ..common.dtypes import NDArray, numpy_dtype
+from ..common.errors import PlanError
 from ..engine.run import Run
-from ..errors import PlanError
 from ..importers.onnx.lower.context import ModelContext
 from ..importers.onnx.lower.lowering import (
     Frame,
@@ -23,7 +24,6 @@ from ..importers.onnx.lower.lowering import (
 )
 from ..importers.onnx.nodes.elements import numpy_of
 from ..importers.onnx.nodes.values import HostValue
-from ..types import NDArray, numpy_dtype
 
 
 class AnyProgram(Protocol):

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..common.dtypes import NDArray
+from ..common.user_warning import warn_user
 from ..importers.onnx.lower.lowering import HostStep, scope_name
 from ..importers.onnx.nodes.elements import element_name
 from ..importers.onnx.nodes.host import describe
 from ..importers.onnx.nodes.names import slots_of
 from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey
 from ..plan.tell.fallback import FEW_ELEMENTS
-from ..trace import Event, Trace, warn_user
-from ..types import NDArray
+from ..trace import Event, Trace
 from .stages import Junction, Stage
 
 SLOTS = 6

@@ -14,7 +14,7 @@ import selectors
 import time
 from pathlib import Path
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from ..view.top.snapshot import LINE_BYTES, ProcessNow, decode
 from . import place
 

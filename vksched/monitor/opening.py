@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..common.env import is_on
 from ..engine.graphs import Graphs
-from ..switches import is_on
 
 SWITCH = "VKSCHED_MONITOR"
 

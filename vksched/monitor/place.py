@@ -24,7 +24,7 @@ from pathlib import Path
 
 import platformdirs
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 
 SUFFIX = ".sock"
 PATH_BYTES = 100

@@ -23,10 +23,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..errors import VkschedError
-from ..fork import in_child
-from ..trace import warn
-from ..version import __version__
+from ..common.errors import VkschedError
+from ..common.fork_guard import in_child
+from ..common.user_warning import warn
+from ..common.version import __version__
 from ..view.top.snapshot import FORMAT, SCHEDULERS, ProcessNow, SchedulerNow, encode, text
 from . import place
 from .activity import TICK_S

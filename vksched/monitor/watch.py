@@ -14,9 +14,9 @@ import itertools
 import weakref
 from collections.abc import Sequence
 
+from ..common.errors import DeviceError
 from ..engine.generations import load_of
 from ..engine.graphs import Graphs
-from ..errors import DeviceError
 from ..runtime.device import Device, Gauge, Gauged
 from ..runtime.record import AtWork
 from ..trace import SystemClock

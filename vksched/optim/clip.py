@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, overload
 
-from ..errors import GradientError
+from ..common.errors import GradientError
 from ..ops.core.tensor import Tensor
 from ..ops.elementwise import minimum, sqrt
 from ..ops.rows.reduce import reduce_sum_square

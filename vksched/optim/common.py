@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, GradientError, GraphError, ShapeError
+from ..common.dtypes import FLOAT32, as_float, as_floats
+from ..common.errors import DTypeError, GradientError, GraphError, ShapeError
 from ..ops.core.tensor import Tensor, as_tensor
 from ..ops.elementwise import add, cast
 from ..ops.sources.state import state
-from ..types import FLOAT32, as_float, as_floats
 
 Params = Tensor | Sequence[Tensor] | Mapping[Any, Tensor]
 """States, and their gradients in the same form."""

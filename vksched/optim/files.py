@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import GraphError, ModelFormatError, VkschedError
+from ..common.dtypes import NDArray, numpy_dtype
+from ..common.errors import GraphError, ModelFormatError, VkschedError
 from ..ops.core.tensor import Tensor
 from ..ops.sources.state import check_values
-from ..types import NDArray, numpy_dtype
 
 FORMAT = "vksched states 1"
 

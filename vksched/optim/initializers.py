@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..common.dtypes import NDArray, as_float, as_shape
+from ..common.errors import ShapeError
 from ..ops.core.lower import compute
 from ..ops.core.op import get_op
 from ..ops.core.tensor import Tensor
 from ..ops.sources.random import random_normal, random_uniform
-from ..types import NDArray, as_float, as_shape
 
 Sizes = int | Sequence[int]
 

@@ -5,7 +5,8 @@ Each takes `reduction`: "mean" over all, "sum", or "none", which keeps the losse
 
 from __future__ import annotations
 
-from ..errors import DTypeError, ShapeError
+from ..common.dtypes import FLOATS, INT32, INT64, as_float, as_int, normalize_axis
+from ..common.errors import DTypeError, ShapeError
 from ..ops.core.scope import scope
 from ..ops.core.tensor import Tensor, TensorLike, as_tensor
 from ..ops.elementwise import abs, cast, equal, less, log, minimum, softplus, square, where
@@ -13,7 +14,6 @@ from ..ops.moves.index import take_along_axis
 from ..ops.moves.layout import expand_dims, squeeze
 from ..ops.rows.reduce import reduce_mean, reduce_sum
 from ..ops.rows.softmax import log_softmax
-from ..types import FLOATS, INT32, INT64, as_float, as_int, normalize_axis
 
 REDUCTIONS = ("mean", "sum", "none")
 

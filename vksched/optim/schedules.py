@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..errors import ShapeError
+from ..common.dtypes import as_float, as_int
+from ..common.errors import ShapeError
 from ..ops.core.tensor import Tensor
 from ..ops.elementwise import clip, cos, minimum
-from ..types import as_float, as_int
 
 Schedule = Callable[[Tensor], Tensor]
 

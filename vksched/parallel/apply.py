@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from ..graph import Graph
 from ..machine.spec import Machine
 from .config.match import sections_of, unmatched

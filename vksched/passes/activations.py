@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 
+from ..common.dtypes import FLOAT32
 from ..graph import Node
-from ..types import FLOAT32
 from .match import factors, is_near, power_of, scaled, sole
 from .rewrite import Rewriter
 

@@ -13,10 +13,10 @@ import math
 
 import numpy as np
 
+from ..common.dtypes import BOOL, FLOAT32
 from ..graph import Node
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.precision import kept_precision, precision_of
-from ..types import BOOL, FLOAT32
 from .match import scaled, sole
 from .rewrite import Rewriter
 

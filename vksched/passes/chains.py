@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..common.dtypes import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
 from ..graph import Graph, Node
 from ..machine.limits import Limits
 from ..ops.core.late import as_array
@@ -33,7 +34,6 @@ from ..ops.elementwise.chain import (
     program_attrs,
     shader_inputs,
 )
-from ..types import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes
 

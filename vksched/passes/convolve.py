@@ -16,7 +16,8 @@ import weakref
 
 import numpy as np
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import FLOAT32, WORD_BYTES, NDArray, TensorType
+from ..common.errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..machine.limits import Limits
 from ..ops.core.attrs import Attrs, AttrValue
@@ -25,7 +26,6 @@ from ..ops.core.op import Call, get_op
 from ..ops.core.precision import kept_precision
 from ..ops.products.matmul import step_cost
 from ..ops.windows.winograd import TILES
-from ..types import FLOAT32, WORD_BYTES, NDArray, TensorType
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes
 

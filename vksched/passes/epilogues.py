@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import FLOAT16, FLOAT32
+from ..common.errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..machine.limits import Limits
 from ..ops.core import loops
@@ -32,7 +33,6 @@ from ..ops.elementwise.epilogue import (
     takes_residual,
     then,
 )
-from ..types import FLOAT16, FLOAT32
 from .chains import word_of
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes

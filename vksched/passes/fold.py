@@ -10,10 +10,10 @@ import hashlib
 
 import numpy as np
 
-from ..errors import VkschedError
+from ..common.dtypes import numpy_dtype
+from ..common.errors import VkschedError
 from ..graph import Node
 from ..ops.core.lower import compute
-from ..types import numpy_dtype
 from .rewrite import Rewriter
 
 MOST_ELEMENTS = 1 << 16

@@ -18,11 +18,11 @@ from types import NoneType
 
 import numpy as np
 
-from ..errors import VkschedError
+from ..common.dtypes import FLOAT32, NDArray
+from ..common.errors import VkschedError
 from ..graph import Node
 from ..ops.core.lower import compute
 from ..ops.core.precision import allows_half
-from ..types import FLOAT32, NDArray
 from .match import sole
 from .rewrite import Rewriter
 

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from ..common.dtypes import FLOAT32, NDArray
 from ..graph import Graph, Node
 from ..machine.limits import Limits
 from ..ops.core.attrs import AttrValue
@@ -30,7 +31,6 @@ from ..ops.core.precision import (
     precision_of,
 )
 from ..ops.products.blocks import format_of, held_words
-from ..types import FLOAT32, NDArray
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NoReturn
 
+from ..common.dtypes import NDArray
 from ..graph import Graph, Node
 from ..ops.core.late import Held, Late
-from ..types import NDArray
 from .layer_forms import ELSEWHERE, LAYER, Form, Layers, Names, Place
 from .wishes import Wishes
 

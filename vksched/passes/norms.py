@@ -7,10 +7,10 @@ Examples: tests/passes/test_patterns.py.
 
 from __future__ import annotations
 
+from ..common.dtypes import FLOAT32
 from ..graph import Node
 from ..ops.core.attrs import AttrValue
 from ..ops.elementwise.pointwise import LEAST_NORMAL
-from ..types import FLOAT32
 from .match import factors, is_square, sole
 from .rewrite import Rewriter
 

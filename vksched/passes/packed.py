@@ -10,9 +10,9 @@ The floats of other readers stay, made in each run. Examples: tests/passes/test_
 
 from __future__ import annotations
 
+from ..common.dtypes import FLOAT32
 from ..graph import Graph, Node
 from ..ops.core.precision import kept_precision
-from ..types import FLOAT32
 from .rewrite import Rewriter, Rules, rewrite
 from .wishes import Wishes
 

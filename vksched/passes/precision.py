@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ..common.dtypes import FLOAT32
 from ..graph import Graph, Node
 from ..ops.core.precision import BYTES, SINGLE, precision_of, with_word
 from ..ops.products.rounded import takes_codes
-from ..types import FLOAT32
 
 
 def set_precision(graph: Graph, words: Mapping[int, str]) -> Graph:

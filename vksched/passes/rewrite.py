@@ -18,12 +18,12 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ..common.dtypes import NDArray, TensorType, canonical_dtype
 from ..graph import INLINE_BYTES, Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.late import Held, as_array
 from ..ops.core.lower import infer
 from ..ops.core.op import Op, get_op
-from ..types import NDArray, TensorType, canonical_dtype
 from .wishes import Wishes
 
 Rule = Callable[["Rewriter", Node], "int | None"]

@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..common.dtypes import FLOATS, numpy_dtype
 from ..graph import Node
 from ..ops.core.op import view_offset
-from ..types import FLOATS, numpy_dtype
 from .rewrite import Rewriter, Rule
 
 # -- arithmetic ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 
 COLOURS = (
     ("#dcebf7", "#0072b2"),

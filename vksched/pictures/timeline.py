@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from ..units import count_of, format_moment
+from ..common.formatting import count_of, format_moment
 from .svg import (
     CHAR,
     CROSSING,

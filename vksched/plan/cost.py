@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import FLOAT16
+from ..common.errors import UnsupportedOp
 from ..graph import Graph, Node
 from ..machine.costs import ANY, BOUNDS
 from ..machine.spec import ALIGN_BYTES, DeviceSpec, Machine
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
 from ..ops.core.op import THEN, Call, Op, Work
 from ..ops.core.variants import Choice
-from ..types import FLOAT16
 from .value import PlanValue
 
 

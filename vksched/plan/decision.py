@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.formatting import format_bytes, format_joules, format_seconds
 from ..schedule import Metrics, Objective
-from ..units import format_bytes, format_joules, format_seconds
 
 SINGLE = "single:"
 

@@ -13,7 +13,7 @@ import re
 from fnmatch import translate
 from functools import cached_property
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from ..graph import Graph
 
 SHOWN = 8

@@ -11,7 +11,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from ..schedule import Metrics
 from .bound import Bound, find_bound
 from .check.verify import verify_plan

@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ..errors import PlanError
+from ..common.errors import PlanError
+from ..common.formatting import count_of, format_seconds
+from ..common.gc_pause import resting_collector
 from ..graph import Graph
 from ..machine.spec import Machine
 from ..schedule import Objective
 from ..schedule.objectives import LATENCY
-from ..units import count_of, format_seconds
 from .check.verify import verify_plan
 from .decision import Tradeoffs
 from .dynamic import dispatch as dynamic
@@ -28,7 +29,6 @@ from .dynamic.make import make_options
 from .dynamic.simulate import simulate_options
 from .dynamic.tape import plan_of
 from .make.by_cost import Chosen, choose, compare
-from .make.collector import resting_collector
 from .make.draft import finish
 from .make.fit import AUTO, LEAST, most_copies
 from .make.overrides import Overrides

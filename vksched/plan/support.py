@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
+from ..common.dtypes import WORD_BYTES
+from ..common.formatting import format_share
 from ..graph import Graph, Node
 from ..machine.spec import Machine
-from ..types import WORD_BYTES
-from ..units import format_share
 from . import cost
 
 Key = TypeVar("Key")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 
-from ..errors import PlanError, VkschedError
+from ..common.errors import PlanError, VkschedError
 from ..trace import Tape, TapeFile, load_tape
 from ..trace.read import LONGEST_S
 from ..view.make import run_timeline

@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from ..errors import OutOfMemory
+from ..common.errors import OutOfMemory
+from ..common.formatting import format_bytes, format_joules, format_seconds
 from ..machine.change import alone, changed, some, with_device, without
 from ..machine.hosts import CALLER, device_of, host_of
 from ..machine.power import watts_of
 from ..machine.spec import Machine
 from ..schedule import Metrics
-from ..units import format_bytes, format_joules, format_seconds
 from .gauge import Gauge, less, objective_of, percent
 from .make.by_cost import margin_of
 from .metrics import measure_plan

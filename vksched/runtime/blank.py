@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..common.dtypes import NDArray, Progress, TensorType, numpy_dtype
 from ..plan.value import PlanValue
-from ..types import NDArray, Progress, TensorType, numpy_dtype
 from .null import NullDevice, NullSession
 
 

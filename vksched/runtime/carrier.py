@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from ..errors import DeviceError, DeviceTimeout, PlanError
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError, DeviceTimeout, PlanError
+from ..common.user_warning import warn
 from ..plan.make.memory import aligned
 from ..plan.plan import Plan
-from ..trace import Trace, warn
-from ..types import NDArray, Progress
+from ..trace import Trace
 from . import check
 from .device import Closing, Device, Session
 from .record import AtWork, Observers, Reporter, RunRecord

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from ..errors import DeviceError
+from ..common.dtypes import NDArray
+from ..common.env import is_on
+from ..common.errors import DeviceError
 from ..plan.check.events import Event, Narrator
 from ..plan.check.happens import Checker, Finding, fail_on
 from ..plan.value import CopyIn, PlanValue
-from ..switches import is_on
-from ..types import NDArray
 from .device import Aside, Session, Times
 
 

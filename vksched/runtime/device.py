@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from ..common.dtypes import NDArray, Progress
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..ops.core.late import Held
 from ..plan.value import CopyIn, PlanValue
-from ..types import NDArray, Progress
 from .states import StateStore
 
 Times = tuple[float | None, float | None]

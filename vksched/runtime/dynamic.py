@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import DeviceError
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError
 from ..plan.check import events
 from ..plan.check.events import Narrator
 from ..plan.check.happens import Checker, Finding, fail_on
@@ -33,7 +34,6 @@ from ..plan.dynamic.options import DynamicPlan, Options
 from ..plan.dynamic.tape import plan_of
 from ..plan.value import HOST
 from ..trace import Event, Trace
-from ..types import NDArray, Progress
 from . import check
 from .carrier import INTERRUPTED_S, Carrier, Results
 from .device import Aside, Device, Session, Times

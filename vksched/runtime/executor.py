@@ -18,12 +18,12 @@ from functools import partial
 
 import numpy as np
 
-from ..errors import DeviceError, RunCancelled
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError, RunCancelled
 from ..ops.core.late import as_array
 from ..plan.plan import Plan
 from ..plan.value import HOST, CopyIn, Split
 from ..trace import Trace
-from ..types import NDArray, Progress
 from . import check
 from .carrier import INTERRUPTED_S, Carrier, CommitFailed, Results
 from .device import Device, Session

@@ -12,9 +12,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
-from ..errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ..plan.value import CopyIn, PlanValue
-from ..types import NDArray, Progress
 from .device import Device, Session
 from .states import Item, StateStore
 from .wrapped import WrappedDevice, WrappedSession

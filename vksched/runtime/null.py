@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ..errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
 from ..machine.costs import Costs
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
 from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
-from ..types import NDArray, Progress
 from .device import Aside, Device, Times
 from .host.evaluate import Values, last_uses, run_split
 from .simulated_clock import Cores, SimulatedClock, SimulatedStream

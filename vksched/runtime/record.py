@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
-from ..errors import DeviceError
+from ..common.dtypes import NDArray
+from ..common.errors import DeviceError
 from ..plan.cost import op_seconds
 from ..plan.value import COMING, PlanValue, Split
 from ..trace import Event, Trace
-from ..types import NDArray
 from .device import Aside, Times
 from .stats import HostSpan, RunStats, SplitStats
 

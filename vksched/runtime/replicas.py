@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..errors import DeviceError
+from ..common.dtypes import NDArray
+from ..common.errors import DeviceError
 from ..plan.metrics import measure_plan
 from ..plan.plan import Plan
 from ..trace import Trace
-from ..types import NDArray
 from .carrier import Carrier, Results
 from .device import Closing
 from .record import AtWork, Observers

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
-from ..errors import DeviceError
+from ..common.dtypes import NDArray
+from ..common.errors import DeviceError
 from ..plan.value import HOST, PlanValue
-from ..types import NDArray
 from .carrier import Results
 from .executor import Executor
 from .record import Observers, RunRecord, times_of

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import time
 
-from ..errors import DeviceError, DeviceTimeout
+from ..common.dtypes import Progress
+from ..common.errors import DeviceError, DeviceTimeout
 from ..plan.value import PlanValue
-from ..types import Progress
 from .device import Device, Session, Times
 from .wrapped import WrappedDevice, WrappedSession
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ..errors import DeviceLost
-from ..types import NDArray, is_uniform
+from ..common.dtypes import NDArray, is_uniform
+from ..common.errors import DeviceLost
 
 Item = tuple[object, NDArray]
 """A state's key (one of `Graph.keys`) and a value."""

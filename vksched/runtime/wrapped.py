@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from ..errors import DeviceError
+from ..common.dtypes import NDArray, Progress
+from ..common.errors import DeviceError
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.value import CopyIn, PlanValue
-from ..types import NDArray, Progress
 from .device import Aside, Device, Gauge, Gauged, Session, Times
 from .states import StateStore
 from .vulkan import probe

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 
+from ..common.formatting import format_bytes, format_joules, format_moment
 from ..pictures.svg import save_picture
 from ..pictures.timeline import Bar, Crossing, Row, draw_timeline
-from ..units import format_bytes, format_joules, format_moment
 from .result import ScheduleValue
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .auto import best_of_all
 from .improve.steps import default_budget
 from .memory import respecting_memory

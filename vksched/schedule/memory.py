@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .partial import DeadEnd
 from .problem import Problem
 from .simulate import Placed

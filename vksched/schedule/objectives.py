@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .problem import Problem
 from .simulate import Placed, Times
 

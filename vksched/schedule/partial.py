@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .problem import INFINITY, Problem
 from .simulate import Placed
 

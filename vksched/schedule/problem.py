@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .values import TaskGraph, Topology
 
 INFINITY = float("inf")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import GraphError, PlanError
+from ..common.errors import GraphError, PlanError
 from ..machine.links import Link
 from ..machine.power import Watts
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from ..errors import PlanError
+from ..common.errors import PlanError
 from .result import ScheduleValue
 
 SLACK = 1e-9

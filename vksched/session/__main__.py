@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from .imports import install
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import DeviceError, GraphError
-from ..types import NDArray
+from ..common.dtypes import NDArray
+from ..common.errors import DeviceError, GraphError
 from .devices import OrtDevice
 from .faults import translated
 from .values import OrtValue, dtype_of, fill, plain

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..errors import DeviceError
+from ..common.errors import DeviceError
 from ..runtime.vulkan import probe
 from .providers import CPU, VULKAN
 from .version import version

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import DTypeError, GraphError, UnsupportedOp
+from ..common.errors import DTypeError, GraphError, UnsupportedOp
 from .devices import OrtMemoryInfo
 from .faults import Fail, InvalidArgument, both
 from .providers import get_available_providers

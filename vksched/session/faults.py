@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import (
+from ..common.errors import (
     DeviceError,
     DTypeError,
     GraphError,

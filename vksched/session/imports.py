@@ -23,7 +23,7 @@ from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 from typing import Any
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from .missing import refuse
 from .providers import SWITCH, offered
 from .version import version

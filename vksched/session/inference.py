@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DTypeError, GraphError, ModelFormatError, VkschedError, dict_text
-from ..fork import OfProcess
+from ..common.errors import (
+    DTypeError,
+    GraphError,
+    ModelFormatError,
+    VkschedError,
+    dict_text,
+)
+from ..common.fork_guard import OfProcess
 from ..importers import load_onnx
 from ..trace import Recorder
 from .binding import IOBinding

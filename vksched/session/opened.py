@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..fork import Owner, in_child, keep_for_ever
+from ..common.fork_guard import Owner, in_child, keep_for_ever
 from ..scheduler import Scheduler
 from ..trace import Recorder
 from .providers import Chosen

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from ..errors import DTypeError, RunCancelled, UnsupportedOp, VkschedError
+from ..common.errors import DTypeError, RunCancelled, UnsupportedOp, VkschedError
 from .devices import OrtEpDevice, OrtExecutionProviderDevicePolicy
 from .entries import DATA_FOLDER, note_entry
 from .faults import InvalidArgument, MissingEntry, NotImplemented, both

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import DeviceError, VkschedError
+from ..common.env import names_in
+from ..common.errors import DeviceError, VkschedError
+from ..common.user_warning import warn_user
 from ..runtime.vulkan import probe
-from ..switches import names_in
-from ..trace import warn_user
 from .faults import InvalidArgument, both
 from .said import say_once
 

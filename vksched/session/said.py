@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..trace import warn_user
+from ..common.user_warning import warn_user
 
 _told: set[str] = set()
 

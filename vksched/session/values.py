@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, GraphError, ShapeError
-from ..types import NDArray
+from ..common.dtypes import NDArray
+from ..common.errors import DTypeError, GraphError, ShapeError
 from .devices import OrtDevice
 from .faults import translated
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..version import __version__ as _own
+from ..common.version import __version__ as _own
 
 package_name = "onnxruntime"
 version = "1.32.0"

@@ -9,7 +9,6 @@ from .gathered import GatheredTrace
 from .log import log_sink
 from .read import TapeFile, load_tape
 from .tape import Recorder, Tape, find_tape
-from .warn import VkschedWarning, warn, warn_user
 
 __all__ = [
     "Clock",
@@ -21,13 +20,10 @@ __all__ = [
     "Tape",
     "TapeFile",
     "Trace",
-    "VkschedWarning",
     "as_trace",
     "find_tape",
     "load_tape",
     "log_sink",
-    "warn",
-    "warn_user",
     "with_tape",
     "write_tape",
 ]

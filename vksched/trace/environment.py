@@ -12,11 +12,11 @@ import atexit
 import os
 import threading
 
-from ..errors import VkschedError
-from ..fork import in_child
+from ..common.errors import VkschedError
+from ..common.fork_guard import in_child
+from ..common.user_warning import warn
 from .events import Event, Trace
 from .tape import Tape
-from .warn import warn
 
 VARIABLE = "VKSCHED_TRACE"
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..errors import PlanError
-from .warn import warn
+from ..common.errors import PlanError
+from ..common.user_warning import warn
 
 
 class Clock(Protocol):

@@ -14,9 +14,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
+from ..common.schema import Wrong, check
 from .events import NAMES, Event
-from .schema import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS, Wrong, check
+from .schema import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
 
 MOST = 1 << 29
 """Characters of a file: those of over a million events."""

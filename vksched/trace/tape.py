@@ -22,8 +22,8 @@ from dataclasses import replace
 from os import PathLike
 from typing import Protocol, runtime_checkable
 
-from ..errors import PlanError
-from ..fork import in_child
+from ..common.errors import PlanError
+from ..common.fork_guard import in_child
 from .events import Event, Trace
 from .read import TapeFile, tape_of
 from .write import Document, document, pack, save_tape

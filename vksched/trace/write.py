@@ -17,8 +17,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ..errors import VkschedError
-from ..version import __version__
+from ..common.errors import VkschedError
+from ..common.version import __version__
 from .events import Event
 from .perfetto import perfetto_events
 from .plain import fields_of

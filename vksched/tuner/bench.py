@@ -9,14 +9,14 @@ from types import TracebackType
 
 import numpy as np
 
-from ..errors import DeviceError, DeviceTimeout
+from ..common.dtypes import BOOL, FLOAT16, FLOAT32, NDArray
+from ..common.errors import DeviceError, DeviceTimeout
 from ..ops.core.lower import Lowering, lower
 from ..ops.core.op import OUTPUT, SCRATCH, STATUS, Call, Op
 from ..plan.make.memory import aligned
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.single import Place, Singles
-from ..types import BOOL, FLOAT16, FLOAT32, NDArray
 from .search import GivenUp
 
 BLOCK_WORDS = 1 << 18

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..errors import DeviceError, OutOfMemory, VkschedError
+from ..common.errors import DeviceError, OutOfMemory, VkschedError
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..ops.core.op import Call, Op

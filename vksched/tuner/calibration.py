@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from ..machine.costs import ANY, LEAST_S, Costs, Curve
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from ..errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
-from ..machine.cores import usable_cores
+from ..common.cpu_count import usable_cores
+from ..common.errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
 from ..machine.links import Link
 from ..machine.spec import DeviceSpec
 from ..plan.cost import COPIES

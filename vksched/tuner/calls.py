@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
 
+from ..common.dtypes import FLOAT16, FLOAT32, INT32, UINT32
 from ..graph import Graph, build_graph
 from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
@@ -32,7 +33,6 @@ from ..ops.windows.conv import conv
 from ..ops.windows.conv_integer import conv_integer
 from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
-from ..types import FLOAT16, FLOAT32, INT32, UINT32
 
 
 @dataclass(frozen=True, slots=True)

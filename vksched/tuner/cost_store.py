@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from ..ops.core.op import get_op
 from ..plan.cost import COPIES
 from . import attempts

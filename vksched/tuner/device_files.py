@@ -32,7 +32,7 @@ from ..caches import (
     set_aside,
     warn_full,
 )
-from ..trace import warn
+from ..common.user_warning import warn
 from . import attempts
 from .attempts import Attempt
 

@@ -26,7 +26,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..fork import Owner
+from ..common.fork_guard import Owner
 from ..machine.hosts import CALLER, host_of
 from ..machine.spec import DeviceSpec
 from ..plan.cost import call_cost, call_of, call_work, estimate, first_cost, way_of

@@ -23,7 +23,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    NDArray,
+    TensorType,
+    numpy_dtype,
+)
+from ..common.errors import UnsupportedOp
 from ..graph import Graph, build_graph
 from ..machine.costs import LEAST_S, Costs
 from ..machine.links import Links
@@ -40,7 +49,6 @@ from ..plan.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executor import Executor
 from ..trace import Clock, Recorder, Trace
-from ..types import BOOL, FLOAT16, FLOAT32, FLOAT64, NDArray, TensorType, numpy_dtype
 from .calibration import Overheads
 
 TIMEOUT_S = 60.0

@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from ..errors import UnsupportedOp
+from ..common.dtypes import WORD_BYTES, TensorType
+from ..common.errors import UnsupportedOp
 from ..ops.core.lower import choice_of
 from ..ops.core.op import Call, Op
 from ..plan.make.memory import aligned
@@ -23,7 +24,6 @@ from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.context import Context, Recording
 from ..runtime.vulkan.device import VulkanDevice
 from ..trace import Clock
-from ..types import WORD_BYTES, TensorType
 from .bench import CallBench
 from .rig import COLD_BYTES, ROUNDS, SHARE, TIMEOUT_S, SessionRig, Transfer, lower_quartile
 

@@ -14,6 +14,7 @@ from itertools import count, zip_longest
 
 import numpy as np
 
+from ..common.dtypes import FLOAT16, FLOAT32, INT32, numpy_dtype
 from ..graph import Graph, build_graph
 from ..machine.costs import LEAST_S
 from ..machine.spec import DeviceSpec
@@ -32,7 +33,6 @@ from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
 from ..ops.windows.pool import average_pool, max_pool
 from ..plan.cost import call_cost, call_of, call_work, estimate, way_of, why_not
-from ..types import FLOAT16, FLOAT32, INT32, numpy_dtype
 
 ROWS = ((16, 64), (256, 512), (2048, 1024))
 """Of elementwise calls, rows and moves: small, middle, large."""

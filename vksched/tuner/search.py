@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..errors import DeviceError, VkschedError
+from ..common.dtypes import NDArray
+from ..common.errors import DeviceError, VkschedError
 from ..ops.core.precision import BYTES, HALF
-from ..types import NDArray
 from .store import Found
 
 ROUNDS = 5

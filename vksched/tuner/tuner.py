@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ..errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
+from ..common.dtypes import NDArray
+from ..common.env import is_on
+from ..common.errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
 from ..graph import Graph
 from ..machine.choices import Choices
 from ..machine.spec import DeviceSpec
@@ -19,9 +21,7 @@ from ..ops.core.precision import precision_of
 from ..plan.cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
-from ..switches import is_on
 from ..trace import Event, Trace
-from ..types import NDArray
 from .attempts import Attempt
 from .calls import Tunable, calls_of, shader_hash
 from .device_files import Identity
@@ -337,7 +337,7 @@ def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
     """Gives a function that shows a bar on stderr; nothing is shown where that is no terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-    from ..view.console import Bars, Described
+    from ..common.console import Bars, Described
 
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bars(*columns, Described(), quiet=quiet) as bars:

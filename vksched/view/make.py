@@ -12,8 +12,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from ..common.formatting import count_of, format_seconds
 from ..trace import Event
-from ..units import count_of, format_seconds
 from .critical import critical_spans
 from .foreseen import MOST_OPS, foreseen_spans
 from .links import find_links

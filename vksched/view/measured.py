@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..common.formatting import format_bytes
 from ..trace import Event
 from ..trace.perfetto import BY_HOST, lane_of
-from ..units import format_bytes
 from .foreseen import name_of
 from .value import HOST, Between, Lane, PlanTold, Span, comes_before
 

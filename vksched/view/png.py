@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
+from ..common.formatting import format_moment
 from ..pictures.svg import colours_of
 from ..pictures.timeline import MARK, Row, joined
-from ..units import format_moment
 from .rows import lay_out
 from .svg import KEY, row_of, shown_part
 from .value import TimelineValue

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..errors import VkschedError
+from ..common.errors import VkschedError
 from ..pictures.svg import framed
 from .html import as_frame, as_page
 from .png import save_png

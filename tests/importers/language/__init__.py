@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 FOLDER = Path(__file__).parent / "golden"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))

@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 from gguf_files import Draft, Type, ValueType
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from . import Golden
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case, bools, floats, ints
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 Pick = Callable[[st.SearchStrategy[Any]], Any]
 """Hypothesis' draw function: a strategy -> one of its values."""

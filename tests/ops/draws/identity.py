@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import Draw, Pick, array, shapes
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.integer import codes, convolution, product
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import Draw, Pick, array, shapes
 

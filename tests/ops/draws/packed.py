@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.packed import words
+from vksched.common.dtypes import NDArray
 from vksched.ops.products.beside import GATES
 from vksched.ops.products.block_layout import RUN
 from vksched.ops.products.blocks import FORMATS, unpacked
-from vksched.types import NDArray
 
 from .common import Draw, Pick, array
 

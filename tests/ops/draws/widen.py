@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.widen import packed
-from vksched.types import NARROW
+from vksched.common.dtypes import NARROW
 
 from .common import Draw, Pick, array, shapes
 

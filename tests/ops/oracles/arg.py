@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 
 from vksched.cases.case import Case
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import Oracle
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from vksched.cases.case import Case
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .attention import by_rows
 from .common import Oracle

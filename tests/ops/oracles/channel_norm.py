@@ -8,7 +8,7 @@ import numpy as np
 
 from vksched.cases.calls import FunctionCall
 from vksched.cases.case import FunctionCase
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import FunctionOracle
 from .node import run_node

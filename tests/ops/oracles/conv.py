@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vksched.cases.case import Case
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import Oracle, run_onnx
 from .epilogue import with_epilogue

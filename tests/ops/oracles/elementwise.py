@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from vksched.cases.case import Case, FunctionCase
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import FunctionOracle, Oracle, by_onnx, elementwise, float_or_int, in_double
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from vksched.cases.case import FunctionCase
 from vksched.cases.linear import GEMM, TENSORDOT
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import FunctionOracle, run_onnx
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import onnx
 

@@ -9,8 +9,8 @@ import pytest
 
 from vksched.cases.case import Case, FunctionCase
 from vksched.cases.packed import BLOCKS, words
+from vksched.common.dtypes import NDArray
 from vksched.ops.products.blocks import FORMATS
-from vksched.types import NDArray
 
 from .common import FunctionOracle, Oracle
 from .epilogue import with_epilogue

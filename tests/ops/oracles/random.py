@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from vksched.cases.case import Case, FunctionCase
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import FunctionOracle, Oracle
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from vksched.cases.case import Case, FunctionCase
 from vksched.cases.recurrent import SETTINGS, Setting
+from vksched.common.dtypes import NDArray
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.products.recurrent_cell import cell_of, operands_of
-from vksched.types import NDArray
 
 from .common import FunctionOracle, Oracle, onnx
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from vksched.cases.calls import FunctionCall
 from vksched.cases.case import Case, FunctionCase
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import FunctionOracle, Oracle
 from .node import run_node

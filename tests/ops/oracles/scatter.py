@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vksched.cases.case import Case
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import FunctionOracle, Oracle, run_onnx
 

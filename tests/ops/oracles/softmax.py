@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vksched.cases.case import Case
-from vksched.types import NDArray
+from vksched.common.dtypes import NDArray
 
 from .common import Oracle
 

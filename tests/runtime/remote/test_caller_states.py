@@ -10,7 +10,8 @@ from conftest import vulkan_names
 from graphs import A, make_plan
 
 import vksched as vs
-from vksched.errors import DeviceError, DeviceLost, OutOfMemory
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.documents.parts import PartDocuments
 from vksched.plan.make.parts import cut
@@ -21,7 +22,6 @@ from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.opening import open_device
-from vksched.types import NDArray
 
 WAIT_S = 30.0
 LARGE, SMALL = np.arange(64, dtype=np.float32), np.zeros(2, np.float32)

@@ -28,8 +28,8 @@ from memory_hosts import Cluster, MemoryHost, lost
 from selection import examples
 
 import vksched as vs
-from vksched.engine.devices import DeviceSet
-from vksched.errors import (
+from vksched.common.dtypes import NDArray, Progress
+from vksched.common.errors import (
     DeviceError,
     DeviceLost,
     DeviceTimeout,
@@ -37,6 +37,7 @@ from vksched.errors import (
     PlanError,
     RunAborted,
 )
+from vksched.engine.devices import DeviceSet
 from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
@@ -48,7 +49,6 @@ from vksched.runtime.remote import sending
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.stats import RunStats
-from vksched.types import NDArray, Progress
 
 X = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) / 64
 TWO = ("node1", "node2")

@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
+from vksched.common.schema import Table, Wrong
 from vksched.runtime.remote import documents
 from vksched.runtime.remote.documents import Budget, document_of, parsed_bytes
-from vksched.trace.schema import Table, Wrong
 
 WAIT_S = 30.0
 

@@ -18,9 +18,8 @@ import vksched.runtime.remote.client as client_module
 import vksched.runtime.remote.session as session_module
 from vksched.cluster import joined as joining
 from vksched.cluster.node import ClusterNode
-from vksched.engine import faults, generations
-from vksched.engine.preparing import Preparing
-from vksched.errors import (
+from vksched.common.dtypes import NDArray, Progress
+from vksched.common.errors import (
     DeviceError,
     DeviceLost,
     DeviceTimeout,
@@ -30,6 +29,9 @@ from vksched.errors import (
     RunAborted,
     ShapeError,
 )
+from vksched.common.schema import Wrong
+from vksched.engine import faults, generations
+from vksched.engine.preparing import Preparing
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.parts import Part
@@ -42,8 +44,6 @@ from vksched.runtime.remote.refusals import error_of, fields_of
 from vksched.runtime.remote.served import PartHost
 from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated_clock import SimulatedClock
-from vksched.trace.schema import Wrong
-from vksched.types import NDArray, Progress
 
 NAMES = ("node1", "node2")
 X = np.ones((4, 4), np.float32)

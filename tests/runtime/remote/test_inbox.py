@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from vksched.errors import DeviceTimeout, HostLost, RunAborted
+from vksched.common.dtypes import NDArray, TensorType
+from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
+from vksched.common.schema import Wrong
 from vksched.runtime.remote.inbox import AHEAD, Inbox
 from vksched.runtime.remote.messages import Message
 from vksched.runtime.remote.ports import RunKey
-from vksched.trace.schema import Wrong
-from vksched.types import NDArray, TensorType
 
 WAIT_S = 60.0
 TYPE = TensorType((2, 3), "float32")

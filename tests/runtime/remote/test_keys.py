@@ -11,7 +11,7 @@ import clusters
 import pytest
 from conftest import needs_posix
 
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 from vksched.runtime.remote.keys import MOST_BYTES, Credentials
 
 

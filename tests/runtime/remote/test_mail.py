@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_strangers import Door
 
-from vksched.errors import HostLost
+from vksched.common.errors import HostLost
 from vksched.runtime.remote import mail
 from vksched.runtime.remote.inbox import Inbox
 from vksched.runtime.remote.mail import Peers

@@ -20,7 +20,14 @@ from walked_parts import Registry, Walker, walk
 
 import vksched as vs
 import vksched.runtime.remote.client as client_module
-from vksched.errors import DeviceError, DeviceTimeout, HostLost, OutOfMemory, RunAborted
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import (
+    DeviceError,
+    DeviceTimeout,
+    HostLost,
+    OutOfMemory,
+    RunAborted,
+)
 from vksched.machine.spec import DeviceSpec
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
@@ -38,7 +45,6 @@ from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.trace.events import Event, SystemClock
-from vksched.types import NDArray
 
 WAIT_S = 60.0
 LOOPBACK = ("127.0.0.1", 0)

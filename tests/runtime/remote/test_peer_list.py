@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vksched.errors import VkschedError
+from vksched.common.errors import VkschedError
 from vksched.runtime.remote.peer_list import PeerList
 
 

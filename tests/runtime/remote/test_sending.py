@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from memory_hosts import lost
 
-from vksched.errors import HostLost, RunAborted
+from vksched.common.dtypes import NDArray
+from vksched.common.errors import HostLost, RunAborted
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.sending import SMALL_BYTES, Sending
 from vksched.trace.events import SystemClock
-from vksched.types import NDArray
 
 WAIT_S = 30.0
 RUN = RunKey(0, 0, 1)

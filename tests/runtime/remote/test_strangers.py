@@ -14,7 +14,7 @@ from contextlib import suppress
 import clusters
 import pytest
 
-from vksched.errors import DeviceError, VkschedError
+from vksched.common.errors import DeviceError, VkschedError
 from vksched.ops.core import loops
 from vksched.runtime.remote import listener as listening
 from vksched.runtime.remote import secure

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.errors import DeviceError
+from vksched.common.dtypes import DTYPES, NDArray, TensorType
+from vksched.common.errors import DeviceError
+from vksched.common.schema import Wrong
 from vksched.machine.links import Link
 from vksched.machine.spec import DeviceSpec
 from vksched.runtime.null import HERE, NullDevice
@@ -35,8 +37,6 @@ from vksched.runtime.remote.told import (
 )
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
-from vksched.trace.schema import Wrong
-from vksched.types import DTYPES, NDArray, TensorType
 
 
 def whole(payload: list[NDArray | bytes], size: int) -> memoryview:

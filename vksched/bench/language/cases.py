@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from ...common.dtypes import INT32, NDArray
 from ...importers import load_gguf
 from ...importers.gguf.model import LanguageModel
 from ...importers.gguf.read.tensors import GgufTensor
 from ...ops.core.precision import SINGLE
 from ...ops.core.tensor import input
 from ...scheduler import Scheduler
-from ...types import INT32, NDArray
 from ..peers.specs import GENERATED, LANGUAGE, Spec, text_of
 from .files import TYPES, write_model
 

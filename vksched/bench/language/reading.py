@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ...common.dtypes import NDArray
 from ...importers import load_gguf
 from ...models.reader import Reader
 from ...ops.core.precision import SINGLE
 from ...scheduler import Scheduler
-from ...types import NDArray
 from ..peers.specs import GENERATED, Spec, arrays_of
 
 

@@ -20,9 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...errors import VkschedError
+from ...common.errors import VkschedError
+from ...common.user_warning import warn_user
 from ...ops.core.late import leave_maps
-from ...trace import warn_user
 from ..facts import Fact
 from ..peers.specs import Spec
 

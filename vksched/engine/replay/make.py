@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...common.formatting import count_of
+from ...common.version import __version__
 from ...plan.documents.graphs import NONSENSE
 from ...trace import Event, TapeFile
-from ...units import count_of
-from ...version import __version__
 from .plans import Difference, Made, make_again
 from .runs import ORDERED, Deed, TapedRun, first_difference, order_of
 

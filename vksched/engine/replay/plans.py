@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.formatting import count_of
 from ...plan.documents.graphs import NONSENSE
 from ...plan.documents.plans import Planned, asked_of, replica_of
 from ...plan.plan import Plan
-from ...units import count_of
 
 PLACED = ("policy", "copies", "decides")
 """Of a plan, what stands before its splits."""

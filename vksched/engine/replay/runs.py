@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...plan.plan import Plan
 from ...runtime.blank import BlankDevice, blank
 from ...runtime.executor import Executor

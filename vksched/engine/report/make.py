@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import PlanError
+from ...common.errors import PlanError
+from ...common.formatting import format_seconds
 from ...plan.bound import find_bound
 from ...plan.predict import Prediction, predict
-from ...units import format_seconds
 from .advice import advise
 from .lines import lines_of
 from .runs import GraphHistory, ModelHistory, WholeRun

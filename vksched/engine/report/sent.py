@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from ...common.formatting import format_bytes
 from ...plan.query import copied_bytes, crossings
-from ...units import format_bytes
 from .runs import WholeRun
 
 

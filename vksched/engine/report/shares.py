@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...plan.value import PlanValue
 from .runs import WholeRun
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...common.formatting import count_of, format_seconds
 from ...pictures.svg import framed, save_picture
-from ...units import count_of, format_seconds
 from .advice import Advice
 from .lines import Line
 from .picture import MOST_OPS, draw_report

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
 from ...ops import (
     arange,
     cast,
@@ -32,7 +33,6 @@ from ...ops import (
 from ...ops.core.tensor import Tensor
 from ...ops.products.q8_rows import row_words
 from ...ops.sources.state import state
-from ...types import FLOAT16, FLOAT32, UINT32, numpy_dtype
 from .architectures.sinks import after_sink
 from .architectures.text import Sight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from reprlib import repr as shortened
 
-from ...errors import ModelFormatError
+from ...common.errors import ModelFormatError
 from .keys import Keys
 from .read.loader import GgufFile
 from .read.texts import Texts

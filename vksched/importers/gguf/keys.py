@@ -11,7 +11,7 @@ from reprlib import repr as shortened
 
 import numpy as np
 
-from ...errors import ModelFormatError
+from ...common.errors import ModelFormatError
 from .read.metadata import Value
 
 MAX_SIZE = (1 << 31) - 1

@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 
-from ...errors import DTypeError, ModelFormatError, ShapeError
+from ...common.dtypes import INT32
+from ...common.errors import DTypeError, ModelFormatError, ShapeError
 from ...ops.core.scope import scope, turn
 from ...ops.core.tensor import Tensor, input
-from ...types import INT32
 from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network

@@ -11,13 +11,13 @@ from functools import cache
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 
-from ...errors import ModelFormatError
+from ...common.dtypes import WORD_BYTES, NDArray
+from ...common.errors import ModelFormatError
 from ...ops.core.late import ORIGINS, Apart, Held, Joined, late_bytes
 from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
 from ...ops.products.packed import packed, unpack
-from ...types import WORD_BYTES, NDArray
 from ..files import copied
 from .read.dequantize import dequantize
 from .read.loader import GgufFile

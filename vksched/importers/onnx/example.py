@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import GraphError, ShapeError, UnsupportedOp, close_text
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
+from ...common.errors import GraphError, ShapeError, UnsupportedOp, close_text
 from .model import Model, ModelValue
 from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.values import HostValue

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DTypeError, GraphError, ShapeError, call_text, cast_text, close_text
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
+from ...common.errors import (
+    DTypeError,
+    GraphError,
+    ShapeError,
+    call_text,
+    cast_text,
+    close_text,
+)
 from ..base import ImportedModel
 from .lower.budget import Budget
 from .lower.context import ModelContext

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from ...errors import GraphError, UnsupportedOp, close_text
+from ...common.errors import GraphError, UnsupportedOp, close_text
 from ...ops.core.tensor import Tensor
 from ...ops.sources.state import state
 from .lower.context import ModelContext

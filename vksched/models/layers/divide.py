@@ -25,7 +25,7 @@ from itertools import accumulate, combinations
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 
 MOST = 4
 """Devices that are weighed, the fastest ones."""

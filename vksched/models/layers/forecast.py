@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...common.errors import OutOfMemory
 from ...engine.request import Request, plan_request
-from ...errors import OutOfMemory
 from ...graph import Graph, build_graph
 from ...machine.spec import Machine
 from ...plan.plan import Plan

@@ -30,10 +30,10 @@ from ...caches import (
     replace_whole,
     set_aside,
 )
+from ...common.schema import Either, Row, Table, check
+from ...common.user_warning import warn
 from ...machine.spec import Machine
 from ...ops.core import loops
-from ...trace import warn
-from ...trace.schema import Either, Row, Table, check
 from ...tuner.device_files import DAMAGE
 from .divide import Experts, Layer
 from .measure import Measured, places_of

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ...common.dtypes import WORD_BYTES
 from ...engine.request import Request
 from ...graph import Graph, Node
 from ...machine.spec import DeviceSpec, Machine
@@ -25,7 +26,6 @@ from ...plan.make.memory import aligned
 from ...plan.plan import Plan
 from ...plan.planner import plan_graph
 from ...plan.support import Support
-from ...types import WORD_BYTES
 from .divide import Experts, Layer, Place
 
 EXPERTS, INSIDE = "_exps", "experts"

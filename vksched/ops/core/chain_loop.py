@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
-from ...types import FLOAT32, INT32, Shape, TensorType
+from ...common.dtypes import FLOAT32, INT32, Shape, TensorType
 from . import loops
 from .host import SHARES
 from .recipe import Loop, Recipe

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...errors import ShapeError
-from ...types import TensorType
+from ...common.dtypes import TensorType
+from ...common.errors import ShapeError
 from .attrs import Attrs
 from .domains import Asked, Domain, OneOf, Optional, shown
 from .op import Op

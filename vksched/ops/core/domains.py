@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, VkschedError
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     DTYPES,
     FLOATS,
@@ -30,6 +29,7 @@ from ...types import (
     TensorType,
     numpy_dtype,
 )
+from ...common.errors import DTypeError, ShapeError, VkschedError
 from .attrs import Attrs, AttrValue
 
 WORD = 2**31 - 1

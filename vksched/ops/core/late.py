@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...fork import in_child
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
+from ...common.fork_guard import in_child
 from .notes import Notes
 
 Make = Callable[[int, NDArray], None]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 
 native: Any = None
 """The module, None where it is not built or does not load."""

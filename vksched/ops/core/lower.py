@@ -10,9 +10,18 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...errors import DTypeError, UnsupportedOp
+from ...common.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    NARROW,
+    NDArray,
+    TensorType,
+)
+from ...common.errors import DTypeError, UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, NDArray, TensorType
 from .attrs import Attrs
 from .checks import check_call
 from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, halves_of, no_words

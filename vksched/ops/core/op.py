@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...errors import UnsupportedOp, VkschedError
+from ...common.dtypes import FLOAT16, NDArray, TensorType, elements_of_word
+from ...common.errors import UnsupportedOp, VkschedError
 from ...machine.limits import Limits
-from ...types import FLOAT16, NDArray, TensorType, elements_of_word
 from .attrs import Attrs
 from .domains import Domain
 from .host import HostKernel

@@ -4,7 +4,7 @@ CPU driver would end its loops.
 
 from __future__ import annotations
 
-from ...errors import UnsupportedOp
+from ...common.errors import UnsupportedOp
 from ...machine.limits import Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, MOST_ROUNDS, SERIAL_STEPS
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
 from .host import BLOCK, SHARES
 
 if TYPE_CHECKING:

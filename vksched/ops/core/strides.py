@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ...common.dtypes import (
+    INT32,
+    Shape,
+    TensorType,
+    contiguous_strides,
+    elements_of_word,
+)
 from ...machine.limits import Limits
-from ...types import INT32, Shape, TensorType, contiguous_strides, elements_of_word
 from .op import Call
 
 

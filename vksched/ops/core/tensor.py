@@ -10,8 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, VkschedError
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     DTYPES,
     FLOAT32,
@@ -25,6 +24,7 @@ from ...types import (
     is_uniform,
     numpy_dtype,
 )
+from ...common.errors import DTypeError, ShapeError, VkschedError
 from .attrs import Attrs, AttrValue
 from .bounds import check_bounds
 from .domains import leaf_attrs

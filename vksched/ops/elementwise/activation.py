@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...errors import DTypeError
-from ...types import FLOAT32, NDArray
+from ...common.dtypes import FLOAT32, NDArray
+from ...common.errors import DTypeError
 from ..core.domains import Real
 from ..core.loops import one_pass
 from ..core.tensor import Tensor, TensorLike, binary

@@ -22,8 +22,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...errors import ShapeError, UnsupportedOp
-from ...types import BOOL, FLOAT32, FLOATS, INT32, NDArray, Shape, TensorType, numpy_dtype
+from ...common.dtypes import (
+    BOOL,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    NDArray,
+    Shape,
+    TensorType,
+    numpy_dtype,
+)
+from ...common.errors import ShapeError, UnsupportedOp
 from ..core.attrs import Attrs, AttrValue
 from ..core.chain_loop import LoopStep, chain_recipe, has_steps, step_of
 from ..core.domains import MANY

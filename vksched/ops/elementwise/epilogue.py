@@ -19,8 +19,8 @@ from typing import TypeVar, cast
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import FLOAT32, NDArray, TensorType
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs, AttrValue
 from ..core.checks import check_call
 from ..core.host import HostKernel, Piece, cut_elements, is_small

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ...types import FLOAT16, FLOAT32, FLOAT64
+from ...common.dtypes import FLOAT16, FLOAT32, FLOAT64
 from ..core.gradient import Pull, Pulled, Rule, gradient, is_smooth, no_gradient, sum_to
 from ..core.tensor import Tensor
 from .activation import sigmoid, softplus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...types import FLOAT16, FLOAT32
+from ...common.dtypes import FLOAT16, FLOAT32
 from ..core.tensor import Tensor
 from .select import cast
 

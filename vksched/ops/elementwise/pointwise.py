@@ -10,8 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from ...errors import DTypeError
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     FLOAT32,
     INT32,
@@ -23,6 +22,7 @@ from ...types import (
     broadcast_shapes,
     numpy_dtype,
 )
+from ...common.errors import DTypeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.chain_loop import chain_recipe, step_of
 from ..core.domains import Domains

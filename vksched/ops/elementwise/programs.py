@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...types import BOOL, FLOAT32, INT32, UINT32
+from ...common.dtypes import BOOL, FLOAT32, INT32, UINT32
 from ..core.attrs import AttrValue
 from ..core.domains import Asked, Domain, Domains
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     FLOAT32,
     INT32,
@@ -20,6 +19,7 @@ from ...types import (
     canonical_dtype,
     numpy_dtype,
 )
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs, AttrValue
 from ..core.chain_loop import chain_recipe, step_of
 from ..core.domains import Nullable, Real, Value, Whole, dtype_of, one_of

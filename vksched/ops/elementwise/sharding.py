@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...types import FLOATS
+from ...common.dtypes import FLOATS
 from ..core.sharding import (
     TERMS,
     WHOLE,

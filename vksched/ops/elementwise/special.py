@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 
 # Chebyshev fit of erfc(z) * exp(z * z) / t with t = 1 / (1 + z / 2), relative error 1.2e-7.
 # Source: Press et al., Numerical Recipes, section 6.2.

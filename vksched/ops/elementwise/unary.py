@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...types import BOOL, FLOAT32, FLOATS, INT32, UINT32, NDArray
+from ...common.dtypes import BOOL, FLOAT32, FLOATS, INT32, UINT32, NDArray
 from ..core.loops import one_pass
 from ..core.tensor import Tensor, TensorLike
 from .pointwise import INTS, NUMBERS, WHOLE, declare_unary, unary

@@ -12,8 +12,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, INT32, NARROW, NDArray, TensorType, normalize_axis, numpy_dtype
+from ...common.dtypes import (
+    FLOAT32,
+    INT32,
+    NARROW,
+    NDArray,
+    TensorType,
+    normalize_axis,
+    numpy_dtype,
+)
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Axis
 from ..core.gradient import Pull, Pulled, gradient, sum_to

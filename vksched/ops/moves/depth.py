@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...errors import ShapeError
-from ...types import as_int
+from ...common.dtypes import as_int
+from ...common.errors import ShapeError
 from ..core.tensor import Tensor, TensorLike, as_tensor
 from .layout import reshape, transpose
 

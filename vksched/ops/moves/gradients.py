@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...types import INT32, numpy_dtype
+from ...common.dtypes import INT32, numpy_dtype
 from ..core.attrs import AttrValue
 from ..core.gradient import Pull, Pulled, gradient, sum_to
 from ..core.tensor import Tensor, apply, as_tensor, constant

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ...types import NDArray, TensorType
+from ...common.dtypes import NDArray, TensorType
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, no_gradient
 from ..core.op import Kernel, Op, Work, register

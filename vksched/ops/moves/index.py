@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, IndexOutOfRange, ShapeError
-from ...machine.limits import Limits
-from ...types import (
+from ...common.dtypes import (
     FLOAT32,
     INT32,
     INT64,
@@ -21,6 +19,8 @@ from ...types import (
     contiguous_strides,
     normalize_axis,
 )
+from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
+from ...machine.limits import Limits
 from ..core.attrs import Attrs
 from ..core.domains import Axis, Whole
 from ..core.host import HostKernel

@@ -10,8 +10,7 @@ from types import EllipsisType
 
 import numpy as np
 
-from ...errors import DTypeError, IndexOutOfRange, ShapeError
-from ...types import (
+from ...common.dtypes import (
     NDArray,
     TensorType,
     as_int,
@@ -22,6 +21,7 @@ from ...types import (
     normalize_axes,
     normalize_axis,
 )
+from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import (
     LONG,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import ShapeError, UnsupportedOp, VkschedError
-from ...types import (
+from ...common.dtypes import (
     MAX_ELEMENTS,
     NDArray,
     TensorType,
@@ -18,6 +17,7 @@ from ...types import (
     contiguous_strides,
     normalize_axis,
 )
+from ...common.errors import ShapeError, UnsupportedOp, VkschedError
 from ..core.attrs import Attrs
 from ..core.domains import Value, rank_of, wholes
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register

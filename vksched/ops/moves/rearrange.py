@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import (
+from ...common.dtypes import (
     MAX_ELEMENTS,
     NDArray,
     TensorType,
@@ -24,6 +23,7 @@ from ...types import (
     normalize_axes,
     normalize_axis,
 )
+from ...common.errors import ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Axes, Whole, as_many_as, wholes
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register

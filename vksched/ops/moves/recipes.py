@@ -7,7 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...types import FLOAT32, INT32, UINT32, Shape, TensorType, contiguous_strides
+from ...common.dtypes import (
+    FLOAT32,
+    INT32,
+    UINT32,
+    Shape,
+    TensorType,
+    contiguous_strides,
+)
 from ..core.host import SHARES
 from ..core.recipe import Loop, Recipe
 from ..core.strides import collapse, pad

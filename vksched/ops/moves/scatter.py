@@ -17,9 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...machine.limits import Limits
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -30,6 +28,8 @@ from ...types import (
     contiguous_strides,
     normalize_axis,
 )
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
+from ...machine.limits import Limits
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Axis, Domains, one_of
 from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch, Kernel, Op, Work, no_words, register

@@ -6,8 +6,8 @@ from typing import cast
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import NDArray, TensorType, contiguous_strides
+from ...common.dtypes import NDArray, TensorType, contiguous_strides
+from ...common.errors import ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import LONG, Axes, Each, Nullable, Whole, as_many_as, wholes
 from ..core.op import Call, Dispatch, Kernel, Op, Work, register

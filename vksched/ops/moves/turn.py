@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from ...types import contiguous_strides
+from ...common.dtypes import contiguous_strides
 from ..core.op import OUTPUT, Call, Dispatch
 from ..core.quads import both_readings, reading
 from ..core.strides import LOOP_STEPS, collapse, pad

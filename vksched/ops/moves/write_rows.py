@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT16, INT64, NDArray, TensorType, normalize_axis
+from ...common.dtypes import FLOAT16, INT64, NDArray, TensorType, normalize_axis
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Axis
 from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, Work, halves_of, register

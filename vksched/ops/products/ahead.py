@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import VkschedError
-from ...types import NDArray
+from ...common.dtypes import NDArray
+from ...common.errors import VkschedError
 from ..core import loops
 from ..core.late import Held
 from .blocks import Repacked

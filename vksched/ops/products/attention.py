@@ -9,8 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...errors import DTypeError, ShapeError
-from ...types import BOOL, FLOAT16, FLOAT32, TensorType, as_float, as_int, broadcast_shapes
+from ...common.dtypes import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    TensorType,
+    as_float,
+    as_int,
+    broadcast_shapes,
+)
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Domains, Flag, Real, Whole, wholes
 from ..core.op import Op, Work, register

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.op import Op, Work, register
 from ..core.tensor import Tensor, apply

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece
 from .attention_host import hidden_keys, to_weights

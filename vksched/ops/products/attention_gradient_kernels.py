@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
+from ...common.dtypes import FLOAT32, Shape, TensorType
+from ...common.errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT32, Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import GROUP, launch_rows, row_variants

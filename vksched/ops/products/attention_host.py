@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece, sum_rows
 from .attention_kernels import seen_keys

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
-from ...types import FLOAT16, FLOAT32, UINT32, Shape
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
+from ...common.errors import UnsupportedOp
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...errors import UnsupportedOp
+from ...common.dtypes import TensorType
+from ...common.errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import TensorType
 from ..core.attrs import Attrs
 from ..core.op import Call
 from ..core.quads import has_lanes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
 from ..core.attrs import Attrs
 from ..core.host import SHARES
 from ..core.recipe import Loop, Recipe

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import reduce
 
-from ...types import Shape
+from ...common.dtypes import Shape
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, is_smooth, sum_to
 from ..core.tensor import Tensor, as_tensor

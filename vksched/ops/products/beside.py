@@ -18,8 +18,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import FLOAT32, NDArray, TensorType
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Flag, Real, one_of
 from ..core.gradient import no_gradient

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import UINT32, NDArray, TensorType
+from ...common.dtypes import UINT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError
 
 TILE = 256
 """Values of a tile."""

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
+from ...common.errors import DTypeError, ShapeError
 from ..core import loops
 from ..core.domains import OneOf
 from ..core.host import BLOCK, rows_of_piece

@@ -18,8 +18,17 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT16, FLOAT32, FLOATS, INT32, INT64, UINT32, NDArray, TensorType
+from ...common.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    INT64,
+    UINT32,
+    NDArray,
+    TensorType,
+)
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Optional, Whole
 from ..core.gradient import no_gradient

@@ -13,8 +13,8 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import INT32, UINT32, NDArray, Shape, TensorType
+from ...common.dtypes import INT32, UINT32, NDArray, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs
 from ..core.domains import Flag
 from ..core.gradient import no_gradient

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import BOOL, MAX_RANK
+from ...common.dtypes import BOOL, MAX_RANK
+from ...common.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor, TensorLike, as_tensor
 from ..elementwise import mul
 from ..moves.layout import reshape, slice_, transpose

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, NDArray, TensorType
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient

@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
-from ...types import TensorType
+from ...common.dtypes import TensorType
+from ...common.errors import UnsupportedOp
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
 from ..core.strides import LOOP_STEPS, spread

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import INT32, NDArray, TensorType
+from ...common.dtypes import INT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.domains import Flag, Whole

@@ -19,9 +19,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
+from ...common.dtypes import TensorType
+from ...common.errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import TensorType
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import as_ints, broadcast_shapes, normalize_axis
+from ...common.dtypes import as_ints, broadcast_shapes, normalize_axis
+from ...common.errors import ShapeError
 from ..core.tensor import Tensor, TensorLike, as_tensor, binary
 from ..elementwise import add, mul
 from ..elementwise.half import computed_wide

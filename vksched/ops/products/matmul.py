@@ -8,8 +8,17 @@ from itertools import product as all_of
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT16, FLOAT32, INT32, UINT32, NDArray, Shape, TensorType, broadcast_shapes
+from ...common.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    Shape,
+    TensorType,
+    broadcast_shapes,
+)
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Flag
 from ..core.gradient import Pull, Pulled, gradient, sum_to

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
+from ...common.dtypes import FLOAT16, FLOAT32, INT32, contiguous_strides
+from ...common.errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT16, FLOAT32, INT32, contiguous_strides
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
 from ..core.strides import (
     LOOP_STEPS,

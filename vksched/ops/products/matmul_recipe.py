@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
 from ..core import blas, loops
 from ..core.attrs import Attrs
 from ..core.chain_loop import tell_steps

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...common.dtypes import FLOAT16, Shape, TensorType
 from ...machine.limits import Limits
-from ...types import FLOAT16, Shape, TensorType
 from ..core.attrs import Attrs
 from ..core.op import Call, Dispatch
 from ..core.precision import kept_precision

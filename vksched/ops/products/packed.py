@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT16, FLOAT32, NDArray, Shape, TensorType
+from ...common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.domains import Whole

@@ -16,8 +16,8 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import FLOAT32, UINT32, NDArray, TensorType
+from ...common.dtypes import FLOAT32, UINT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs
 from ..core.domains import Whole
 from ..core.gradient import no_gradient

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import numpy_dtype
+from ...common.dtypes import numpy_dtype
+from ...common.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor, TensorLike, as_tensor, constant
 from ..elementwise import add
 from ..elementwise.pointwise import number

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
+from ...common.dtypes import FLOAT32, WORD_BYTES, TensorType
+from ...common.errors import UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT32, WORD_BYTES, TensorType
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel
 from ..core.parts import check_serial

@@ -7,8 +7,8 @@ Shapes of the operands: `Operands`; attributes: `Cell`. Examples: tests/ops/test
 
 from __future__ import annotations
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, INT32, INT64, Shape, TensorType
+from ...common.dtypes import FLOAT32, INT32, INT64, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.op import Op, Work, register

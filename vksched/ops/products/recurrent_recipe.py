@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.recipe import Loop, Recipe

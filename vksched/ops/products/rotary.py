@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
+from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Flag, Whole
 from ..core.gradient import Pull, Pulled, gradient

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 from ..core.attrs import Attrs
 from ..core.precision import BYTES, precision_of
 from .block_layout import RUN, BlockFormat

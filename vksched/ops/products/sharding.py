@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from ...types import TensorType
+from ...common.dtypes import TensorType
 from ..core.attrs import AttrValue
 from ..core.sharding import (
     TERMS,

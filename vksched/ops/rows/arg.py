@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import (
+from ...common.dtypes import (
     FLOAT32,
     INT32,
     INT64,
@@ -19,6 +18,7 @@ from ...types import (
     normalize_axis,
     numpy_dtype,
 )
+from ...common.errors import ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Axes, Flag, Whole
 from ..core.op import Call, Op, register

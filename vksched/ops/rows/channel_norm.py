@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOATS, NDArray, as_float, normalize_axes, normalize_axis
+from ...common.dtypes import FLOATS, NDArray, as_float, normalize_axes, normalize_axis
+from ...common.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary
 from ..elementwise import logical_and, maximum, rsqrt, sqrt, where
 from ..elementwise import pow as power

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ...types import BOOL
+from ...common.dtypes import BOOL
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient, is_smooth, no_gradient, sum_to
 from ..core.tensor import Tensor, apply, as_tensor

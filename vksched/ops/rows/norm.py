@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import FLOAT32, NDArray, TensorType, normalize_axis
+from ...common.dtypes import FLOAT32, NDArray, TensorType, normalize_axis
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core import loops
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Axis, Domains, Flag, Real, one_of

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, NDArray, TensorType
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece, cut_leading

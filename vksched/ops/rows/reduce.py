@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import BOOL, FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axes
+from ...common.dtypes import (
+    BOOL,
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    TensorType,
+    normalize_axes,
+)
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Axes, Domains, Flag, Real
 from ..core.gradient import Pull, Pulled, gradient

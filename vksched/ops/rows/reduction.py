@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
+from ...common.dtypes import contiguous_strides
 from ...machine.limits import Limits
-from ...types import contiguous_strides
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import both_readings, reading, reads_64
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, GradientError, ShapeError
-from ...types import FLOAT32, INT32, NDArray, TensorType
+from ...common.dtypes import FLOAT32, INT32, NDArray, TensorType
+from ...common.errors import DTypeError, GradientError, ShapeError
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.domains import Axis

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis
+from ...common.dtypes import FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis
+from ...common.errors import ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Axis, Flag
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register

@@ -8,8 +8,16 @@ from functools import partial
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import BOOL, FLOAT32, FLOATS, NDArray, TensorType, broadcast_shapes, normalize_axis
+from ...common.dtypes import (
+    BOOL,
+    FLOAT32,
+    FLOATS,
+    NDArray,
+    TensorType,
+    broadcast_shapes,
+    normalize_axis,
+)
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Axis
 from ..core.host import HostKernel, Piece, cut_leading

@@ -12,9 +12,7 @@ import math
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...machine.limits import Limits
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     FLOAT32,
     INT32,
@@ -24,6 +22,8 @@ from ...types import (
     normalize_axis,
     numpy_dtype,
 )
+from ...common.errors import DTypeError, ShapeError
+from ...machine.limits import Limits
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import LONG, Axis, Flag, Nullable, Whole, one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register

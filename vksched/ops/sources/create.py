@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     DTYPES,
     FLOAT16,
@@ -25,6 +24,7 @@ from ...types import (
     canonical_dtype,
     numpy_dtype,
 )
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Dims, Domains, Value, Whole, dtype_of
 from ..core.gradient import no_gradient

@@ -16,8 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import (
+from ...common.dtypes import (
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -30,6 +29,7 @@ from ...types import (
     as_shape,
     canonical_dtype,
 )
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Dims, Domains, Real, Whole, dtype_of
 from ..core.gradient import no_gradient

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DTypeError, IndexOutOfRange, ShapeError
-from ...types import NDArray, TensorType
+from ...common.dtypes import NDArray, TensorType
+from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Flag, leaf_attrs
 from ..core.gradient import no_gradient

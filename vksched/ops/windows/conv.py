@@ -10,8 +10,8 @@ from itertools import product
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, INT32, NDArray, Shape, TensorType
+from ...common.dtypes import FLOAT32, INT32, NDArray, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Whole
 from ..core.op import Call, Kernel, Op, Work, register

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, Call, Dispatch
 from ..core.strides import LOOP_STEPS

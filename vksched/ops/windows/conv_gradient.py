@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from ...types import Shape
+from ...common.dtypes import Shape
 from ..core.attrs import AttrValue
 from ..core.gradient import Pull, Pulled, gradient, no_gradient
 from ..core.tensor import Tensor, apply

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
 from ..core import host, loops
 from ..core.attrs import Attrs
 from ..core.host import HostKernel, Piece, rows_of_piece

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import INT32, NDArray, Shape, TensorType
+from ...common.dtypes import INT32, NDArray, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core import loops
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Flag, Whole

@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import UnsupportedOp
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
+from ...common.errors import UnsupportedOp
 from ..core.op import SCRATCH, Call, Dispatch
 from ..core.strides import MAX_DISPATCHES
 from ..products import matmul

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...types import TensorType
+from ...common.dtypes import TensorType
 from ..core.op import SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS
 from ..products import matmul

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from ...types import FLOAT32, TensorType
+from ...common.dtypes import FLOAT32, TensorType
 from ..core import loops
 from ..core.attrs import Attrs
 from ..core.chain_loop import tell_steps

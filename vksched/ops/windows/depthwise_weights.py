@@ -13,8 +13,8 @@ from itertools import product
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, NDArray, Shape, TensorType
+from ...common.dtypes import FLOAT32, NDArray, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts

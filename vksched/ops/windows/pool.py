@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
-from ...types import FLOAT32, INT32, INT64, Shape, TensorType
+from ...common.dtypes import FLOAT32, INT32, INT64, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Domains, Flag, Real
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 from ..core.gradient import Pull, Pulled, gradient, no_gradient
 from ..core.tensor import Tensor, apply, constant
 from ..elementwise.binary import equal, mul, pow

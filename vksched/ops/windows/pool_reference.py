@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import NDArray, Shape
+from ...common.dtypes import NDArray, Shape
 from ..core.attrs import Attrs
 from .window import Window
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import (
+from ...common.dtypes import (
     FLOATS,
     NDArray,
     as_float,
@@ -23,6 +22,7 @@ from ...types import (
     check_made,
     normalize_axis,
 )
+from ...common.errors import DTypeError, ShapeError
 from ..core.tensor import Tensor, TensorLike, as_tensor, constant, one_value
 from ..elementwise import where
 from ..moves.index import gather

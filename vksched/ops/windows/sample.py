@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError
-from ...types import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
+from ...common.dtypes import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
+from ...common.errors import DTypeError, ShapeError
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Flag, one_of
 from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register

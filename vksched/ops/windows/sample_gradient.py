@@ -24,7 +24,7 @@ from functools import reduce
 
 import numpy as np
 
-from ...types import INT32, NDArray
+from ...common.dtypes import INT32, NDArray
 from ..core.attrs import Attrs
 from ..core.gradient import Pull, Pulled, gradient
 from ..core.tensor import Tensor, constant

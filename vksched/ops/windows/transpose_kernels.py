@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...errors import UnsupportedOp
-from ...types import Shape, TensorType
+from ...common.dtypes import Shape, TensorType
+from ...common.errors import UnsupportedOp
 from ..core.op import SCRATCH, Call, Dispatch
 from ..core.strides import MAX_DISPATCHES
 from ..products import matmul

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...types import NDArray, TensorType
+from ...common.dtypes import NDArray, TensorType
+from ...common.errors import ShapeError
 from ..core.attrs import Attrs
 from ..core.domains import Whole
 from ..core.gradient import Pull, Pulled, gradient

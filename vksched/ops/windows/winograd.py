@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...errors import DTypeError, ShapeError, UnsupportedOp
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
 from ...machine.limits import Limits
-from ...types import FLOAT32, NDArray, TensorType
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, get_op, register

@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...ops.core.precision import PRECISIONS
 from .value import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, Shard
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...graph import Graph
 from ..config.match import covers, is_backward
 from ..config.value import AUTO, Pipeline

@@ -10,7 +10,7 @@ A device that would wait for one stream works on the other one. p devices are id
 
 from __future__ import annotations
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from .value import BACKWARD, FORWARD, INPUTS, WEIGHTS, Action, PipelineSchedule, check_counts
 
 

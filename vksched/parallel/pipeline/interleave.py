@@ -9,7 +9,7 @@ more microbatches held.
 
 from __future__ import annotations
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from .value import BACKWARD, FORWARD, Action, PipelineSchedule, check_counts
 
 

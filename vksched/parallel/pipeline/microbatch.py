@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...graph import Graph, Node
 from ...ops.core.attrs import Attrs
 from ...ops.core.sharding import ANY, TERMS, Factor, Sharded, factors_of

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...graph import Graph, Node
 from ..config.match import covers, is_backward
 from .value import BACKWARD, FORWARD, INPUTS, WEIGHTS

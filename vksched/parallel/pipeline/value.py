@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 
 FORWARD, BACKWARD, INPUTS, WEIGHTS = PHASES = ("F", "B", "I", "W")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ...errors import PlanError
+from ...common.dtypes import Shape
+from ...common.errors import PlanError
 from ...graph import Graph
-from ...types import Shape
 from ..config.value import Config, Section
 
 MOST_SHOWN = 4

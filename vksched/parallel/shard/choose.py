@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...graph import Graph, Node
 from ...machine.spec import Machine
 from ...ops.core.sharding import TERMS, Factor, factors_of

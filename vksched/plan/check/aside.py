@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ..value import COMING, HOST, LEAVING, WORK, PlanValue, Span, Split
 from ..words import WordSet
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ..value import WORK, PlanValue
 from .events import (
     SHARED,

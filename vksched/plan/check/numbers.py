@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ..value import PlanValue, scratch_of
 
 

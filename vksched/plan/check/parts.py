@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ..parts import Part, Send, Take
 from ..value import HOST
 from .verify import verify_plan

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 from ...graph import Node
 from .. import cost
 from ..value import (

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ...errors import PlanError
+from ...common.errors import PlanError
+from ...common.serialize import number_of, plain
 from ...schedule import Metrics, Objective
-from ...trace.plain import number_of, plain
 from ..decision import Candidate, Decision
 
 

@@ -28,9 +28,9 @@ from pathlib import Path
 import numpy as np
 
 from ...caches import folder_of, kept_if_room, make_folder, read_whole, remove_old
+from ...common.dtypes import NDArray
 from ...ops.core.late import Extent, Held, Late, Origin, origin_of
 from ...ops.core.notes import Notes
-from ...types import NDArray
 
 PIECE_BYTES = 1 << 24
 SETTLED_NS = 2 * 10**9

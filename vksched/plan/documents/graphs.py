@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ModelFormatError, PlanError, UnsupportedOp, VkschedError
+from ...common.dtypes import INT64, NDArray, TensorType, numpy_dtype
+from ...common.errors import ModelFormatError, PlanError, UnsupportedOp, VkschedError
+from ...common.serialize import float_of, plain
 from ...graph import FEW, Graph, Node
 from ...ops.core.attrs import Attrs, AttrValue
 from ...ops.core.bounds import bounds_of_data
 from ...ops.core.late import Held, as_array
 from ...ops.core.op import all_ops, get_op
-from ...trace.plain import float_of, plain
-from ...types import INT64, NDArray, TensorType, numpy_dtype
 from .digests import hash_of
 
 ONNX = "onnx."

@@ -21,12 +21,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...errors import PlanError
+from ...common.errors import PlanError
+from ...common.schema import Either, check
+from ...common.serialize import plain
 from ...graph import Graph
 from ...machine.spec import Machine
 from ...schedule.objectives import LATENCY
-from ...trace.plain import plain
-from ...trace.schema import CARRIED, DECISION, Either, check
+from ...trace.schema import CARRIED, DECISION
 from ..make.memory import aligned
 from ..plan import Plan
 from ..planner import STATIC

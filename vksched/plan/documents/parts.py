@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import PlanError
+from ...common.dtypes import NDArray, TensorType, numpy_dtype
+from ...common.errors import PlanError
+from ...common.schema import Either, Row, check
 from ...graph import Graph, Node
 from ...ops.core.late import Held, Late, as_array
-from ...trace.schema import CARRIED, NODE, Either, Row, check
-from ...types import NDArray, TensorType, numpy_dtype
+from ...trace.schema import CARRIED, NODE
 from ..check.parts import verify_part
 from ..make.parts import blank
 from ..parts import Part, Send, Steps, Take

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from ...errors import PlanError
+from ...common.errors import PlanError
+from ...common.serialize import number_of, plain
 from ...graph import Graph
 from ...machine.links import Link
 from ...machine.spec import LEAST_PER_S, Machine
-from ...trace.plain import number_of, plain
 from ..cost import Cost, node_cost
 from ..plan import Plan
 from ..simulate import simulate, split_beside_seconds

@@ -21,10 +21,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from types import MappingProxyType
 
-from ...errors import OutOfMemory, PlanError
+from ...common.dtypes import WORD_BYTES
+from ...common.errors import OutOfMemory, PlanError
+from ...common.formatting import count_of
 from ...graph import Node
-from ...types import WORD_BYTES
-from ...units import count_of
 from .. import cost
 from ..make.barriers import count_levels, find_barriers, split_items
 from ..make.bundles import Bundle, find_bundles

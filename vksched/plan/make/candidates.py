@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...errors import PlanError
+from ...common.dtypes import WORD_BYTES
+from ...common.errors import PlanError
 from ...graph import Node
 from ...machine.hosts import CALLER
 from ...machine.links import Link
@@ -27,7 +28,6 @@ from ...machine.power import watts_of
 from ...schedule import Objective, Task, TaskGraph, Topology, schedule
 from ...schedule.improve.steps import budget_by_size
 from ...schedule.values import MOST as MOST_AMOUNT
-from ...types import WORD_BYTES
 from .. import cost
 from ..decision import SINGLE
 from ..support import Support

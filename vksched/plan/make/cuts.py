@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ...common.dtypes import WORD_BYTES
 from ...schedule import Task
 from ...schedule.values import MOST as MOST_AMOUNT
-from ...types import WORD_BYTES
 from ..support import Support
 from ..value import value_of
 from .bundles import Bundle

@@ -20,9 +20,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from itertools import accumulate
 
-from ...errors import OutOfMemory
+from ...common.errors import OutOfMemory
+from ...common.formatting import format_share
 from ...graph import Graph
-from ...units import format_share
 from ..support import Support
 from .draft import Draft
 from .memory import MemoryUse, aligned

@@ -26,10 +26,10 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from ...errors import PlanError
+from ...common.dtypes import WORD_BYTES
+from ...common.errors import PlanError
 from ...graph import Graph
 from ...machine.spec import ALIGN_BYTES
-from ...types import WORD_BYTES
 from ..support import Support
 from ..value import COMING, LEAVING, Span, scratch_of
 from ..words import PAGE

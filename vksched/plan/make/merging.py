@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequ
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...common.dtypes import WORD_BYTES
 from ...graph import Node
-from ...types import WORD_BYTES
 from ..cost import submission_seconds
 from ..support import Support
 from ..value import value_of

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
 
-from ...types import WORD_BYTES
+from ...common.dtypes import WORD_BYTES
 from .candidates import Candidates, Way
 from .cuts import RULE
 from .weigh import Scale, Weighed

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from ...common.dtypes import WORD_BYTES
 from ...graph import Node
-from ...types import WORD_BYTES
 from ..support import Support
 from .room import Room
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ...types import WORD_BYTES
+from ...common.dtypes import WORD_BYTES
 from ..support import Support
 from ..value import value_of
 

@@ -20,7 +20,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ...units import count_of
+from ...common.formatting import count_of
 from ..cost import COPY_IN, submission_seconds
 from ..simulate import link_seconds
 from ..support import Support

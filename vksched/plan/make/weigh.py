@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ...errors import OutOfMemory
+from ...common.dtypes import WORD_BYTES
+from ...common.errors import OutOfMemory
 from ...schedule import Metrics
-from ...types import WORD_BYTES
 from ..decision import SINGLE, Candidate
 from ..metrics import period, weigh
 from ..simulate import make_program

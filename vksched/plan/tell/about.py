@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ...common.dtypes import TensorType
+from ...common.formatting import count_of, format_bytes, format_seconds
 from ...graph import Node
 from ...ops.core.variants import Choice
 from ...ops.elementwise.epilogue import attrs_text
-from ...types import TensorType
-from ...units import count_of, format_bytes, format_seconds
 from .. import cost
 from ..query import split_of
 from ..support import Support

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from xml.etree import ElementTree as ET
 
+from ...common.formatting import count_of, format_bytes
 from ...pictures.svg import (
     CHAR,
     CROSSING,
@@ -22,7 +23,6 @@ from ...pictures.svg import (
     new_picture,
     save_picture,
 )
-from ...units import count_of, format_bytes
 from ..query import buffers
 from ..value import PlanValue
 from .geometry import LINE, MARGIN, PAD, Layout, Line, lay_out

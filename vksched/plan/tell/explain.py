@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from ...common.formatting import count_of, format_bytes
 from ...machine.spec import DeviceSpec
-from ...units import count_of, format_bytes
 from ..query import buffers, copied_bytes, crossings, fences, split_of, without_work
 from ..value import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, Span, Split
 from .choice import choice_as_dict, choice_lines

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...common.formatting import count_of
+from ...common.user_warning import warn_user
 from ...graph import Node
-from ...trace import warn_user
-from ...units import count_of
 from ..support import Support
 from ..value import PlanValue
 

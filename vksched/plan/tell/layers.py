@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...units import count_of, format_bytes, format_seconds
+from ...common.formatting import count_of, format_bytes, format_seconds
 from .. import cost
 from ..value import PlanValue
 

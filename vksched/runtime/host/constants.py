@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from ...errors import VkschedError
+from ...common.dtypes import NDArray
+from ...common.errors import VkschedError
 from ...graph import Node
 from ...plan.value import PlanValue, Split
-from ...types import NDArray
 from .evaluate import HostWeights, Values, evaluate_node
 
 MOST_BYTES = 1 << 26

@@ -21,13 +21,13 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 
-from ...errors import DeviceTimeout, PlanError
-from ...fork import Owner
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceTimeout, PlanError
+from ...common.fork_guard import Owner
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...plan.cost import call_of, call_work, family_of
 from ...plan.value import CopyIn, PlanValue
-from ...types import NDArray, Progress
 from ..device import Aside, Gauge, Times
 from ..states import HostStates
 from .evaluate import HostWeights, Values

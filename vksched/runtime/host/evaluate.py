@@ -9,12 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from ...errors import PlanError, VkschedError
+from ...common.dtypes import NDArray, numpy_dtype
+from ...common.errors import PlanError, VkschedError
 from ...graph import Graph, Node
 from ...ops.core.late import as_array, place_of
 from ...ops.core.lower import compute
 from ...plan.value import PlanValue, Split
-from ...types import NDArray, numpy_dtype
 from ..states import HostValues
 
 

@@ -17,7 +17,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ...errors import VkschedError
+from ...common.dtypes import FLOAT16, NDArray, numpy_dtype
+from ...common.errors import VkschedError
 from ...graph import Node
 from ...ops.core import host
 from ...ops.core.lower import compute_into
@@ -30,7 +31,6 @@ from ...ops.core.precision import (
 )
 from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
-from ...types import FLOAT16, NDArray, numpy_dtype
 from ..states import HostValues
 from .constants import make_constants
 from .evaluate import HostWeights, Values, last_uses, named, next_value, refer

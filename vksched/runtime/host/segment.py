@@ -16,13 +16,13 @@ from functools import partial
 
 import numpy as np
 
-from ...errors import IndexOutOfRange
+from ...common.dtypes import BOOL, WORD_BYTES, NDArray, TensorType
+from ...common.errors import IndexOutOfRange
 from ...graph import Graph, Node
 from ...ops.core import loops
 from ...ops.core.precision import rounds_factors
 from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
-from ...types import BOOL, WORD_BYTES, NDArray, TensorType
 from ..states import HostValues
 from .evaluate import Values, named
 from .workers import Workers

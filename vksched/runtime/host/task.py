@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 from ..states import HostStates
 from .worker import Job
 

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...fork import in_child
+from ...common.fork_guard import in_child
 from ...ops.core import blas
 
 

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from ...errors import PlanError
+from ...common.errors import PlanError
 
 LOOK_S = 0.5
 """Between two looks at what another thread may have been told instead of this one."""

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...machine.cores import usable_cores
-from ...types import NDArray
+from ...common.cpu_count import usable_cores
+from ...common.dtypes import NDArray
 from . import pauses
 
 LEAST_PIECE_BYTES = 1 << 16

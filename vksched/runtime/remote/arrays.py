@@ -14,9 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ShapeError
-from ...trace.schema import Wrong
-from ...types import DTYPES, MAX_RANK, NARROW, NDArray, TensorType, is_uniform, numpy_dtype
+from ...common.dtypes import (
+    DTYPES,
+    MAX_RANK,
+    NARROW,
+    NDArray,
+    TensorType,
+    is_uniform,
+    numpy_dtype,
+)
+from ...common.errors import ShapeError
+from ...common.schema import Wrong
 
 ALIGN_BYTES = 64
 _GAP = bytes(ALIGN_BYTES)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 
-from ...errors import DeviceError, DeviceTimeout, RunAborted
+from ...common.errors import DeviceError, DeviceTimeout, RunAborted
 from ...machine.hosts import CALLER, host_of
 
 

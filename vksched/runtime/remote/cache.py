@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 
 from ...caches import make_folder
-from ...trace import warn
-from ...types import NDArray
-from ...units import format_bytes
+from ...common.dtypes import NDArray
+from ...common.formatting import format_bytes
+from ...common.user_warning import warn
 from .channel import Payload, flat
 
 MOST_BYTES = 64 << 30

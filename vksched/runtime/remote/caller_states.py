@@ -15,11 +15,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ...errors import DeviceError, DeviceLost, OutOfMemory
+from ...common.dtypes import NDArray, TensorType
+from ...common.errors import DeviceError, DeviceLost, OutOfMemory
+from ...common.formatting import format_bytes
+from ...common.user_warning import warn
 from ...plan.parts import Part
-from ...trace import warn
-from ...types import NDArray, TensorType
-from ...units import format_bytes
 from ..device import Device
 
 At = tuple[str, str]

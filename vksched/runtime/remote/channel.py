@@ -20,9 +20,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ...errors import DeviceTimeout, HostLost
-from ...trace.schema import Wrong
-from ...types import NDArray
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceTimeout, HostLost
+from ...common.schema import Wrong
 from .messages import MOST_FIELD_BYTES, Fields, Message, decode, encode
 from .pulse import PULSE, STUCK_TICKS, Pulse
 from .refusals import again, error_of, fields_of

@@ -21,18 +21,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-from ...errors import (
-    DeviceError,
-    DeviceTimeout,
-    HostLost,
-    RunAborted,
-)
-from ...fork import Owner
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
+from ...common.fork_guard import Owner
+from ...common.schema import Wrong
 from ...machine.links import Link
 from ...plan.parts import Part, Send
 from ...trace.events import Clock, Event
-from ...trace.schema import Wrong
-from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..stats import RunStats
 from .arrays import typed_payload

@@ -19,7 +19,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from ...errors import DeviceError, DeviceLost, DeviceTimeout, PlanError, RunAborted
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    PlanError,
+    RunAborted,
+)
+from ...common.formatting import format_seconds
 from ...machine.hosts import CALLER, host_of, on
 from ...plan.check.parts import fit_together
 from ...plan.make.parts import cut
@@ -28,8 +36,6 @@ from ...plan.plan import Plan
 from ...plan.value import HOST
 from ...trace import Event, GatheredTrace, Trace
 from ...trace.schema import OF_SPLITS
-from ...types import NDArray, Progress
-from ...units import format_seconds
 from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all, guarded
 from ..device import Closing, Device
 from ..record import Observers, RunRecord

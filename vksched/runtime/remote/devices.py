@@ -12,12 +12,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ...errors import DeviceError, DeviceLost, HostLost, PlanError
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, DeviceLost, HostLost, PlanError
 from ...machine.hosts import on
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...plan.value import PlanValue
-from ...types import NDArray, Progress
 from ..device import Gauge, Session
 from ..states import Item
 from .arrays import pack, unpack

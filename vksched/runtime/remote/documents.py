@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ...fork import in_child
-from ...trace.schema import Wrong, check
+from ...common.fork_guard import in_child
+from ...common.schema import Wrong, check
 from .stream import Turns
 
 MAX_CONTAINERS = 1 << 20

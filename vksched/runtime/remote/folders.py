@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import VkschedError
+from ...common.dtypes import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
+from ...common.errors import VkschedError
 from ...importers.below import opened_below, parts_of
 from ...importers.files import FileBytes, ModelFile, Unchanged, content_of
 from ...ops.core.late import Held, Origin, late_bytes
 from ...ops.products.blocks import held_words
-from ...types import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
 
 MOST_PARTS = 8
 """Of a path that a caller tells."""

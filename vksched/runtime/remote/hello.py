@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterable
 from functools import cache
 
-from ...errors import DeviceError, ShaderError
+from ...common.errors import DeviceError, ShaderError
+from ...common.formatting import printable
+from ...common.schema import Wrong, check
+from ...common.version import __version__
 from ...ops.core import loops
 from ...ops.core.op import all_ops
-from ...trace.schema import Wrong, check
-from ...units import printable
-from ...version import __version__
 from ..vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
 from .stream import Closed, Stream

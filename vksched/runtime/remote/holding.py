@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ...errors import DeviceError, VkschedError
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceError, VkschedError
 from ...importers.files import ModelFile
 from ...ops.core.late import Held
-from ...types import NDArray
 from .cache import HASH, WeightCache, hash_of
 from .folders import ModelFolders, weight_of
 

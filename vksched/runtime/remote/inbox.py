@@ -15,9 +15,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...errors import DeviceTimeout, HostLost, RunAborted
-from ...trace.schema import Wrong
-from ...types import NDArray, TensorType, numpy_dtype
+from ...common.dtypes import NDArray, TensorType, numpy_dtype
+from ...common.errors import DeviceTimeout, HostLost, RunAborted
+from ...common.schema import Wrong
 from .messages import Fields, Message
 from .ports import RunKey
 from .refusals import again

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from ...errors import VkschedError
-from ...trace.schema import Wrong, check
+from ...common.errors import VkschedError
+from ...common.schema import Wrong, check
 
 SECRET_BYTES = 32
 VALID_DAYS = 3650

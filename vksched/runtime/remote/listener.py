@@ -20,8 +20,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ...errors import DeviceError
-from ...trace import warn
+from ...common.errors import DeviceError
+from ...common.user_warning import warn
 from .hello import exchange, require_equal
 from .messages import Fields
 from .secure import Security, place_text

@@ -16,9 +16,9 @@ from contextlib import suppress
 
 import numpy as np
 
-from ...errors import DeviceError, HostLost, RunAborted, VkschedError
-from ...trace.schema import Wrong
-from ...types import NDArray
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceError, HostLost, RunAborted, VkschedError
+from ...common.schema import Wrong
 from .channel import Channel
 from .hello import exchange, hello, require_equal
 from .inbox import Inbox

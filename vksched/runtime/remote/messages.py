@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...trace.schema import Either, Row, Table, Wrong, check
+from ...common.schema import Either, Row, Table, Wrong, check
 
 MOST_FIELD_BYTES = 1 << 16
 DOCUMENT_BYTES = 1 << 25

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import TIMEOUT_MAX
 
-from ...errors import DeviceError, RunAborted
+from ...common.dtypes import NDArray, Progress, numpy_dtype
+from ...common.errors import DeviceError, RunAborted
 from ...machine.hosts import on
 from ...plan.parts import Part, Send, Take
 from ...plan.value import HOST
 from ...trace import Event, Trace
 from ...trace.perfetto import HOST as HOST_LANE
-from ...types import NDArray, Progress, numpy_dtype
 from ..carrier import Results, Retired
 from ..device import Closing, Device
 from ..executor import Executor

@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ...errors import VkschedError
+from ...common.errors import VkschedError
 from .secure import place_of
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

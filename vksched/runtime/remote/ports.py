@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from ...common.dtypes import NDArray, Progress
 from ...plan.parts import Part
 from ...trace import Event
-from ...types import NDArray, Progress
 from ..stats import RunStats
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from ...fork import in_child
-from ...trace import warn
+from ...common.fork_guard import in_child
+from ...common.user_warning import warn
 
 TICK_S = 0.25
 BEAT_TICKS = 2

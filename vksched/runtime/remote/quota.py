@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from ...trace.schema import Wrong
+from ...common.schema import Wrong
 
 MAX_ASKED = 1 << 10
 """Questions of a caller that wait or are being answered."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ... import errors
-from ...errors import DeviceError, HostLost, VkschedError
+from ...common import errors
+from ...common.errors import DeviceError, HostLost, VkschedError
+from ...common.formatting import printable
+from ...common.schema import Wrong
 from ...machine.hosts import host_of, on
-from ...trace.schema import Wrong
-from ...units import printable
 from .messages import MOST_FIELD_BYTES, Fields
 
 MOST_TEXT = MOST_FIELD_BYTES // 16

@@ -20,7 +20,7 @@ import secrets
 import socket
 import time
 
-from ...errors import DeviceError, VkschedError
+from ...common.errors import DeviceError, VkschedError
 from .keys import Credentials
 from .stream import Closed, Stream
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import NamedTuple
 
-from ...errors import RunAborted
+from ...common.dtypes import NDArray
+from ...common.errors import RunAborted
 from ...trace import Clock
-from ...types import NDArray
 from .ports import Post, RunKey
 
 SMALL_BYTES = 1 << 16

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from ...errors import DeviceError, PlanError, RunAborted
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, PlanError, RunAborted
 from ...machine.hosts import on
 from ...plan.parts import Part
 from ...trace import GatheredTrace, Trace
-from ...types import NDArray, Progress
 from ..carrier import CommitFailed, Results
 from ..device import Device
 from .part import PartExecutor

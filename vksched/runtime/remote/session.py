@@ -22,14 +22,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...errors import DeviceError, HostLost
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, HostLost
+from ...common.schema import Wrong
+from ...common.user_warning import warn
 from ...ops.core.late import Held
 from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Take
-from ...trace import Event, warn
+from ...trace import Event
 from ...trace.events import Clock
-from ...trace.schema import Wrong
-from ...types import NDArray, Progress
 from ..carrier import CommitFailed
 from ..device import Device
 from ..stats import RunStats

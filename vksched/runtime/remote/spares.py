@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...types import NDArray
+from ...common.dtypes import NDArray
 from .arrays import memory
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from ...types import Progress
+from ...common.dtypes import Progress
 
 MAX_KINDS = 16
 """Of news that waits; nodes tell of a few kinds."""

@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...errors import DeviceError, PlanError
+from ...common.errors import DeviceError, PlanError
+from ...common.schema import Either, Row, Wrong, check
+from ...common.serialize import number_of, plain
 from ...machine.hosts import on
 from ...machine.links import Link
 from ...machine.spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
 from ...plan.parts import Part
 from ...plan.value import HOST
 from ...trace import Event
-from ...trace.plain import number_of, plain
-from ...trace.schema import FIELDS, NUMBER, OF_SPLITS, Either, Row, Wrong, check
+from ...trace.schema import FIELDS, NUMBER, OF_SPLITS
 from ..stats import RunStats, SplitStats
 from .documents import document_of
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from ...common.schema import Wrong
 from ...graph import Graph
 from ...ops.core.late import origin_of
 from ...plan.documents.digests import digest_of
-from ...trace.schema import Wrong
 from .channel import Channel, Payload
 from .documents import document_of
 from .folders import file_document

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ...errors import VkschedError
+from ...common.errors import VkschedError
 from ...ops.core.late import Held
 from .context import Context
 from .memory import WeightStore

@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from ...errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
-from ...fork import Owner, in_child
+from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
+from ...common.fork_guard import Owner, in_child
 from .shader_cache import settle_shader_cache
 
 DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DeviceError, OutOfMemory, ShaderError
-from ...switches import word_of
+from ...common.env import word_of
+from ...common.errors import DeviceError, OutOfMemory, ShaderError
 from . import binding
 from .binding import describe_devices, errors, kp_errors
 from .buffers import Buffer, HostBuffer

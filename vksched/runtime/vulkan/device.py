@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ...errors import DeviceError, DeviceLost, IndexOutOfRange
+from ...common.dtypes import NDArray, Progress, TensorType
+from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...graph import Graph
 from ...machine.links import Link
 from ...machine.spec import DeviceSpec
 from ...ops.core.late import Held
 from ...plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
-from ...types import NDArray, Progress, TensorType
 from ..device import Aside, Gauge, Times
 from .ahead import UploadAhead
 from .buffers import Buffer, HostBuffer

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import VkschedError
-from ...fork import in_child
-from ...switches import word_of
+from ...common.env import word_of
+from ...common.errors import VkschedError
+from ...common.fork_guard import in_child
 from . import binding
 from .shader_cache import settle_shader_cache
 from .survived import Entry

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...errors import DeviceError
-from ...fork import Owner, in_child
-from ...trace import VkschedWarning
+from ...common.errors import DeviceError
+from ...common.fork_guard import Owner, in_child
+from ...common.user_warning import VkschedWarning
 from . import binding
 
 CLOSE_LIMIT_S = 10.0

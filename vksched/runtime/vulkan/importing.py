@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...types import NDArray, TensorType, numpy_dtype
+from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from .context import Context
 
 LEAST_BYTES = 1 << 20

@@ -14,14 +14,8 @@ from itertools import groupby
 
 import numpy as np
 
-from ...errors import DeviceLost, DTypeError
-from ...machine.cores import usable_cores
-from ...ops.core import loops
-from ...ops.core.late import Held, Late
-from ...ops.products.blocks import Repacked
-from ...plan.make.memory import ALIGN_WORDS, aligned
-from ...plan.value import Span
-from ...types import (
+from ...common.cpu_count import usable_cores
+from ...common.dtypes import (
     WORD_BYTES,
     NDArray,
     Progress,
@@ -30,6 +24,12 @@ from ...types import (
     is_uniform,
     numpy_dtype,
 )
+from ...common.errors import DeviceLost, DTypeError
+from ...ops.core import loops
+from ...ops.core.late import Held, Late
+from ...ops.products.blocks import Repacked
+from ...plan.make.memory import ALIGN_WORDS, aligned
+from ...plan.value import Span
 from ..host.workers import Workers
 from ..states import Item
 from .buffers import Buffer, HostBuffer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...errors import DeviceError
+from ...common.errors import DeviceError
 from ..device import Device
 from . import probe
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import DeviceError
+from ...common.env import is_on
+from ...common.errors import DeviceError
+from ...common.user_warning import warn_user
 from ...machine.limits import FEATURES, Limits
 from ...machine.spec import GIB, DeviceSpec
 from ...ops.core import loops
-from ...switches import is_on
-from ...trace import warn_user
 from ..host.memory import host_memory_bytes
 from . import drivers
 from .drivers import RawDevice

@@ -17,7 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Protocol
 
-from ...errors import DeviceError
+from ...common.errors import DeviceError
 from ...graph import Graph
 from ...ops.core.lower import Lowering
 from ...ops.core.op import OUTPUT, SCRATCH, STATUS, Dispatch

@@ -10,7 +10,7 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import ShaderError
+from ...common.errors import ShaderError
 from ...ops.core.op import Steps
 from .link import CHAIN, link
 

@@ -31,7 +31,7 @@ from ...caches import (
     remove_old,
     replace_whole,
 )
-from ...version import __version__
+from ...common.version import __version__
 from . import binding
 
 FORMAT = 1

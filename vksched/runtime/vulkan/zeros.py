@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from ...types import WORD_BYTES, NDArray
+from ...common.dtypes import WORD_BYTES, NDArray
 
 MAPS, PAGEMAP = "/proc/self/maps", "/proc/self/pagemap"
 ENTRY_BYTES = 8

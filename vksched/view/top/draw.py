@@ -18,7 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.text import Text
 
-from ...units import count_of, format_bytes, format_number
+from ...common.formatting import count_of, format_bytes, format_number
 from .bars import bar, graph
 from .snapshot import ProcessNow
 from .state import Row, State, arrange

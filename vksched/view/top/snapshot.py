@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from ...errors import VkschedError
-from ...units import printable
+from ...common.errors import VkschedError
+from ...common.formatting import printable
 
 FORMAT = 1
 LINE_BYTES = 1 << 18

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from .bert import BERT, NOMIC_BERT
 from .cohere import COHERE2, COMMAND_R
 from .family import Family

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from ....ops import (
     embedding,
     gather,

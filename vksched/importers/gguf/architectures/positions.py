@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ....errors import ModelFormatError
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
 from ....ops import gather, rotary_embedding
 from ....ops.core.tensor import Tensor, constant
-from ....types import NDArray
 from ..hyper import Hyper
 from ..keys import MAX_REAL
 from ..rope import Rope

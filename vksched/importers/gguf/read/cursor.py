@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import ModelFormatError
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
 from ....ops.core import loops
-from ....types import NDArray
 
 _LENGTH = struct.Struct("<Q")
 _layout = cache(lambda codes: struct.Struct(f"<{codes}"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gguf
 import numpy as np
 
-from ....errors import ModelFormatError
-from ....types import NDArray, Shape
+from ....common.dtypes import NDArray, Shape
+from ....common.errors import ModelFormatError
 
 PIECE_ELEMENTS = 1 << 18
 """1.5 to 5 times as fast as gguf.dequantize with its 16 rows; threads bring nothing more, as each

@@ -20,7 +20,7 @@ from typing import TypeGuard
 
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, Keys
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from ...files import ModelFile, open_model, read_ahead
 from .cursor import Cursor
 from .limits import MAX_ALIGNMENT, MAX_KEYS, MAX_PARTS, MAX_TENSORS

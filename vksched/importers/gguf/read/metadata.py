@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from gguf.constants import GGUFValueType
 
-from ....errors import ModelFormatError
-from ....types import NDArray
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
 from ...files import ModelFile
 from .cursor import Cursor
 from .limits import MAX_DEPTH, MAX_KEY_BYTES, MAX_NESTED, MAX_STRINGS

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from ....errors import ModelFormatError
-from ....types import NDArray, Shape
+from ....common.dtypes import NDArray, Shape
+from ....common.errors import ModelFormatError
 from ...files import FileBytes, ModelFile
 from .cursor import Cursor
 from .dequantize import dequantize

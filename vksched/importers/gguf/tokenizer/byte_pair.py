@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ....errors import ModelFormatError, VkschedError, close_text
-from ....trace import warn_user
+from ....common.errors import ModelFormatError, VkschedError, close_text
+from ....common.user_warning import warn_user
 from .fields import PREFIX, Fields
 from .pre import PATTERNS, PRE, Pre
 from .vocabulary import BYTE, SPACE, Vocabulary

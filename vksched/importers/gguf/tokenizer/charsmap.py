@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from .fields import PREFIX
 
 MAX_KEY_BYTES = 1 << 8

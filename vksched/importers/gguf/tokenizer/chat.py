@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from ....errors import DTypeError
+from ....common.errors import DTypeError
 
 MOST_DEPTH = 200
 """Of messages and other variables."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from ..read.texts import Texts
 
 PREFIX = "tokenizer.ggml."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Mapping
 
-from ....errors import ModelFormatError, close_text
+from ....common.errors import ModelFormatError, close_text
 from .byte_pair import BytePair, find_pre
 from .fields import PREFIX, Fields
 from .sentence_piece import SentencePiece

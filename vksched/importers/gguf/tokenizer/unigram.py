@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from .charsmap import CharacterMap
 from .fields import PREFIX, Fields
 from .sentence_piece import piece_bytes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from .fields import PREFIX, Fields
 from .vocabulary import CONTROL, SPACE, UNKNOWN, Vocabulary
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ....trace import warn
-from ....types import NDArray
+from ....common.dtypes import NDArray
+from ....common.user_warning import warn
 from ..nodes.limits import MADE, made_limit
 
 SMALL_BYTES = 1024

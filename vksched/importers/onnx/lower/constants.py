@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....common.dtypes import NDArray
 from ....graph import build_graph
 from ....ops.core.lower import compute
 from ....ops.core.tensor import Tensor
-from ....types import NDArray
 
 
 def evaluate(tensor: Tensor) -> NDArray:

@@ -19,11 +19,11 @@ from onnx.helper import (
 from onnx.numpy_helper import from_array
 from onnx.shape_inference import infer_node_outputs
 
+from ....common.dtypes import WORD_BYTES, NDArray
+from ....common.env import is_on
 from ....graph import INLINE_BYTES
 from ....ops import widen
 from ....ops.core.tensor import Tensor, constant, weight
-from ....switches import is_on
-from ....types import WORD_BYTES, NDArray
 from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
 from ..nodes.host import HostNode, naming, require_compared

@@ -25,10 +25,10 @@ from functools import cached_property
 import numpy as np
 from onnx import NodeProto
 
-from ....errors import ModelFormatError, UnsupportedOp, VkschedError
+from ....common.dtypes import MAX_RANK, NDArray
+from ....common.errors import ModelFormatError, UnsupportedOp, VkschedError
 from ....ops.core.scope import scope
 from ....ops.core.tensor import Tensor, input
-from ....types import MAX_RANK, NDArray
 from ..nodes.elements import SAME, storage
 from ..nodes.host import add_host_node, describe
 from ..nodes.names import free_names, has_subgraphs, item_slot, names_read, slots_of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 from .texts import number_of, whole_of
 
 ML = "ai.onnx.ml"

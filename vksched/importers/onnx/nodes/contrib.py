@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 from .contrib_op import ContribOp, Results
 from .hashes import MurmurHash3, NGramHashMapping, VarlenNGramHashMapping
 from .schemas import MICROSOFT

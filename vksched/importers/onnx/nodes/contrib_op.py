@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx.reference.op_run import OpRun
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 from .schemas import MICROSOFT
 
 Results = tuple[NDArray, ...]

@@ -21,8 +21,7 @@ import numpy as np
 from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from ....errors import ModelFormatError, UnsupportedOp
-from ....types import (
+from ....common.dtypes import (
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -34,6 +33,7 @@ from ....types import (
     NDArray,
     numpy_dtype,
 )
+from ....common.errors import ModelFormatError, UnsupportedOp
 
 T = TensorProto
 SAME: dict[int, str] = {

@@ -33,7 +33,7 @@ from onnx import FunctionProto, ModelProto
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 from .classical import OPS as CLASSICAL
 from .contrib import HOST_OPS
 from .functions import canonical_domain

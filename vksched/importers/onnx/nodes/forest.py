@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 
 MAX_DEPTH = 512
 """Deeper trees are refused: each level is a handful of ops of the graph."""

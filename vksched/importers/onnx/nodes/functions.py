@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from .limits import MAX_DEPTH, MAX_NODES
 from .order import label, subgraphs
 

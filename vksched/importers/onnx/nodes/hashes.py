@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 from .contrib_op import ContribOp, Results
 
 

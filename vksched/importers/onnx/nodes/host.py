@@ -21,12 +21,12 @@ from onnx import FunctionProto, NodeProto
 from onnx.helper import make_function, make_opsetid
 from onnx.reference import ReferenceEvaluator
 
-from ....errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
+from ....common.dtypes import UINT32, NDArray, TensorType, as_shape, numpy_dtype
+from ....common.errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
 from ....ops.core.attrs import Attrs, AttrValue
 from ....ops.core.domains import LONG, MANY, Dims, Whole, dtype_of
 from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
 from ....ops.core.tensor import Tensor, apply
-from ....types import UINT32, NDArray, TensorType, as_shape, numpy_dtype
 from .compared import find_uncompared
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....switches import number_of
+from ....common.env import number_of
 
 MAX_RANK = 64
 """Of a tensor, as in numpy."""

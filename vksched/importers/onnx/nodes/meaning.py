@@ -9,7 +9,7 @@ from onnx import NodeProto, SparseTensorProto
 from onnx.helper import make_attribute, make_node
 from onnx.numpy_helper import from_array, to_array
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 
 _LEFT_OUT: dict[str, dict[int, NDArray]] = {
     "NonMaxSuppression": {2: np.array([0]), 3: np.array([0], np.float32)}

@@ -11,9 +11,9 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from onnx.defs import OpSchema
 from onnx.helper import get_attribute_value
 
-from ....errors import UnsupportedOp
+from ....common.dtypes import NDArray, Shape, numpy_dtype
+from ....common.errors import UnsupportedOp
 from ....ops.core.tensor import Tensor
-from ....types import NDArray, Shape, numpy_dtype
 from .elements import element_name
 from .scope import NodeScope
 from .values import Inferred, Value

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 
 
 def label(node: onnx.NodeProto) -> str:

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from onnx import GraphProto, NodeProto
 
+from ....common.dtypes import NDArray
 from ....ops.core.tensor import Tensor
-from ....types import NDArray
 from .host import HostNode
 from .values import Value
 

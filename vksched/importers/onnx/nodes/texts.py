@@ -21,7 +21,7 @@ from onnx import TensorProto
 from onnx.helper import np_dtype_to_tensor_dtype, tensor_dtype_to_np_dtype
 from onnx.reference.op_run import OpRun
 
-from ....types import NDArray
+from ....common.dtypes import NDArray
 
 Results = tuple[NDArray, ...]
 

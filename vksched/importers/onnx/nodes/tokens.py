@@ -10,8 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from ....errors import ModelFormatError
-from ....types import NDArray
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
 from .contrib_op import ContribOp, Results
 
 

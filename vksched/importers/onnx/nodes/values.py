@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedOp
+from ....common.dtypes import NDArray, Shape
+from ....common.errors import UnsupportedOp
 from ....ops.core.tensor import Tensor
-from ....types import NDArray, Shape
 from .elements import element_of, element_of_dtype
 
 HostValue = Any

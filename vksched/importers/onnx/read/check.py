@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import Message
 from onnx import AttributeProto, defs
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from ..nodes.contrib import has_host_op
 from ..nodes.functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from ..nodes.limits import MAX_DEPTH

@@ -8,7 +8,7 @@ import errno
 from contextlib import ExitStack
 from pathlib import Path
 
-from ....errors import ModelFormatError
+from ....common.errors import ModelFormatError
 from ...below import opened_below, parts_of, root_of
 from ...files import content_of
 

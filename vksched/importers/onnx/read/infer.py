@@ -13,8 +13,8 @@ from typing import Any
 import onnx
 from onnx import defs, helper, numpy_helper, shape_inference
 
-from ....errors import ModelFormatError
-from ....types import NDArray
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
 from ..nodes.elements import element_name
 from ..nodes.functions import canonical_domain
 from ..nodes.limits import MAX_INFERRED_BYTES, MAX_INFERRED_NODES

@@ -19,8 +19,8 @@ from types import MappingProxyType
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
 
-from ....errors import ModelFormatError, NotOnnx
-from ....types import NDArray, Progress
+from ....common.dtypes import NDArray, Progress
+from ....common.errors import ModelFormatError, NotOnnx
 from ...files import open_model
 from ..nodes.bodies import LocalFunction, find_functions
 from .check import check_model

@@ -18,8 +18,8 @@ from pathlib import Path
 import onnx
 from onnx.helper import get_node_attr_value, make_attribute
 
-from ....errors import ModelFormatError
-from ....trace import warn_user
+from ....common.errors import ModelFormatError
+from ....common.user_warning import warn_user
 from ..nodes.order import label, subgraphs
 from ..nodes.schemas import BLOCK, NCHWC
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ....errors import ModelFormatError
-from ....types import NDArray, Shape
+from ....common.dtypes import NDArray, Shape
+from ....common.errors import ModelFormatError
 from ..nodes.limits import MADE, MAX_ELEMENTS, MAX_RANK, made_limit
 from .files import Folder
 from .wire import FIELDS, RAW_DATA, Large, numbers

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import ModelFormatError
-from ....types import NDArray
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
 
 DType = np.dtype[Any]
 

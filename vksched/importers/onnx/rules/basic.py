@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from ....errors import ModelFormatError, UnsupportedOp
+from ....common.dtypes import NDArray, as_shape
+from ....common.errors import ModelFormatError, UnsupportedOp
 from ....ops import arange, eye, full, reshape
 from ....ops.core.tensor import Tensor
-from ....types import NDArray, as_shape
 from ..nodes.elements import ANY, EVERY, numpy_of, storage, to_storage
 from ..nodes.host import describe
 from ..nodes.node import NodeContext

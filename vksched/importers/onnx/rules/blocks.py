@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto
 
+from ....common.dtypes import NDArray
 from ....ops import gather, matmul, where
 from ....ops import unpack as unpack_words
 from ....ops.core.tensor import Tensor
 from ....ops.products.blocks import numbered, repack
-from ....types import NDArray
 from ..nodes.elements import ANY, NARROW_FLOATS, storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

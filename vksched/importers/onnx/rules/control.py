@@ -14,7 +14,7 @@ import numpy as np
 from onnx import GraphProto
 from onnx.helper import make_attribute, make_node
 
-from ....errors import ModelFormatError, UnsupportedOp
+from ....common.errors import ModelFormatError, UnsupportedOp
 from ....ops import stack
 from ....ops.core.tensor import Tensor
 from ..nodes.elements import EVERY, numpy_of

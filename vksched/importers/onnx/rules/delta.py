@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ....common.dtypes import FLOAT32
 from ....ops import (
     concat,
     exp,
@@ -23,7 +24,6 @@ from ....ops import (
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .attention import linear_recurrence

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....common.dtypes import numpy_dtype
 from ....ops import add, mul, slice
 from ....ops.core.tensor import Tensor, constant
-from ....types import numpy_dtype
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from .registry import rule

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ....common.dtypes import FLOAT32, NDArray
 from ....ops import (
     add,
     clip,
@@ -37,7 +38,6 @@ from ....ops import (
     where,
 )
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32, NDArray
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -11,8 +11,8 @@ import numpy as np
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import FLOAT32, FLOAT64, FLOATS, INT64, NDArray, numpy_dtype
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32, FLOAT64, FLOATS, INT64, NDArray, numpy_dtype
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from .... import ops
-from ....errors import ModelFormatError
+from ....common.dtypes import BOOL, FLOAT32, FLOAT64, NDArray, numpy_dtype
+from ....common.errors import ModelFormatError
 from ....ops.core.tensor import Tensor, as_tensor
-from ....types import BOOL, FLOAT32, FLOAT64, NDArray, numpy_dtype
 from ..nodes.forest import Forest, from_columns, from_tensors
 from ..nodes.host import describe
 from ..nodes.node import NodeContext

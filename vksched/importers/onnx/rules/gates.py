@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from ....common.dtypes import FLOAT16, FLOAT32, Shape
 from ....ops import abs as absolute
 from ....ops import (
     cast,
@@ -24,7 +25,6 @@ from ....ops import (
     unsqueeze,
 )
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT16, FLOAT32, Shape
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .narrow import NUMBERS, fit

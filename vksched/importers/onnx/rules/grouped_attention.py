@@ -7,6 +7,7 @@ import math
 import numpy as np
 from onnx import TensorProto
 
+from ....common.dtypes import BOOL, INT32, NDArray, numpy_dtype
 from ....ops import (
     arange,
     attention,
@@ -29,7 +30,6 @@ from ....ops import (
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
-from ....types import BOOL, INT32, NDArray, numpy_dtype
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

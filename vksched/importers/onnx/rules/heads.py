@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ....common.dtypes import BOOL, INT32, INT64, numpy_dtype
 from ....ops import (
     arange,
     cast,
@@ -22,7 +23,6 @@ from ....ops import (
     where,
 )
 from ....ops.core.tensor import Tensor, constant
-from ....types import BOOL, INT32, INT64, numpy_dtype
 from ..nodes.node import NodeContext
 
 

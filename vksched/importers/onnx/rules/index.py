@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx.helper import make_node
 
+from ....common.dtypes import FLOAT32, INT32, INT64, elements_of_word, normalize_axis
 from ....ops import (
     add,
     cast,
@@ -29,7 +30,6 @@ from ....ops import (
     widen,
 )
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32, INT32, INT64, elements_of_word, normalize_axis
 from ..nodes.elements import ANY, PLAIN, storage, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import known

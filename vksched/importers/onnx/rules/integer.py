@@ -16,11 +16,11 @@ import numpy as np
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import FLOAT32, NDArray, Shape
 from ....graph import INLINE_BYTES
 from ....ops.core.tensor import Tensor, constant
 from ....ops.products.codes import SHIFT, as_signed, pack
 from ....ops.windows.conv_integer import as_matrix
-from ....types import FLOAT32, NDArray, Shape
 from ..nodes.elements import element_name, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ....common.dtypes import broadcast_shapes, normalize_axis
 from ....ops import (
     concat,
     expand,
@@ -19,7 +20,6 @@ from ....ops import (
     unsqueeze,
 )
 from ....ops.core.tensor import Tensor
-from ....types import broadcast_shapes, normalize_axis
 from ..nodes.elements import ANY, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

@@ -9,8 +9,8 @@ import numpy as np
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import FLOAT64
 from ....ops.core.tensor import Tensor, TensorLike
-from ....types import FLOAT64
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

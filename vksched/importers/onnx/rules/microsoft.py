@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from onnx import TensorProto
 
-from ....errors import UnsupportedOp
+from ....common.dtypes import FLOAT32, INT32
+from ....common.errors import UnsupportedOp
 from ....ops import (
     arange,
     cast,
@@ -44,7 +45,6 @@ from ....ops import (
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
-from ....types import FLOAT32, INT32
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

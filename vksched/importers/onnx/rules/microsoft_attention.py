@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....common.dtypes import BOOL, FLOAT32
 from ....ops import (
     arange,
     attention,
@@ -23,7 +24,6 @@ from ....ops import (
 )
 from ....ops import slice as slice_
 from ....ops.core.tensor import Tensor, constant
-from ....types import BOOL, FLOAT32
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .grouped_attention import put_rows

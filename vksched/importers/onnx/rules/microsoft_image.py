@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from ....common.dtypes import BOOL, INT32, NDArray, numpy_dtype
 from ....ops import (
     cast,
     ceil,
@@ -25,7 +26,6 @@ from ....ops import (
     where,
 )
 from ....ops.core.tensor import Tensor, constant
-from ....types import BOOL, INT32, NDArray, numpy_dtype
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value

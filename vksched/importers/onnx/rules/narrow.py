@@ -10,9 +10,9 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from .... import ops
-from ....errors import UnsupportedOp
+from ....common.dtypes import BOOL, FLOAT32, FLOATS, INT32
+from ....common.errors import UnsupportedOp
 from ....ops.core.tensor import Tensor
-from ....types import BOOL, FLOAT32, FLOATS, INT32
 from ..nodes.elements import ANY, INTS, NARROW_FLOATS, NARROW_INTS, element_name, storage
 
 T = TensorProto

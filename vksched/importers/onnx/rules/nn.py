@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....common.dtypes import numpy_dtype
 from ....ops import (
     concat,
     conv,
@@ -17,7 +18,6 @@ from ....ops import (
 )
 from ....ops.core.tensor import Tensor, constant
 from ....ops.windows.window import Padding
-from ....types import numpy_dtype
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

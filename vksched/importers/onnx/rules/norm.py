@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....errors import UnsupportedOp
+from ....common.dtypes import FLOAT16, FLOAT32, FLOAT64, normalize_axis
+from ....common.errors import UnsupportedOp
 from ....ops import (
     batch_norm,
     batch_norm_training,
@@ -22,7 +23,6 @@ from ....ops import (
     rsqrt,
 )
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT16, FLOAT32, FLOAT64, normalize_axis
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -8,8 +8,8 @@ from functools import partial
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import FLOAT32
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value

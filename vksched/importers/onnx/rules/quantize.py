@@ -13,9 +13,9 @@ import numpy as np
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import FLOAT32, INT32, NDArray, Shape
 from ....graph import INLINE_BYTES
 from ....ops.core.tensor import Tensor, constant
-from ....types import FLOAT32, INT32, NDArray, Shape
 from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

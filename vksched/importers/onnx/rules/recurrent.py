@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
-from ....errors import UnsupportedOp
+from ....common.dtypes import FLOAT32, INT32
+from ....common.errors import UnsupportedOp
 from ....ops import (
     elu,
     gru,
@@ -23,7 +24,6 @@ from ....ops import (
     transpose,
 )
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32, INT32
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .narrow import NUMBERS, cast

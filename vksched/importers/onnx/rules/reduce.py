@@ -8,8 +8,8 @@ from math import inf, prod
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import BOOL, normalize_axes
 from ....ops.core.tensor import Tensor
-from ....types import BOOL, normalize_axes
 from ..nodes.elements import INTS, NARROW_FLOATS, PLAIN
 from ..nodes.node import NodeContext
 from .narrow import NUMBERS, convert, fit, is_float, limits

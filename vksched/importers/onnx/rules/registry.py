@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from onnx import TensorProto
 
-from ....errors import UnsupportedOp, VkschedError
+from ....common.dtypes import FLOAT32
+from ....common.errors import UnsupportedOp, VkschedError
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32
 from ..nodes.elements import PLAIN, element_name
 from ..nodes.functions import canonical_domain
 from ..nodes.node import NodeContext

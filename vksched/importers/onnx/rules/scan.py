@@ -12,10 +12,10 @@ import numpy as np
 from onnx import GraphProto
 from onnx.helper import make_node
 
-from ....errors import ModelFormatError
+from ....common.dtypes import NDArray, normalize_axis
+from ....common.errors import ModelFormatError
 from ....ops import moveaxis, reshape, slice
 from ....ops.core.tensor import Tensor
-from ....types import NDArray, normalize_axis
 from ..nodes.elements import EVERY
 from ..nodes.host import describe
 from ..nodes.splice import hand_over

@@ -10,8 +10,8 @@ from onnx import NodeProto, TensorProto
 from onnx.helper import make_attribute, make_node
 
 from .... import ops
+from ....common.dtypes import FLOAT32, INT32
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32, INT32
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known
 from .narrow import cast

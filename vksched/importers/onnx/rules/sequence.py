@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import UnsupportedOp
+from ....common.dtypes import normalize_axis
+from ....common.errors import UnsupportedOp
 from ....ops import concat, reshape, split, stack
 from ....ops.core.tensor import Tensor
-from ....types import normalize_axis
 from ..nodes.elements import ANY, EVERY
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known

@@ -21,8 +21,8 @@ from onnx import TensorProto
 from onnx.helper import make_node
 
 from .... import ops
+from ....common.dtypes import FLOAT32, NDArray
 from ....ops.core.tensor import Tensor, as_tensor
-from ....types import FLOAT32, NDArray
 from ..nodes.classical import COUPLING
 from ..nodes.host import add_host_node
 from ..nodes.node import NodeContext

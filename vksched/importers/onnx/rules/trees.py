@@ -12,8 +12,8 @@ import numpy as np
 from onnx import TensorProto
 
 from .... import ops
+from ....common.dtypes import FLOAT32, NDArray, numpy_dtype
 from ....ops.core.tensor import Tensor
-from ....types import FLOAT32, NDArray, numpy_dtype
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

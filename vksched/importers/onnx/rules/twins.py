@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
+from ....common.dtypes import INT32, normalize_axis
 from ....ops import gather, matmul, maximum, moveaxis, reduce_sum, reshape, sqrt, square, unsqueeze
 from ....ops.core.tensor import Tensor
-from ....types import INT32, normalize_axis
 from ..nodes.elements import ANY, EVERY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -29,9 +29,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from .....errors import ModelFormatError, VkschedError
-from .....fork import in_child
-from .....switches import word_of
+from .....common.env import word_of
+from .....common.errors import ModelFormatError, VkschedError
+from .....common.fork_guard import in_child
 
 SECONDS = 5.0
 """What one rendering may take."""

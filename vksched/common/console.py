@@ -12,7 +12,7 @@ from rich.progress import Progress, ProgressColumn, Task, TextColumn
 from rich.segment import Segment
 from rich.text import Text
 
-from ..units import printable
+from .formatting import printable
 from .terminal import PrintableStream, printable_streams, raw_stream
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from ..units import printable
+from .formatting import printable
 
 
 class PrintableStream:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...fork import in_child
+from .fork_guard import in_child
 
 LARGE = 1_000
 """Nodes from which on it matters."""

@@ -1,0 +1,1 @@
+"""What every package needs: errors, element types, environment variables, formatting."""
