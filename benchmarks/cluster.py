@@ -4,8 +4,8 @@
                                  [--only planning,pipeline,training,tree] [--json]
 
 Nothing is opened and nothing runs. Devices are cards by their data sheets, the network is one by
-its name (`vksched/machine/ways.py`), and each time is that of a simulated run of a plan. Planning
-times are seconds of this machine.
+its name (`vksched/topology/link_presets.py`), and each time is that of a simulated run of a plan.
+Planning times are seconds of this machine.
 
 planning   a transformer of 1,000 nodes: its layers in stretches over all hosts, and by cost
 pipeline   one layer a host, and a stream of batches through all of them
@@ -31,14 +31,15 @@ import vksched as vs
 from vksched.bench.planning import transformer
 from vksched.common.dtypes import NDArray
 from vksched.engine.configuring import Costs
-from vksched.machine.links import Links
-from vksched.machine.presets import card
-from vksched.machine.spec import DeviceSpec, Machine
-from vksched.machine.ways import way
 from vksched.parallel.apply import apply_config
 from vksched.parallel.config.read import read_config
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import program_of, run_program, simulate
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.link_presets import way
+from vksched.topology.links import Links
+from vksched.topology.presets import card
+from vksched.topology.topology import Machine
 
 WIDTH, TOKENS, LAYERS = 4096, 2048, 4
 """Of the pipeline's layers and of the trained network, whose layers are products with a square."""

@@ -23,13 +23,14 @@ import numpy as np
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.ports import RunKey
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 import memory_hosts

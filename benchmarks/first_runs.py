@@ -33,8 +33,8 @@ import vksched as vs
 from vksched import Machine
 from vksched.bench.prediction import Model, calibrate
 from vksched.common.dtypes import NDArray
-from vksched.machine.costs import Costs
 from vksched.plan.predict import predict
+from vksched.topology.perf_model import Costs
 
 FIRST = 2
 """Runs before the third one."""

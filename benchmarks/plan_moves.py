@@ -26,7 +26,7 @@ from rich.table import Table
 
 import vksched as vs
 from vksched import DeviceSpec, Machine
-from vksched.machine.links import Link, Links
+from vksched.topology.links import Link, Links
 
 SIZE = 1024
 """Rows and columns of each value."""

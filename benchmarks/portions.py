@@ -20,9 +20,9 @@ from pathlib import Path
 import click
 from results import EXTRAS, read  # beside this file
 
-from vksched.caches import PACKAGE
 from vksched.ops.core import loops
 from vksched.runtime.vulkan.probe import list_devices
+from vksched.storage.disk_cache import PACKAGE
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
 PORTION = 6

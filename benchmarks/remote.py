@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 
 import vksched as vs
-from vksched.machine.spec import Machine
 from vksched.plan.documents.parts import PartDocuments
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.channel import Channel
@@ -33,6 +32,7 @@ from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.keys import Credentials
 from vksched.runtime.remote.secure import SECURITY, Security
 from vksched.runtime.vulkan import probe
+from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))

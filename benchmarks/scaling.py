@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.machine.links import Link
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.probe import cpu_device, device_spec
+from vksched.topology.links import Link
 
 SIMULATED = (1, 2, 4, 8)
 

@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime.slowed import SlowedDevice
+from vksched.topology.device_spec import DeviceSpec
 
 WIDTH = 192
 X = np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.machine.spec import SYNC
+from vksched.topology.device_spec import SYNC
 
 
 def chain(size: int) -> vs.Tensor:

@@ -65,10 +65,10 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     try:
         from vksched.cases.table import CASES, FUNCTIONS, PRECISE
         from vksched.common.errors import UnsupportedOp
-        from vksched.machine.limits import Limits
         from vksched.ops.core.lower import lower, variants_of
         from vksched.ops.core.op import Call, get_op, view_offset
         from vksched.runtime.vulkan.shaders import load_manifest
+        from vksched.topology.limits import Limits
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
     all_variants = load_manifest()
@@ -117,9 +117,9 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
     all layouts, convolutions, attention. code_depth: of matrices of int8.
     """
     try:
-        from vksched.machine.limits import Limits
         from vksched.ops.core.lower import lower, variants_of
         from vksched.ops.core.op import get_op
+        from vksched.topology.limits import Limits
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
     card = Limits(

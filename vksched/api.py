@@ -31,10 +31,6 @@ from .engine.report.value import RunReport
 from .engine.run import Run
 from .graph import Graph, build_graph
 from .importers import load
-from .machine.costs import Costs
-from .machine.files import load_machine
-from .machine.links import Link, Links
-from .machine.spec import DeviceSpec, Machine
 from .models.chat import Chat
 from .models.embedder import Embedder
 from .models.sampling import Sampling
@@ -57,6 +53,11 @@ from .runtime.vulkan.probe import DeviceInfo
 from .runtime.vulkan.probe import list_devices as devices
 from .scheduler import Scheduler
 from .session import InferenceSession
+from .topology.device_spec import DeviceSpec
+from .topology.links import Link, Links
+from .topology.perf_model import Costs
+from .topology.topology import Machine
+from .topology.topology_file import load_machine
 from .trace import Event, Recorder, Tape, TapeFile, Trace, load_tape, log_sink
 from .view.timeline import Timeline
 

@@ -13,11 +13,11 @@ from .common.dtypes import INT64, NDArray, TensorType, numpy_dtype
 from .common.errors import GraphError, VkschedError
 from .ops.core.attrs import Attrs
 from .ops.core.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
-from .ops.core.late import Held, as_array
 from .ops.core.lower import infer
 from .ops.core.op import Op, get_op, view_offset
 from .ops.core.tensor import Tensor
 from .ops.sources.state import assign
+from .storage.lazy_array import Held, as_array
 
 FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""

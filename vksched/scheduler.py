@@ -25,7 +25,6 @@ from .engine.run import Run
 from .engine.states import StateTable
 from .graph import Outputs, Updates
 from .importers.base import ImportedModel
-from .machine.spec import Machine
 from .models.made import chat_of, run_of_model
 from .monitor.opening import watch
 from .ops.core.tensor import Tensor
@@ -34,6 +33,7 @@ from .plan.planner import check_objective
 from .runtime.device import Device
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
+from .topology.topology import Machine
 from .trace import Sink, Trace, as_trace, with_tape, write_tape
 from .tuner.calibrator import Calibrator
 from .tuner.cost_store import CostStore

@@ -20,9 +20,10 @@ from vksched.bench.peers.networks import build
 from vksched.bench.suites import specs_of
 from vksched.engine.request import Request
 from vksched.graph import Graph
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import GIB, DeviceSpec, Machine
 from vksched.plan.documents import question
+from vksched.topology.device_spec import GIB, DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 RUN = ("two_gpus", "cpu_fallback", "key_value_cache", "manual_placement", "observer", "pipeline")

@@ -14,7 +14,8 @@ from test_cli import call
 from test_devices import SOFT, Show, plain_environment, raw, show
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec, Machine
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 __all__ = ["plain_environment", "show"]  # fixtures
 

@@ -14,8 +14,8 @@ from test_cli_plan import EXAMPLE, ROOT, model
 from test_devices import Show, plain_environment, raw, show
 
 import vksched as vs
-from vksched.machine.presets import card_names, machine_names
 from vksched.runtime.vulkan import probe
+from vksched.topology.presets import card_names, machine_names
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
 from vksched.tuner.calibrator import kept_as
 from vksched.tuner.cost_store import CostStore

@@ -15,7 +15,6 @@ import vksched as vs
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
-from vksched.machine.spec import Machine
 from vksched.plan.documents.parts import PartDocuments
 from vksched.runtime.carrier import CommitFailed
 from vksched.runtime.host.cpu import CpuDevice
@@ -23,6 +22,7 @@ from vksched.runtime.remote.client import Nodes
 from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.secure import Security, place_of
 from vksched.runtime.vulkan import probe
+from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock
 
 WAIT_S = 60.0

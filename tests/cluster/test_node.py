@@ -23,8 +23,6 @@ from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, HostLost, VkschedError
-from vksched.machine.hosts import on
-from vksched.machine.spec import Machine
 from vksched.plan.documents.parts import PartDocuments
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
@@ -36,6 +34,8 @@ from vksched.runtime.remote.keys import Credentials
 from vksched.runtime.remote.pulse import PULSE, SILENT_S
 from vksched.runtime.remote.secure import Security
 from vksched.runtime.vulkan import probe
+from vksched.topology.host_names import on
+from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock
 
 NAMES = ("node1", "node2")

@@ -24,13 +24,14 @@ from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.importers.onnx.nodes.host import declare
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.tensor import Tensor, apply
 from vksched.plan.documents.parts import PartDocuments, Weights, part_document, part_of
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
 from vksched.plan.planner import STATIC
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 X = np.array([[[4, 1], [2, 3]]] * 5, np.float32)
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>

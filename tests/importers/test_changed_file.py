@@ -11,10 +11,10 @@ import pytest
 from gguf_models import Tiny, write
 
 import vksched as vs
-from vksched.importers import files
-from vksched.importers.files import FileBytes, open_model
 from vksched.importers.gguf.model import LanguageModel
-from vksched.ops.core.late import Joined, Late, as_array
+from vksched.storage import model_file
+from vksched.storage.lazy_array import Joined, Late, as_array
+from vksched.storage.model_file import FileBytes, open_model
 
 KINDS = ["Q8_0", "F16", "F32"]
 IDS = np.array([[3, 1, 4, 15]], np.int32)
@@ -107,7 +107,7 @@ def test_parts_of_a_file_are_those_of_its_map(
     whole = as_array(held.held).reshape(-1).view(np.uint32)
     for read in (True, False):
         if not read:  # as on Windows
-            monkeypatch.delattr(files.os, "preadv")
+            monkeypatch.delattr(model_file.os, "preadv")
         part = np.empty(whole.size - 3, np.uint32)
         held.held.into(part, 2)
         assert np.array_equal(part, whole[2:-1])

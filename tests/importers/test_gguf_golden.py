@@ -20,7 +20,7 @@ from vksched.importers.gguf import architectures
 from vksched.importers.gguf.architectures.gemma import GEMMA2, GEMMA3
 from vksched.importers.gguf.architectures.gpt_oss import GPT_OSS
 from vksched.importers.gguf.model import LanguageModel
-from vksched.ops.core.late import Late
+from vksched.storage.lazy_array import Late
 
 pytestmark = pytest.mark.one_set
 

@@ -27,8 +27,8 @@ from onnx.backend.test.runner import Runner  # noqa: E402
 
 import vksched as vs  # noqa: E402
 from vksched import onnx_backend  # noqa: E402
-from vksched.machine.limits import Limits  # noqa: E402
-from vksched.machine.spec import DeviceSpec  # noqa: E402
+from vksched.topology.device_spec import DeviceSpec  # noqa: E402
+from vksched.topology.limits import Limits  # noqa: E402
 
 DEVICES = set(vulkan_names()) | {"cpu"}
 SETS = {name: devices for name, devices in page.SETS.items() if DEVICES.issuperset(devices)}

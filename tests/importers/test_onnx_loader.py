@@ -16,12 +16,12 @@ from conftest import needs_linux, needs_posix
 from mutants import maps_of
 from onnx import TensorProto, helper, numpy_helper, parser
 
-import vksched.importers.files
+import vksched.storage.model_file
 from vksched.common.errors import ModelFormatError
-from vksched.importers import below
 from vksched.importers.onnx.nodes import limits
 from vksched.importers.onnx.read import check, files, wire
 from vksched.importers.onnx.read.loader import OnnxFile, read_onnx
+from vksched.storage import safe_open
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>\n'
 
@@ -166,7 +166,7 @@ def external(
 @pytest.fixture(params=[True, False], ids=["from folders", "by path"])
 def from_folders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Both ways to open what stands beside a model; Windows has only the second."""
-    monkeypatch.setattr(below, "_FROM_FOLDERS", request.param and below._FROM_FOLDERS)
+    monkeypatch.setattr(safe_open, "_FROM_FOLDERS", request.param and safe_open._FROM_FOLDERS)
     return bool(request.param)
 
 
@@ -188,7 +188,7 @@ def test_many_external_files_do_not_take_all_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_MAPS", 1)
-    monkeypatch.setattr(vksched.importers.files, "LEAST_MAPPED_BYTES", 0)
+    monkeypatch.setattr(vksched.storage.model_file, "LEAST_MAPPED_BYTES", 0)
     folder = files.Folder(tmp_path)
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 9)
@@ -699,13 +699,13 @@ def test_external_data_outside_the_folder_is_refused(location: str, tmp_path: Pa
     "location", ["..\\w", "a/..\\..\\w", "C:w", "w:b", "\\\\h\\s\\w", ".. /w", "a./w"]
 )
 def test_paths_that_lead_elsewhere_on_windows_only(location: str) -> None:
-    assert below.parts_of(location, windows=True) is None
-    assert below.parts_of(location, windows=False) is not None
+    assert safe_open.parts_of(location, windows=True) is None
+    assert safe_open.parts_of(location, windows=False) is not None
 
 
 def test_both_slashes_part_a_path_on_windows() -> None:
-    assert below.parts_of("sub\\./in/w.bin", windows=True) == ["sub", "in", "w.bin"]
-    assert below.parts_of("sub\\w.bin", windows=False) == ["sub\\w.bin"]
+    assert safe_open.parts_of("sub\\./in/w.bin", windows=True) == ["sub", "in", "w.bin"]
+    assert safe_open.parts_of("sub\\w.bin", windows=False) == ["sub\\w.bin"]
 
 
 @needs_posix
@@ -722,7 +722,7 @@ def test_file_that_is_exchanged_while_it_is_opened_is_refused(
             path.symlink_to("other.bin")
         return opened(path, flags)
 
-    monkeypatch.setattr(below, "_FROM_FOLDERS", False)
+    monkeypatch.setattr(safe_open, "_FROM_FOLDERS", False)
     monkeypatch.setattr(os, "open", exchange)
     refused(path, "initializer 'w'", "symbolic link")
 

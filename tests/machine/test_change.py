@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import vksched as vs
-from vksched.machine.change import alone, changed, some, with_device, without
-from vksched.machine.files import load_machine
-from vksched.machine.links import Link
-from vksched.machine.presets import card
-from vksched.machine.ways import WAYS
+from vksched.topology.edit import alone, changed, some, with_device, without
+from vksched.topology.link_presets import WAYS
+from vksched.topology.links import Link
+from vksched.topology.presets import card
+from vksched.topology.topology_file import load_machine
 
 TWO = load_machine("preset:two-cards")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import vksched as vs
-from vksched.machine import files
-from vksched.machine.files import load_machine, machine_of, read_yaml
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link
-from vksched.machine.spec import GIB
-from vksched.machine.ways import WAYS, slower, way
+from vksched.topology import topology_file
+from vksched.topology.device_spec import GIB
+from vksched.topology.limits import Limits
+from vksched.topology.link_presets import WAYS, slower, way
+from vksched.topology.links import Link
+from vksched.topology.topology_file import load_machine, machine_of, read_yaml
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "data" / "two_cards.yaml"
 CARD = {"name": "card", "memory_gib": 8, "tflops": 4.5, "gb_per_s": 170}
@@ -299,9 +299,9 @@ def test_files_that_are_too_long_are_refused(
     text = '{"devices": [{"name": "a", "kind": "null"}]}'
     path = tmp_path / "machine.json"
     path.write_text(text)
-    monkeypatch.setattr(files, "MOST_JSON", len(text))
+    monkeypatch.setattr(topology_file, "MOST_JSON", len(text))
     assert load_machine(path).devices[0].name == "a"
-    monkeypatch.setattr(files, "MOST_JSON", len(text) - 1)
+    monkeypatch.setattr(topology_file, "MOST_JSON", len(text) - 1)
     with pytest.raises(vs.PlanError, match="expected at most 43 characters of a machine, got more"):
         load_machine(path)
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import vksched as vs
-from vksched.machine.change import alone, changed, some, without
-from vksched.machine.files import load_machine
-from vksched.machine.hosts import check_name, device_of, host_of, on
-from vksched.machine.links import NETWORK, Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
-from vksched.machine.ways import way
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.edit import alone, changed, some, without
+from vksched.topology.host_names import check_name, device_of, host_of, on
+from vksched.topology.link_presets import way
+from vksched.topology.links import NETWORK, Link, Links
+from vksched.topology.topology import Machine
+from vksched.topology.topology_file import load_machine
 
 
 def gpu(name: str, **fields: object) -> DeviceSpec:

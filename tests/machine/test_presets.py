@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import vksched as vs
-from vksched.machine.files import load_machine
-from vksched.machine.presets import (
+from vksched.topology.device_spec import GIB
+from vksched.topology.link_presets import WAYS
+from vksched.topology.presets import (
     BYTES_SHARE,
     FLOPS_SHARE,
     PREFIX,
@@ -20,8 +21,7 @@ from vksched.machine.presets import (
     machine_data,
     machine_names,
 )
-from vksched.machine.spec import GIB
-from vksched.machine.ways import WAYS
+from vksched.topology.topology_file import load_machine
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT / "vksched" / "machine" / "data"

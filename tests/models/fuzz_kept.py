@@ -35,17 +35,18 @@ from mutants import LIMIT_S
 from mutated_json import mutate
 
 import vksched as vs
-from vksched import caches
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
 from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.models import kept_steps
 from vksched.models.layers import kept, place
 from vksched.models.reader import Reader
+from vksched.storage import disk_cache
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
+from vksched.topology.topology import Machine
 from vksched.tuner.calibration import Calibration, Overheads, Sample
 from vksched.tuner.cost_store import CostStore
 from vksched.tuner.device_files import Identity
@@ -200,7 +201,7 @@ def main() -> int:
     options.add_argument("--count", type=int, default=100)
     asked = options.parse_args()
     kept_steps.LEAST_LAYERS = kept.LEAST_LAYERS = 2
-    caches.LOADED_NS = sys.maxsize  # whoever edits meanwhile
+    disk_cache.LOADED_NS = sys.maxsize  # whoever edits meanwhile
     os.environ["VKSCHED_CHECK"] = "0"
     warnings.simplefilter("ignore", VkschedWarning)
     bad = 0

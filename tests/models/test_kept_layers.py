@@ -19,15 +19,15 @@ from gguf_models import Tiny, write
 from test_place_layers import CPU, SIZES, cards
 
 import vksched as vs
-from vksched import caches
-from vksched.caches import code_files, is_code, loaded_code
 from vksched.common.user_warning import VkschedWarning
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import Machine
 from vksched.models.layers import kept, place
 from vksched.models.layers.kept import kept_or_measured, key_of
 from vksched.models.layers.measure import Measured
+from vksched.storage import disk_cache
+from vksched.storage.disk_cache import code_files, is_code, loaded_code
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 TINY = Tiny(layers=3, vocabulary=61)
 MACHINE = Machine((*cards(40, 40), CPU))
@@ -127,7 +127,7 @@ def test_all_that_decides_is_another_key(
     ]
     for module, name, value in (
         (kept, "FORMAT", kept.FORMAT + 1),
-        (caches, "__version__", "other"),
+        (disk_cache, "__version__", "other"),
         (kept, "code_files", lambda: [("more.py", 1, 1)]),
     ):
         with monkeypatch.context() as patch:
@@ -144,7 +144,7 @@ def test_code_is_that_of_the_package() -> None:
 
 
 def test_code_that_is_loaded_is_known_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
+    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     files = loaded_code()
     assert files is not None
     assert "caches.py" in [name for name, _, _ in files] and len(files) > 100 and is_code(files)
@@ -156,9 +156,9 @@ def test_code_that_is_loaded_is_known_until_it_changes(monkeypatch: pytest.Monke
 def test_native_modules_beside_the_package_are_no_part_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(caches, "LOADED_NS", sys.maxsize)
+    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)
     beside = ModuleType("vksched_native.loops")
-    beside.__file__ = f"{caches.PACKAGE}_native{os.sep}loops.so"
+    beside.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}loops.so"
     before = loaded_code()
     monkeypatch.setitem(sys.modules, beside.__name__, beside)
     assert before is not None and loaded_code() == before
@@ -173,10 +173,10 @@ def test_code_that_was_written_since_it_was_loaded_is_not_known(
     part = ModuleType("vksched.part")
     part.__file__ = str(file)
     monkeypatch.setitem(sys.modules, part.__name__, part)
-    monkeypatch.setattr(caches, "PACKAGE", tmp_path)
+    monkeypatch.setattr(disk_cache, "PACKAGE", tmp_path)
     assert loaded_code() is None, "it has an old time, and came to be now"
     assert not is_code([("part.py", 0, 1)]), "this process may have loaded another one"
-    monkeypatch.setattr(caches, "LOADED_NS", file.stat().st_ctime_ns + 1)
+    monkeypatch.setattr(disk_cache, "LOADED_NS", file.stat().st_ctime_ns + 1)
     assert loaded_code() == [("part.py", 0, 1)] and is_code([("part.py", 0, 1)])
     file.unlink()
     assert loaded_code() is None

@@ -19,21 +19,21 @@ from gguf_models import Tiny, write
 from test_gguf_golden import made as golden
 
 import vksched as vs
-from vksched import caches
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
 from vksched.graph import Graph, build_graph
-from vksched.importers.files import LEAST_MAPPED_BYTES
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.spec import Machine
 from vksched.models import kept_steps
 from vksched.models.kept_steps import KeptStep, _document, _graph, key_of
 from vksched.models.reader import Reader
-from vksched.ops.core.late import as_array
 from vksched.passes import optimize
 from vksched.plan.documents.plans import carried_document
 from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
+from vksched.storage import disk_cache
+from vksched.storage.lazy_array import as_array
+from vksched.storage.model_file import LEAST_MAPPED_BYTES
+from vksched.topology.topology import Machine
 
 TINY = Tiny(kind="Q8_0")
 CARD = vulkan_names()[-1:]
@@ -45,7 +45,7 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 2)
-    monkeypatch.setattr(caches, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
+    monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     return tmp_path / "cache" / "steps"
 
 
@@ -493,7 +493,7 @@ def test_a_plan_is_kept_with_the_code_that_made_it(
     read_file = file()
     kept = read_file.read()
     assert kept is not None
-    code = caches.loaded_code()
+    code = disk_cache.loaded_code()
     monkeypatch.setattr(kept_steps, "loaded_code", lambda: [*(code or ()), ("planner.py", 1, 1)])
     read_file.write(kept.graph, None)
     assert file().read() is None, "the file that made the plan is another one"
@@ -516,7 +516,7 @@ def test_what_processes_left_half_written_goes(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (number, number))
     os.utime(tmp_path / "under_way.tmp")
-    caches.remove_old(tmp_path, 1)
+    disk_cache.remove_old(tmp_path, 1)
     assert {path.name for path in tmp_path.iterdir()} == {"new.json", "under_way.tmp"}
 
 

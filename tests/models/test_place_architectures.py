@@ -12,12 +12,13 @@ from test_gguf_golden import CLOSE, made
 from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
-from vksched.machine.spec import MIB, DeviceSpec, Machine
 from vksched.models import reader
 from vksched.models.layers.forecast import Forecaster
 from vksched.models.layers.measure import USED_SHARE
 from vksched.models.layers.place import Layout, lay_out
 from vksched.models.reader import Reader
+from vksched.topology.device_spec import MIB, DeviceSpec
+from vksched.topology.topology import Machine
 
 SIZES = (1, 8, 32)
 

@@ -15,12 +15,13 @@ from tiny_vocabularies import byte_pair
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.limits import Limits
-from vksched.machine.spec import MIB, DeviceSpec, Machine
 from vksched.models.layers.place import Layout, lay_out
 from vksched.models.reader import Reader
 from vksched.plan.value import HOST
 from vksched.runtime.device import Device
+from vksched.topology.device_spec import MIB, DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
 
 SIZES = (1, 8, 32)
 LIMITS = Limits(storage_buffers=8)

@@ -12,12 +12,12 @@ from gguf_models import Tiny, logits_of, write
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.limits import Limits
-from vksched.machine.spec import MIB, DeviceSpec
 from vksched.models import reader
 from vksched.models.layers import divide
 from vksched.models.reader import Reader
 from vksched.plan.simulate import simulate
+from vksched.topology.device_spec import MIB, DeviceSpec
+from vksched.topology.limits import Limits
 
 pytestmark = pytest.mark.one_set
 

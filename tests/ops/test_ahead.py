@@ -18,14 +18,14 @@ from gguf_models import Tiny, write
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
-from vksched.importers.files import FLAGS, FileBytes, ModelFile, Unchanged, content_of
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models.reader import Reader
 from vksched.ops.core import loops
-from vksched.ops.core.late import Late, as_array
 from vksched.ops.products import ahead
 from vksched.ops.products.ahead import Ahead
 from vksched.ops.products.blocks import FORMATS, Repacked, held_words, repack
+from vksched.storage.lazy_array import Late, as_array
+from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
 
 PACKED = [name for name in FORMATS if name not in ("f16", "bf16")]
 native = pytest.mark.skipif(not loops.has_repack_file(), reason="no native loops that read files")

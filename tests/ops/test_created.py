@@ -12,12 +12,12 @@ import vksched as vs
 from vksched.cases import create, index, random, rearrange, scatter
 from vksched.cases.case import Case
 from vksched.common.dtypes import TensorType
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.bounds import bounds_of_data, bounds_of_result, fits
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import Call, get_op
 from vksched.ops.moves.scatter import MOST_IN_ORDER
+from vksched.topology.limits import Limits
 
 FAMILIES = (create, index, random, rearrange, scatter)
 INTEGER_CASES = [

@@ -10,7 +10,6 @@ from vksched.cases.case import Case, floats
 from vksched.cases.table import CASES
 from vksched.cases.values import f32
 from vksched.common.dtypes import NDArray
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import compute, key_of
 from vksched.ops.core.op import all_ops, get_op
@@ -24,6 +23,7 @@ from vksched.ops.core.precision import (
     precision_of,
     with_word,
 )
+from vksched.topology.limits import Limits
 
 PLAIN = {"transpose_a": False, "transpose_b": False}
 WITH_FACTORS = {

@@ -11,10 +11,10 @@ from conftest import vulkan_names
 
 from vksched.cases.integer import convolution
 from vksched.cases.runner import Runner
-from vksched.machine.limits import Limits
 from vksched.ops.core.lower import lower
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import Limits
 
 IMAGES = convolution((7, 4, 3, 4), (19, 4, 2, 2), "small images")
 """Of 6 windows each."""

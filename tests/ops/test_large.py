@@ -19,12 +19,12 @@ import vksched as vs
 from vksched.cases.runner import Runner, check
 from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import Call, get_op
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import Limits
 
 matmul = importlib.import_module("vksched.ops.products.matmul_kernels")
 SIDE = 4099

@@ -18,10 +18,10 @@ import vksched as vs
 from vksched.cases.case import FunctionCase
 from vksched.cases.runner import check_function
 from vksched.cases.table import FUNCTIONS
-from vksched.machine.limits import Limits
 from vksched.plan.cost import why_not
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import Limits
 
 ONE_OF_EACH = list({case.function: case for case in FUNCTIONS}.values())
 

@@ -10,13 +10,13 @@ from graphs import make_machine
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import Call, Work, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
 from vksched.ops.windows import pool
 from vksched.plan.cost import why_not, work_seconds
+from vksched.topology.limits import Limits
 
 GPU = Limits(max_buffer_bytes=1 << 32)
 POOL: dict[str, Any] = {"stride": (1, 1), "dilation": (1, 1), "begin": (0, 0), "end": (0, 0)}

@@ -31,8 +31,6 @@ from vksched.cases.precision import with_precision
 from vksched.cases.runner import Runner, check
 from vksched.cases.units import CUT, lost_by_units
 from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
-from vksched.machine.choices import Choices
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.core.op import Call, Op, get_op
@@ -43,6 +41,8 @@ from vksched.ops.products.codes import pack
 from vksched.ops.products.matmul_kernels import PART_K
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import Limits
+from vksched.topology.tuned_variants import Choices
 from vksched.tuner.calls import calls_of, shader_hash
 from vksched.tuner.store import Found, Store
 from vksched.tuner.tuner import identity_of

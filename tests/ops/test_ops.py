@@ -32,13 +32,13 @@ from vksched.cases.runner import Runner, check, check_device, check_function
 from vksched.cases.table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
 from vksched.cases.units import lost_by_units
 from vksched.common.errors import UnsupportedOp
-from vksched.machine.limits import Limits
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.core.lower import CONVERTER_SHADERS, lower
 from vksched.ops.core.op import OUTPUT, SCRATCH, Call, Dispatch, all_ops, computing_ops, view_offset
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader
+from vksched.topology.limits import Limits
 
 PARTLY_BY_NUMPY: set[str] = set()
 """Functions of which numpy computes a part even on these devices."""

@@ -8,7 +8,6 @@ import pytest
 
 from vksched.cases.case import Case, floats
 from vksched.common.dtypes import TensorType
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import OUTPUT, SCRATCH, Call, get_op
@@ -24,6 +23,7 @@ from vksched.ops.rows.reduction import (
     choose_launch,
     choose_quads_launch,
 )
+from vksched.topology.limits import Limits
 
 GPU, SOFTWARE = Limits(), Limits(software=True)
 SIZES = (1, 2, 31, 32, 63, 100, 1000, 4099, 65_537, 1 << 20, (1 << 24) + 1, 1 << 30)

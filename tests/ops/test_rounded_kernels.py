@@ -15,13 +15,13 @@ import vksched as vs
 from vksched.cases.case import Case, floats
 from vksched.cases.packed import words
 from vksched.cases.runner import Runner, check, lowering_of
-from vksched.machine.limits import Limits
 from vksched.ops.core.attrs import AttrValue
 from vksched.ops.core.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import then
 from vksched.ops.products.blocks import FORMATS
 from vksched.ops.products.packed import DOT, WITH_DOT
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import Limits
 
 DOTS = Limits(storage_buffers=8, integer_dot=True, integer_dot_fast=True)
 AS_NUMPY = 1e-6

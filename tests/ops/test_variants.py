@@ -13,14 +13,15 @@ import vksched as vs
 from vksched.cases.attention import attributes
 from vksched.cases.table import CASES
 from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, TensorType
-from vksched.machine.choices import Choices, like_key
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
 from vksched.ops.core.op import Call, get_op
 from vksched.ops.core.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
+from vksched.topology.tuned_variants import Choices, like_key
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
 GPU = Limits()

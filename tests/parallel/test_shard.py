@@ -16,7 +16,6 @@ import vksched as vs
 from tests.support.evaluated import evaluate, next_states
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph, build_graph
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.parallel.apply import Applied, apply_config
 from vksched.parallel.config.read import read_config
 from vksched.parallel.maker import Made
@@ -24,6 +23,8 @@ from vksched.plan.cost import node_seconds
 from vksched.plan.planner import plan_graph
 from vksched.plan.simulate import simulate
 from vksched.plan.value import HOST
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 SPEEDS = (3e12, 1e12, 1e12)
 MACHINE = Machine(

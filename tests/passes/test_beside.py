@@ -17,11 +17,11 @@ from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.limits import Limits
 from vksched.ops.core.precision import BYTES, with_word
 from vksched.ops.products.blocks import format_of
 from vksched.passes import Wishes, beside, optimize
 from vksched.runtime.vulkan import probe
+from vksched.topology.limits import Limits
 
 GPU = Limits(storage_buffers=8)
 K = 256

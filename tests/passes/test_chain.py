@@ -12,7 +12,6 @@ from conftest import Scheds
 from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 
 import vksched as vs
-from vksched.machine.limits import Limits
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import Call, Steps
 from vksched.ops.elementwise.chain import FUNCTIONS, program_of
@@ -20,6 +19,7 @@ from vksched.ops.elementwise.epilogue import attrs_text
 from vksched.passes import Wishes, optimize
 from vksched.runtime.vulkan.link import link, take_apart
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.topology.limits import Limits
 
 SHADERS = Path(__file__).parent.parent.parent / "shaders"
 SHAPE = (4, 6)

@@ -11,9 +11,9 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
 from vksched.passes.convolve import SHARE_OF_MEMORY, convolve
 from vksched.passes.wishes import Wishes
+from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(6)
 W = RNG.standard_normal((12, 9, 3, 3)).astype(np.float32)

@@ -13,7 +13,6 @@ from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
 from vksched.ops.core.lower import lower
 from vksched.ops.core.op import THEN, Call, Steps
 from vksched.ops.core.variants import call_key
@@ -21,6 +20,7 @@ from vksched.ops.elementwise.epilogue import FUNCTIONS, attrs_text
 from vksched.passes import Wishes, optimize
 from vksched.runtime.vulkan.link import link, take_apart
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.topology.limits import Limits
 
 SHADERS = Path(__file__).parent.parent.parent / "shaders"
 ROOM = Limits(storage_buffers=8)

@@ -20,10 +20,10 @@ import vksched as vs
 from vksched import passes
 from vksched.graph import Graph, build_graph
 from vksched.importers.gguf.model import LanguageModel
-from vksched.machine.limits import Limits
 from vksched.ops.core.tensor import Tensor
 from vksched.passes import Wishes, optimize
 from vksched.passes.layers import KEPT, LEAST, shorten
+from vksched.topology.limits import Limits
 
 DEPTH = 12
 DECODERS = [name for name in language.NAMES if not name.startswith(("bert", "nomic"))]

@@ -12,9 +12,9 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
+from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(4)
 W = RNG.standard_normal((6, 4, 3, 3)).astype(np.float32)

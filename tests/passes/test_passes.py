@@ -18,11 +18,12 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import PlanError
 from vksched.engine.request import least_limits
 from vksched.graph import Graph, Node
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.attrs import Attrs
 from vksched.passes import Wishes, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
 
 SHAPE = (4, 6)
 Built = Callable[[vs.Tensor], vs.Tensor]

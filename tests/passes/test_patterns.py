@@ -12,8 +12,8 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
 from vksched.passes import Wishes, recognise, simplify
+from vksched.topology.limits import Limits
 
 ROWS = (3, 5, 8)
 Built = Callable[[vs.Tensor], vs.Tensor]

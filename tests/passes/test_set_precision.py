@@ -7,10 +7,10 @@ import numpy as np
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
 from vksched.ops.core.precision import BYTES, MIXED, SINGLE, precision_of
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
+from vksched.topology.limits import Limits
 
 X = vs.input("x", (2, 16, 32))
 

@@ -17,9 +17,6 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import PlanError
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.check.happens import check_events, check_plan
 from vksched.plan.check.walks import events_of
 from vksched.plan.documents.plans import Planned, planned_of
@@ -34,6 +31,9 @@ from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.null import NullSession
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link
 from vksched.trace.perfetto import perfetto_events
 
 SIDE = 512

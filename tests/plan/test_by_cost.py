@@ -12,14 +12,15 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.graph import build_graph
-from vksched.machine.change import alone
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.bundles import MOST, find_bundles
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.plan.support import Support
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.edit import alone
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 FAST, SLOW = 2e10, 1e9
 WIDTH = 128

@@ -12,14 +12,15 @@ from graphs import CPU, A, B, C
 import vksched as vs
 from vksched.common.formatting import format_seconds
 from vksched.graph import build_graph
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.decision import times_text, value_text
 from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives
 from vksched.plan.tell.choice import comparison_as_text, measured_share
 from vksched.schedule import Objective
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.topology import Machine
 
 SHAPE = (128, 128)
 MEASURED = Costs(

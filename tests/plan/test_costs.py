@@ -14,9 +14,6 @@ import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.engine.request import Request
 from vksched.graph import Graph, build_graph
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.op import computing_ops, get_op
 from vksched.plan.cost import (
     family_of,
@@ -30,6 +27,10 @@ from vksched.plan.cost import (
 from vksched.plan.make.by_cost import known
 from vksched.plan.planner import plan_graph
 from vksched.plan.tell.about import describe_node
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.topology import Machine
 
 SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
 

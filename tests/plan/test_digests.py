@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from conftest import needs_posix
 
-import vksched.plan.documents.digests as digests
-from vksched.importers.files import open_model
-from vksched.ops.core.late import Late, late_bytes
-from vksched.plan.documents.digests import digest_of
+import vksched.storage.content_hash as digests
+from vksched.storage.content_hash import digest_of
+from vksched.storage.lazy_array import Late, late_bytes
+from vksched.storage.model_file import open_model
 
 SIZE = 1 << 17
 

@@ -13,12 +13,12 @@ from selection import draws
 import vksched as vs
 from vksched.common.schema import check
 from vksched.graph import Graph
-from vksched.plan.documents.digests import hash_of
 from vksched.plan.documents.graphs import graph_document, graph_of
 from vksched.plan.documents.plans import Planned, asked_of, planned_of
 from vksched.plan.documents.question import Question
 from vksched.plan.planner import POLICIES
-from vksched.trace.schema import GRAPH, PLAN
+from vksched.storage.content_hash import hash_of
+from vksched.trace.format import GRAPH, PLAN
 
 SEEDS = draws(30, 200)
 

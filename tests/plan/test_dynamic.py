@@ -15,9 +15,6 @@ from test_simulate import drawn_graph, null_devices
 
 import vksched as vs
 from vksched.common.errors import OutOfMemory, PlanError
-from vksched.machine.costs import Costs
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.check.happens import check_plan
 from vksched.plan.check.verify import verify_plan
 from vksched.plan.dynamic.company import Company
@@ -36,6 +33,9 @@ from vksched.plan.dynamic.simulate import simulate_options
 from vksched.plan.dynamic.tape import plan_of
 from vksched.plan.value import HOST
 from vksched.runtime.dynamic import DynamicExecutor, judge
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
+from vksched.topology.perf_model import Costs
 
 POLICIES = ("dynamic", "steal")
 GRAPHS = draws(40, 1000)

@@ -28,10 +28,11 @@ from graphs import (
 )
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.cost import node_seconds
 from vksched.plan.tell.explain import COMMAND, NAMES, ROWS, explain_plan
 from vksched.plan.value import CopyIn
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 WHY = "gather binds 4 buffers, the device allows 3"
 FOUR = np.arange(4, dtype=np.int32)

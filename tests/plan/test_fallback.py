@@ -9,8 +9,8 @@ import pytest
 from graphs import CPU, A, make_machine, make_plan, picky, source
 
 import vksched as vs
-from vksched.machine.limits import Limits
 from vksched.plan.tell.fallback import Fallback, find_fallbacks, warn_of_fallbacks
+from vksched.topology.limits import Limits
 
 FOUR = np.arange(4, dtype=np.int32)
 WHY = "gather binds 4 buffers, the device allows 3"

@@ -15,13 +15,14 @@ from selection import draws
 
 import vksched as vs
 from vksched.graph import Graph, build_graph
-from vksched.machine.costs import BOUNDS, Costs, Curve
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.documents.kept import DamagedPlan, KeptPlan, kept_document
 from vksched.plan.documents.plans import carried_document
 from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
 from vksched.plan.planner import STATIC
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.perf_model import BOUNDS, Costs, Curve
+from vksched.topology.topology import Machine
 
 SOME = 40
 SEEDS = draws(SOME, 200)

@@ -26,10 +26,11 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.make.merging import Groups
 from vksched.plan.plan import Plan
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
 
 
 def lookup(value: vs.Tensor, name: str) -> vs.Tensor:

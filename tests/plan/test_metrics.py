@@ -10,13 +10,14 @@ from graphs import CPU, A, B, chain, diamond, make_machine, make_plan
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link, Links
-from vksched.machine.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.metrics import energy, period_of, plan_metrics, weigh
 from vksched.plan.simulate import run_program, simulate
 from vksched.plan.simulated import Program, Step
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link, Links
+from vksched.topology.power import DISCRETE, INTEGRATED, PROCESSOR, SOFTWARE, Watts, watts_of
+from vksched.topology.topology import Machine
 
 WATTS = (Watts(100.0, 10.0), Watts(30.0, 5.0), Watts(40.0, 2.0))
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.machine.links import Link, Links
 from vksched.plan.make import moves
 from vksched.plan.make.by_cost import _competing
 from vksched.plan.make.candidates import Candidates, Way
 from vksched.plan.make.weigh import Scale, Weighed
 from vksched.plan.support import Support
 from vksched.schedule.objectives import LATENCY
+from vksched.topology.links import Link, Links
 
 NAMES = ["n0", "n1", "n2", "n3", "n4"]
 

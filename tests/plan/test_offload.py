@@ -16,12 +16,13 @@ from selection import examples
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.value import HOST, CopyIn
 from vksched.runtime.device import Session
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link
+from vksched.topology.topology import Machine
 
 WIDTH = 64
 MATRIX_BYTES = 4 * WIDTH * WIDTH

@@ -40,13 +40,14 @@ from test_executor import X, null_devices, stepped
 import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.op import all_ops
 from vksched.ops.core.tensor import apply
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 PLANNER = Path(vs.__file__).parent / "plan"
 

@@ -17,11 +17,11 @@ from selection import examples
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.late import Late, as_array
-from vksched.plan.documents.digests import digest_of, pieces_of
 from vksched.plan.documents.parts import PartDocuments, part_document, part_of
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
+from vksched.storage.content_hash import digest_of, pieces_of
+from vksched.storage.lazy_array import Late, as_array
 
 
 def sent(part: Part) -> Part:

@@ -10,13 +10,14 @@ from graphs import CPU, A, B, random_plan
 
 import vksched as vs
 from vksched.graph import build_graph
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.bound import find_bound
 from vksched.plan.cost import node_seconds
 from vksched.plan.metrics import plan_metrics
 from vksched.plan.plan import Plan
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.topology import Machine
 
 SHAPE = (64, 64)
 

@@ -13,9 +13,6 @@ from graphs import chain, mlp, transformer
 
 import vksched as vs
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import GIB, DeviceSpec, Machine
 from vksched.plan import bound
 from vksched.plan.make.candidates import GRAINS, Candidates
 from vksched.plan.metrics import plan_metrics
@@ -27,6 +24,10 @@ from vksched.plan.value import HOST
 from vksched.plan.what_if import compare_plan, equal_hosts
 from vksched.schedule import TaskGraph, schedule
 from vksched.schedule.make import policies
+from vksched.topology.device_spec import GIB, DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 
 def hosts(

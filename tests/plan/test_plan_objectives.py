@@ -11,15 +11,16 @@ from graphs import CPU, A, B, C
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.graph import build_graph
-from vksched.machine.files import load_machine
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
 from vksched.plan.decision import dominates
 from vksched.plan.metrics import plan_metrics
 from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives
 from vksched.schedule.objectives import WORDS
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
+from vksched.topology.topology_file import load_machine
 
 WIDTH = 128
 WEIGHT = 4 * WIDTH * WIDTH

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.machine.spec import Machine
 from vksched.plan.make import weigh
 from vksched.plan.plan import Plan
+from vksched.topology.topology import Machine
 
 KIB = 1 << 10
 WIDTH = 64

@@ -32,10 +32,10 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import TensorType
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import Span, scratch_of
+from vksched.topology.limits import Limits
 
 Change = Callable[[Plan], Plan]
 RANDOM = settings(deadline=None, max_examples=examples(50))

@@ -16,11 +16,12 @@ import pytest
 
 import vksched as vs
 from vksched.bench.planning import random_graph, transformer
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan import planner
 from vksched.plan.make import candidates, draft
 from vksched.plan.make.memory import Lifetime, MemoryUse
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
 
 SHAPE = (4, 16)
 BYTES = 4 * 4 * 16

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.machine.costs import Costs, Curve
 from vksched.plan.predict import predict
+from vksched.topology.perf_model import Costs, Curve
 
 A, B = "null:0", "null:1"
 

@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
 from vksched.plan.dynamic.dispatch import POLICIES as DECIDE
 from vksched.plan.make.by_cost import MARGIN_ESTIMATED, known
@@ -30,6 +28,9 @@ from vksched.plan.make.overrides import resolve_overrides
 from vksched.plan.make.placing import Wishes
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 PLANS = int(os.environ.get("VKSCHED_PLANS", "250" if THOROUGH else "6"))
 PIECE = min(PLANS, 50)

@@ -11,13 +11,14 @@ from graphs import A, B, C
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.graph import build_graph
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.bound import find_bound
 from vksched.plan.metrics import join_replicas
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.schedule import Metrics
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 SIZE = 64
 FLOPS = 2 * SIZE**3

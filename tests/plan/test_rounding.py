@@ -10,11 +10,11 @@ from graphs import make_machine
 
 import vksched as vs
 from vksched.cases.packed import blocks
-from vksched.machine.limits import Limits
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
 from vksched.plan.planner import plan_graph
 from vksched.plan.tell.rounding import precision_lines
+from vksched.topology.limits import Limits
 
 
 def lines(words: dict[str, str], **limits: bool) -> list[str]:

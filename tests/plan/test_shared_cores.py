@@ -10,11 +10,12 @@ from graphs import CPU, A, B, C
 
 import vksched as vs
 from vksched.graph import build_graph
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
 
 X = np.ones((64, 64), np.float32)
 PRODUCT_S = 2 * 64**3 / 1e8

@@ -17,16 +17,17 @@ from graphs import CPU, A, B, diamond, make_machine, make_plan
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan import clocks
 from vksched.plan import simulate as simulator
 from vksched.plan.make import aside
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import program_of, run_program, simulate
 from vksched.plan.simulated import Program, Step
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link
+from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.topology import Machine
 
 SPECS = (
     DeviceSpec(A, "null", flops_per_s=3e7, bytes_per_s=2e8, submit_s=7e-5),

@@ -12,12 +12,13 @@ from graphs import CPU, A, B, C, crossings_of, device_of, node_id, rule_of
 
 import vksched as vs
 from vksched.graph import Graph, build_graph
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.bundles import find_bundles
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 WIDTH = 512
 MIB = 1 << 20

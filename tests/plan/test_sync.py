@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
 
 ROOT = Path(__file__).parents[2]
 SUBMIT_S = 1e-3

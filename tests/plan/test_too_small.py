@@ -12,12 +12,13 @@ from graphs import CPU, A, B
 
 import vksched as vs
 from vksched.graph import build_graph
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link, Links
+from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.topology import Machine
 
 GPU_PER_S, CPU_PER_S, SUBMIT_S = 1e12, 1e10, 50e-6
 TOLD = "auto: too small for"

@@ -15,16 +15,17 @@ import pytest
 from graphs import CPU, A, B, chain, diamond, fan_out, transformer
 
 import vksched as vs
-from vksched.machine.costs import Costs
-from vksched.machine.hosts import on
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.make.parts import cut
 from vksched.plan.metrics import plan_metrics
 from vksched.plan.parts import Take
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import program_of, run_program, simulate
 from vksched.plan.value import Split
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.host_names import on
+from vksched.topology.links import Link, Links
+from vksched.topology.perf_model import Costs
+from vksched.topology.topology import Machine
 
 FREE = Link(math.inf, 0.0)
 ONE, TWO = "node1/null:0", "node2/null:0"

@@ -13,10 +13,6 @@ from test_by_cost import FAST, SLOW, WIDTH, branches, layers, machine
 
 import vksched as vs
 from vksched.common.formatting import format_bytes
-from vksched.machine.costs import Costs
-from vksched.machine.files import load_machine
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.metrics import plan_metrics
 from vksched.plan.simulate import simulate
 from vksched.plan.what_if import (
@@ -31,6 +27,11 @@ from vksched.plan.what_if import (
     with_device,
     without,
 )
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
+from vksched.topology.perf_model import Costs
+from vksched.topology.topology import Machine
+from vksched.topology.topology_file import load_machine
 
 
 def plan_of(output: vs.Tensor, where: Machine, **more: object) -> vs.Plan:

@@ -21,9 +21,6 @@ from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import OutOfMemory
 from vksched.common.schema import check
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.check.happens import check_events, check_plan
 from vksched.plan.check.hosts import check_parts
 from vksched.plan.check.parts import verify_part
@@ -35,7 +32,11 @@ from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.plan.value import HOST, PlanValue, Split
 from vksched.runtime.wrapped import WrappedDevice, WrappedSession
-from vksched.trace.schema import CARRIED
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link, Links
+from vksched.topology.topology import Machine
+from vksched.trace.format import CARRIED
 
 MIB = 1 << 20
 LAYERS, WIDTH = 24, 512

@@ -12,8 +12,8 @@ import pytest
 import vksched as vs
 from vksched.common.errors import DeviceError
 from vksched.common.user_warning import VkschedWarning
-from vksched.machine.limits import Limits
 from vksched.runtime.vulkan import binding, drivers, probe
+from vksched.topology.limits import Limits
 
 GIB = 1 << 30
 MIB = 1 << 20

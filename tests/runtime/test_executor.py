@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec
 from vksched.ops.core.tensor import Tensor
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
+from vksched.topology.device_spec import DeviceSpec
 
 
 def null_devices(count: int, **spec: float) -> tuple[vs.SimulatedClock, list[Device]]:

@@ -14,12 +14,12 @@ import pytest
 from conftest import vulkan_names
 from test_mapped import run_with, to_plant
 
-from vksched.machine.limits import FEATURES, Limits
 from vksched.runtime.vulkan import binding, probe
 from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.binding import robust_access
 from vksched.runtime.vulkan.context import Context, HostBuffer, Pipeline
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import FEATURES, Limits
 
 pytestmark = pytest.mark.own_devices
 

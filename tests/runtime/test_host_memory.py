@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from vksched.machine.spec import GIB
 from vksched.runtime.host import memory
+from vksched.topology.device_spec import GIB
 
 
 def test_host_memory_keeps_the_limit_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ from graphs import CPU
 
 import vksched as vs
 from vksched.graph import build_graph
-from vksched.machine.costs import ANY
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.runtime.host_pace import FEWEST, HALF_S, LAST
 from vksched.runtime.pace import Paces
 from vksched.runtime.stats import RunStats, SplitStats
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.perf_model import ANY
+from vksched.topology.topology import Machine
 
 FAR = "node1/cpu"
 STALL_S = 0.08

@@ -12,9 +12,9 @@ from test_sync import load
 
 import vksched as vs
 from vksched.common.dtypes import Progress
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime.device import Session
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
 
 X = np.full((16, 16), 0.1, np.float32)
 

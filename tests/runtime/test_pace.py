@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.machine.costs import ANY, Costs, Curve
-from vksched.machine.limits import Limits
 from vksched.plan.cost import node_cost
 from vksched.runtime.pace import EVERY_S, MOST, SHORT_S, Paces
 from vksched.runtime.stats import RunStats, SplitStats
+from vksched.topology.limits import Limits
+from vksched.topology.perf_model import ANY, Costs, Curve
 
 A, B = "null:0", "null:1"
 X = np.ones((64, 1024), np.float32)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from conftest import needs_posix, vulkan_names
 
-from vksched import caches
-from vksched.caches import kept_if_room, room_error
 from vksched.runtime.vulkan import shader_cache
 from vksched.runtime.vulkan.shader_cache import FOLDER, OFF, settle_shader_cache
+from vksched.storage import disk_cache
+from vksched.storage.disk_cache import kept_if_room, room_error
 
 pytestmark = [
     needs_posix,
@@ -32,8 +32,8 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (OFF, FOLDER, *shader_cache.OLD_NAMES):
         monkeypatch.setenv(name, "")  # which puts back what was there, also where code sets it
         del os.environ[name]
-    monkeypatch.setattr(caches, "_full", set())
-    caches._warn_once.cache_clear()
+    monkeypatch.setattr(disk_cache, "_full", set())
+    disk_cache._warn_once.cache_clear()
     yield
     os.environ.pop(OFF, None)
 

@@ -14,9 +14,9 @@ import pytest
 from graphs import A, B
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.simulate import simulate
 from vksched.runtime import simulated_clock
+from vksched.topology.device_spec import DeviceSpec
 
 RUNS = 12
 X = np.ones((16, 32), np.float32)

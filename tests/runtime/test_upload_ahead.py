@@ -19,13 +19,13 @@ from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models.reader import Reader
 from vksched.ops.core import loops
-from vksched.ops.core.late import Late
 from vksched.ops.products.blocks import repack
 from vksched.plan.make.memory import aligned
 from vksched.runtime.device import Uploads
 from vksched.runtime.vulkan import memory
 from vksched.runtime.vulkan.memory import _rows, _write
 from vksched.runtime.vulkan.zeros import Zeros
+from vksched.storage.lazy_array import Late
 
 NAMES = vulkan_names()
 on_device = pytest.mark.skipif(not NAMES, reason="no Vulkan device")

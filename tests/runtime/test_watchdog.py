@@ -9,11 +9,11 @@ import pytest
 from graphs import SHAPE, A, B, source, steps
 
 import vksched as vs
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime.stats import SplitStats
 from vksched.runtime.watchdog import LONGEST_S, Watchdog
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link
 
 X = np.ones(SHAPE, np.float32)
 NODES = 20

@@ -10,8 +10,8 @@ import pytest
 from drawn_tasks import drawn
 
 from vksched.common.errors import PlanError
-from vksched.machine.power import Watts
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
+from vksched.topology.power import Watts
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vksched.common.errors import GraphError, PlanError
-from vksched.machine.power import Watts
 from vksched.schedule import Link, Task, TaskGraph, Topology, policies, schedule
+from vksched.topology.power import Watts
 
 A, B, C = Task("a", {"p": 1.0}), Task("b", {"p": 2.0}), Task("c", {"p": 3.0})
 

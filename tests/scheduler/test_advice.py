@@ -11,10 +11,10 @@ import pytest
 import vksched as vs
 from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advise
 from vksched.engine.report.runs import Asked, GraphRun, WholeRun, run_of
-from vksched.machine.limits import Limits
 from vksched.runtime.stats import RunStats
 from vksched.schedule import Metrics, Objective
 from vksched.schedule.objectives import LATENCY
+from vksched.topology.limits import Limits
 
 A, B = "null:0", "null:1"
 SHAPE = (64, 256)

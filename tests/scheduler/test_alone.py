@@ -10,8 +10,8 @@ from graphs import A, B
 
 import vksched as vs
 from vksched.engine.alone import CALM
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime.simulated_clock import Cores
+from vksched.topology.device_spec import DeviceSpec
 
 X = np.ones((64, 64), np.float32)
 PRODUCT_S = 2 * 64**3 / 1e8

@@ -14,11 +14,11 @@ from test_executor import X, stepped
 
 import vksched as vs
 from vksched.common.dtypes import Progress
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.runtime.carrier import INTERRUPTED_S
 from vksched.runtime.device import Session
 from vksched.runtime.null import NullSession
+from vksched.topology.device_spec import DeviceSpec
 
 LIMIT_S = 30.0
 

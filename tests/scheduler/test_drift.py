@@ -14,12 +14,13 @@ import vksched as vs
 from vksched.common.errors import OutOfMemory
 from vksched.engine.drift import BAND, MARGIN, Again, Drift
 from vksched.engine.preparing import Preparing
-from vksched.machine.costs import ANY
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.runtime.pace import HALF_S
 from vksched.runtime.stats import RunStats
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.perf_model import ANY
+from vksched.topology.topology import Machine
 
 WIDTH = 64
 X = np.random.default_rng(0).random((WIDTH, WIDTH), np.float32)

@@ -17,7 +17,6 @@ from test_random_graphs import REAL, SIMULATED, run_one
 
 import vksched as vs
 from vksched.common.errors import DeviceError, IndexOutOfRange
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.dynamic.options import DynamicPlan
 from vksched.runtime.device import Device, Times
 from vksched.runtime.dynamic import DynamicExecutor
@@ -25,6 +24,7 @@ from vksched.runtime.faulty import KINDS
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.null import NullSession
 from vksched.runtime.slowed import SlowedDevice, SlowedSession
+from vksched.topology.device_spec import DeviceSpec
 
 POLICIES = ("dynamic", "steal")
 GRAPHS = 30 if THOROUGH else 8

@@ -21,7 +21,6 @@ from test_scheduler import error, numpy_result
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.preparing import Preparing
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.faulty import CALLS, KINDS, FaultySession
@@ -29,6 +28,7 @@ from vksched.runtime.host.cpu import CpuDevice, CpuSession
 from vksched.runtime.vulkan import handle, probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.opening import open_device
+from vksched.topology.device_spec import DeviceSpec
 
 Build = Callable[[Sequence[str]], tuple[vs.Tensor, dict[str, str]]]
 

@@ -16,11 +16,12 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.engine.request import Request, plan_request
-from vksched.machine.limits import Limits
-from vksched.machine.spec import GIB, DeviceSpec, Machine
 from vksched.plan.cost import call_of
 from vksched.plan.plan import Plan
 from vksched.plan.planner import plan_graph
+from vksched.topology.device_spec import GIB, DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
 
 LOW = Limits(storage_buffers=4, subgroup_size=4, software=True)
 HIGH = Limits(256, (256, 256, 64), shared_bytes=1 << 15, storage_buffers=16, subgroup_size=32)

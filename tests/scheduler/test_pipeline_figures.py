@@ -10,7 +10,6 @@ import pytest
 from selection import spread
 
 import vksched as vs
-from vksched.machine.spec import DeviceSpec
 from vksched.parallel.pipeline import (
     dualpipe,
     gpipe,
@@ -23,6 +22,7 @@ from vksched.parallel.pipeline import (
 from vksched.plan.value import DeviceMemory
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
+from vksched.topology.device_spec import DeviceSpec
 
 WIDTH, ROWS = 16, 64
 MADE = {

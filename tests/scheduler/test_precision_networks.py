@@ -13,11 +13,11 @@ from graphs import transformer
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
-from vksched.machine.limits import Limits
 from vksched.ops.core import loops
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(11)
 ERRORS = {"mixed": 3e-3, "float16": 1e-2, "bfloat16": 2e-2}

@@ -17,9 +17,9 @@ from lazy import lazy_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime import check
 from vksched.runtime.device import Device
+from vksched.topology.device_spec import DeviceSpec
 
 GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "120"))
 ON_VULKAN = 0.15

@@ -21,7 +21,6 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.states import StateTable
 from vksched.graph import Graph
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.plan.value import Split
 from vksched.runtime import null
@@ -30,6 +29,7 @@ from vksched.runtime.host import evaluate
 from vksched.runtime.host.cpu import CpuSession
 from vksched.runtime.null import NullSession
 from vksched.runtime.states import HostStates
+from vksched.topology.device_spec import DeviceSpec
 from vksched.trace import Event
 
 BACKUP = pytest.mark.parametrize("backup", [True, False])

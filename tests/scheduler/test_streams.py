@@ -14,7 +14,7 @@ from graphs import A, B, C
 
 import vksched as vs
 from vksched.engine.replay.make import replay_tape
-from vksched.machine.spec import DeviceSpec
+from vksched.topology.device_spec import DeviceSpec
 
 X = np.linspace(-1, 1, 32 * 64, dtype=np.float32).reshape(32, 64)
 FLOPS_PER_S = 1e8

@@ -19,13 +19,13 @@ from test_executor import X, stepped
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.null import NullSession
 from vksched.runtime.vulkan import binding, handle
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.topology.device_spec import DeviceSpec
 
 pytestmark = pytest.mark.one_set
 

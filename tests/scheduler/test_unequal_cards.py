@@ -10,8 +10,8 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime.device import Device
+from vksched.topology.device_spec import DeviceSpec
 
 SPEEDS = (3e9, 1e9)
 

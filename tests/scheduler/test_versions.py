@@ -13,11 +13,12 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.engine.request import Request, plan_request
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.planner import plan_graph
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.perf_model import Costs, Curve
+from vksched.topology.topology import Machine
 
 RICH = Limits(storage_buffers=32, max_invocations=1024, shared_bytes=65536)
 POOR = Limits(storage_buffers=4)

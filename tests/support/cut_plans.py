@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vksched.machine.hosts import on
 from vksched.plan.plan import Plan
+from vksched.topology.host_names import on
 
 HOSTS = ("node1", "node2", "", "node3")
 """Whose devices come first is drawn by nobody: the caller's own ones stand among the others."""

@@ -18,10 +18,6 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
-from vksched.machine.costs import Costs
-from vksched.machine.limits import Limits
-from vksched.machine.links import Link, Links
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.make.candidates import Candidates
 from vksched.plan.make.draft import finish
 from vksched.plan.make.fit import most_copies
@@ -31,6 +27,11 @@ from vksched.plan.plan import Plan
 from vksched.plan.planner import POLICIES
 from vksched.plan.support import Support
 from vksched.schedule import TaskGraph, policies, schedule
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.links import Link, Links
+from vksched.topology.perf_model import Costs
+from vksched.topology.topology import Machine
 
 ROWS, COLUMNS = 8, 32
 EVERY = (*POLICIES, "single", *(name for name in policies() if name not in POLICIES))

@@ -26,7 +26,6 @@ from vksched.cases.table import CASES, HALVES, LONGS, UNSIGNED
 from vksched.common.dtypes import DTYPES, NARROW, NDArray, TensorType, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
 from vksched.common.serialize import plain
-from vksched.machine.limits import Limits
 from vksched.ops.core import loops
 from vksched.ops.core.attrs import Attrs, AttrValue
 from vksched.ops.core.checks import domains_of
@@ -34,6 +33,7 @@ from vksched.ops.core.domains import Domain
 from vksched.ops.core.lower import compute, compute_into, infer, lower
 from vksched.ops.core.op import Call, Op, get_op
 from vksched.plan.documents.graphs import graph_of
+from vksched.topology.limits import Limits
 
 MOST_ELEMENTS, MOST_FLOPS = 1 << 14, 1e7
 """Of calls that are run: others are checked alone."""

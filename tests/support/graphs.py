@@ -10,13 +10,14 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.graph import Graph
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.ops.core.tensor import Tensor
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import CopyIn, scratch_of
 from vksched.runtime.host.evaluate import Values, evaluate_node
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
+from vksched.topology.topology import Machine
 
 SHAPE = (8, 64)
 A, B, C, CPU = "null:0", "null:1", "null:2", "cpu"

@@ -12,14 +12,14 @@ import numpy as np
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress, numpy_dtype
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.plan import Plan
 from vksched.plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
 from vksched.runtime.device import Aside, Times
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.states import HostStates
 from vksched.runtime.vulkan.memory import read_words, write_words
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
 
 GARBAGE = 0x7FC0DEAD
 """What is in memory that nobody has written: not a number, whatever the type."""

@@ -16,7 +16,6 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
-from vksched.machine.hosts import device_of, host_of
 from vksched.plan.documents.parts import PartDocuments
 from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
@@ -26,6 +25,7 @@ from vksched.runtime.remote.ports import Ran, RunKey
 from vksched.runtime.remote.served import PartHost
 from vksched.runtime.states import HostStates
 from vksched.runtime.stats import RunStats
+from vksched.topology.host_names import device_of, host_of
 from vksched.trace import Event
 
 

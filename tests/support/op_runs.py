@@ -23,9 +23,9 @@ from vksched.cases.case import Case, FunctionCase
 from vksched.cases.runner import lowering_of
 from vksched.cases.table import CASES, FUNCTIONS, HALVES, LONGS, PRECISE, UNSIGNED, fits_32_bits
 from vksched.common.errors import UnsupportedOp
-from vksched.machine.limits import Limits
 from vksched.ops.core.lower import CONVERTER_SHADERS, Lowering
 from vksched.ops.core.op import computing_ops, get_op
+from vksched.topology.limits import Limits
 
 LOWERED = {
     "the Vulkan minimum": Limits(),

@@ -11,7 +11,7 @@ import numpy as np
 from taped import X, graph_of_two_devices
 
 import vksched as vs
-from vksched.machine.links import Link
+from vksched.topology.links import Link
 from vksched.trace import Event
 from vksched.view.make import run_timeline
 from vksched.view.timeline import Timeline

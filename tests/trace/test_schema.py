@@ -13,7 +13,7 @@ from selection import draws
 
 from vksched.common.schema import LARGEST, Either, Row, Table, Wrong, _tell, check, holds
 from vksched.plan.documents.plans import carried_document
-from vksched.trace.schema import CARRIED
+from vksched.trace.format import CARRIED
 
 
 def is_told(data: object, schema: object) -> bool:

@@ -18,7 +18,7 @@ from taped import X, graph_of_two_devices, null_devices
 
 import vksched as vs
 from vksched.common.errors import VkschedError
-from vksched.machine.spec import ALIGN_BYTES
+from vksched.topology.device_spec import ALIGN_BYTES
 from vksched.trace import tape as tapes
 
 

@@ -15,13 +15,13 @@ from selection import spread
 
 import vksched as vs
 from vksched.common.errors import DeviceLost, OutOfMemory, UnsupportedOp
-from vksched.machine.costs import Costs, Curve
-from vksched.machine.spec import DeviceSpec
 from vksched.ops.core.op import Call, Op
 from vksched.plan.cost import family_of, node_seconds
 from vksched.plan.make.memory import aligned
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan import probe
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.perf_model import Costs, Curve
 from vksched.trace import SystemClock
 from vksched.tuner.calibrate import (
     MOST_PASSES,

@@ -18,10 +18,10 @@ from test_cli import call
 
 import vksched as vs
 from vksched.common.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
-from vksched.machine.limits import Limits
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.cost import first_cost
 from vksched.runtime.device import Device
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.limits import Limits
 from vksched.tuner import calibrator as calibrator_module
 from vksched.tuner.calibrate import QUICK_PASSES
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of

@@ -17,10 +17,11 @@ import pytest
 
 import vksched as vs
 from vksched.common.errors import UnsupportedOp
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.plan import Plan
 from vksched.plan.planner import plan_graph
 from vksched.plan.predict import predict
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 from vksched.tuner import calibrator as calibrator_module
 from vksched.tuner import device_files
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of

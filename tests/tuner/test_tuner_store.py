@@ -15,10 +15,10 @@ import platformdirs
 import pytest
 from conftest import needs_posix
 
-from vksched import caches
-from vksched.caches import default_folder
 from vksched.common.user_warning import VkschedWarning
-from vksched.machine.choices import Choices
+from vksched.storage import disk_cache
+from vksched.storage.disk_cache import default_folder
+from vksched.topology.tuned_variants import Choices
 from vksched.tuner.device_files import MOST_FILES, Identity
 from vksched.tuner.store import Found, Store, choices
 
@@ -153,7 +153,7 @@ def test_this_user_alone_reads_files(tmp_path: Path) -> None:
 @needs_posix
 def test_lock_is_given_back_whatever_children_hold(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
-    with caches.locked(tmp_path / "tuned" / "lock"):
+    with disk_cache.locked(tmp_path / "tuned" / "lock"):
         copies = [os.dup(int(fd)) for fd in os.listdir("/dev/fd") if is_lock(fd)]
     try:  # as a forked child has them
         assert copies and Store(tmp_path).add(DEVICE, [ONE])
@@ -172,10 +172,10 @@ def is_lock(fd: str) -> bool:
 def test_lock_that_nobody_gives_back_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caches, "LOCK_S", 0.05)
+    monkeypatch.setattr(disk_cache, "LOCK_S", 0.05)
     (tmp_path / "tuned").mkdir()
     with (
-        caches.locked(tmp_path / "tuned" / "lock"),
+        disk_cache.locked(tmp_path / "tuned" / "lock"),
         pytest.warns(VkschedWarning, match="not kept: another process holds .*lock"),
     ):
         assert not Store(tmp_path).add(DEVICE, [ONE])
@@ -216,11 +216,11 @@ def test_file_that_another_process_has_open_is_tried_again(
 
     monkeypatch.setattr(os, "replace", busy(os.replace))
     assert store.add(DEVICE, [TWO]) and left == [-1]
-    monkeypatch.setattr(caches, "_read_own", busy(caches._read_own))
+    monkeypatch.setattr(disk_cache, "_read_own", busy(disk_cache._read_own))
     left[0] = 3
     assert store.load(DEVICE).keys() == {ONE.key, TWO.key} and left == [-1]
     left[0] = 1000
-    monkeypatch.setattr(caches, "LOCK_S", 0.05)
+    monkeypatch.setattr(disk_cache, "LOCK_S", 0.05)
     with pytest.warns(VkschedWarning, match="PermissionError"):
         assert store.load(DEVICE) == {}, "but not for ever"
 

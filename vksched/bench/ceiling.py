@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.limits import Limits
 from ..ops.core.quads import WORDS_64, reads_64
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan.context import Context, Pipeline, Recording
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.shaders import load_shader
+from ..topology.limits import Limits
 
 FMA = {
     "ceiling_fma_float": (1, 8),

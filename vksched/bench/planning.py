@@ -23,9 +23,10 @@ import numpy as np
 
 import vksched as vs
 
-from ..machine.spec import DeviceSpec, Machine
 from ..plan import planner
 from ..plan.make import draft, weigh
+from ..topology.device_spec import DeviceSpec
+from ..topology.topology import Machine
 from .facts import Fact
 
 SIZES = (1_000, 10_000, 100_000)

@@ -15,11 +15,11 @@ import numpy as np
 
 from ..common.dtypes import INT64, NARROW, NDArray, TensorType, canonical_dtype
 from ..graph import Graph, build_graph
-from ..machine.limits import Limits
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, infer, variants_of
 from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, input
+from ..topology.limits import Limits
 
 
 class Mismatch(AssertionError):

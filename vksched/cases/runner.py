@@ -12,7 +12,6 @@ import numpy as np
 
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import UnsupportedOp
-from ..machine.limits import Limits
 from ..ops.core.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..ops.core.op import OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
@@ -20,6 +19,7 @@ from ..runtime.vulkan.buffers import HostBuffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.memory import read_words, write_words
 from ..runtime.vulkan.single import Place, Singles
+from ..topology.limits import Limits
 from .case import Case, FunctionCase, Mismatch
 
 SENTINEL = 0xDEADBEEF

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import VkschedError
-from ..machine.limits import Limits
 from ..ops.core.bounds import bounds_of_data, fits
+from ..topology.limits import Limits
 from .attention import OF_BLOCKS
 from .cached_attention import OF_PROMPTS
 from .case import Case, ErrorCase, FunctionCase

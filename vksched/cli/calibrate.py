@@ -12,8 +12,8 @@ from . import feeds, measuring
 
 if TYPE_CHECKING:
     from ..graph import Graph
-    from ..machine.spec import DeviceSpec
     from ..runtime.device import Device
+    from ..topology.device_spec import DeviceSpec
     from ..tuner.calibration import Calibration
     from ..tuner.calibrator import Calibrator
     from ..tuner.tuner import Tuner

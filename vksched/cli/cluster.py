@@ -96,7 +96,7 @@ def devices(
     """
     from ..cluster.cluster import Cluster
     from ..cluster.given import as_cluster
-    from ..machine.spec import spec_as_dict
+    from ..topology.device_spec import spec_as_dict
     from . import feeds
 
     if nodes and credentials is None:

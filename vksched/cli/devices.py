@@ -55,8 +55,8 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
 
 def show_presets(as_json: bool) -> None:
     """Prints the cards, machines and links that have names."""
-    from ..machine.presets import card, card_names, machine_data, machine_names
-    from ..machine.ways import LANE_BYTES_PER_S, LANES, WAYS
+    from ..topology.link_presets import LANE_BYTES_PER_S, LANES, WAYS
+    from ..topology.presets import card, card_names, machine_data, machine_names
     from . import feeds
 
     cards = [card(name) for name in card_names()]
@@ -134,7 +134,7 @@ def feature_table(found: tuple[DeviceInfo, ...]) -> RenderableType:
     from rich import box
     from rich.table import Table
 
-    from ..machine.limits import FEATURES
+    from ..topology.limits import FEATURES
 
     cards = [info for info in found if info.name != "cpu"]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))

@@ -12,11 +12,11 @@ from .machines import changes_of
 if TYPE_CHECKING:
     from ..engine.request import Request
     from ..graph import Graph
-    from ..machine.spec import Machine
     from ..parallel.config.value import Config
     from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan
     from ..plan.what_if import Comparison
+    from ..topology.topology import Machine
 
 Overrides = tuple[tuple[str | int, str], ...]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..graph import Graph
     from ..importers.onnx.lower.lowering import Lowered
     from ..importers.onnx.model import Model, ModelValue
-    from ..machine.spec import Machine
     from ..plan.plan import Plan
+    from ..topology.topology import Machine
 
 FUSED, VIEW, FOLDED, IDLE = "(fused)", "view", "folded", "no work"
 LATER, BETWEEN = "later", "between stages"

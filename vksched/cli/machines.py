@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..machine.spec import DeviceSpec, Machine
     from ..plan.what_if import Change
+    from ..topology.device_spec import DeviceSpec
+    from ..topology.topology import Machine
 
 machine_option = click.option(
     "--machine",
@@ -39,7 +40,7 @@ def machine_of(
     if devices is not None and machine_file is not None:
         raise click.UsageError("--devices and --machine exclude each other.")
     if machine_file is not None:
-        from ..machine.files import load_machine
+        from ..topology.topology_file import load_machine
 
         return load_machine(machine_file), {}, False
     return (*machine_here(devices), names_cpu(devices))
@@ -56,9 +57,9 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     """Returns the machine of the devices named, or used by default, with all that was measured of
     it, and other names of its devices.
     """
-    from ..machine.links import Links
-    from ..machine.spec import Machine
     from ..runtime.vulkan import probe
+    from ..topology.links import Links
+    from ..topology.topology import Machine
     from ..tuner.calibrator import Calibrator
     from ..tuner.cost_store import CostStore
     from ..tuner.store import Store

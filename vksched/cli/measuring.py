@@ -13,7 +13,7 @@ from . import feeds
 
 if TYPE_CHECKING:
     from ..graph import Graph
-    from ..machine.spec import DeviceSpec
+    from ..topology.device_spec import DeviceSpec
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..common.errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..common.user_warning import warn
-from ..machine.hosts import CALLER, CPU, on
-from ..machine.links import Link
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.client import Node, Nodes
 from ..runtime.remote.devices import RemoteDevice
 from ..runtime.remote.ports import Post
 from ..runtime.remote.secure import Security
+from ..topology.host_names import CALLER, CPU, on
+from ..topology.links import Link
 from ..trace.events import Clock
 
 LOOK_S = 1.0

@@ -13,10 +13,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..caches import folder_of
 from ..common.errors import VkschedError
 from ..engine.devices import DeviceSet, Wanted
-from ..machine.hosts import CPU
 from ..plan.documents.parts import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache
 from ..runtime.remote.folders import ModelFolders
@@ -29,6 +27,8 @@ from ..runtime.remote.served import PartHost
 from ..runtime.remote.server import Server
 from ..runtime.remote.session import Here
 from ..runtime.remote.told import Told
+from ..storage.disk_cache import folder_of
+from ..topology.host_names import CPU
 from ..trace import Trace
 from ..tuner.calibrator import Calibrator
 from ..tuner.cost_store import CostStore

@@ -16,8 +16,8 @@ import os
 import socket
 from pathlib import Path
 
-from ..caches import others_who_write
 from ..common.errors import DeviceError
+from ..storage.disk_cache import others_who_write
 
 AUTO = "auto"
 """The Ray cluster that this computer is in."""

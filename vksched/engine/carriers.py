@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..common.dtypes import Progress
-from ..machine.hosts import CALLER, host_of
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..runtime.carrier import Carrier, close_all
@@ -22,6 +21,7 @@ from ..runtime.executor import Executor
 from ..runtime.replicas import Replicas
 from ..runtime.simulated_clock import SimulatedStream
 from ..runtime.single import SingleExecutor, is_single
+from ..topology.host_names import CALLER, host_of
 from ..trace import Trace
 from .devices import DeviceSet
 

@@ -15,7 +15,6 @@ from dataclasses import replace
 from ..common.errors import OutOfMemory, VkschedError
 from ..common.user_warning import VkschedWarning
 from ..graph import Graph
-from ..machine.spec import Machine
 from ..ops.core.tensor import Tensor
 from ..ops.sources.state import StatePiece
 from ..parallel.apply import Applied, Pieces, apply_config
@@ -26,6 +25,7 @@ from ..plan.cost import node_seconds
 from ..plan.names import NameIndex
 from ..plan.planner import plan_graph
 from ..plan.simulate import simulate
+from ..topology.topology import Machine
 from .request import Request
 
 Lie = Callable[[Tensor], "Sequence[tuple[StatePiece, str | None]] | None"]

@@ -10,15 +10,15 @@ from contextlib import nullcontext
 
 from ..common.errors import DeviceError, PlanError
 from ..common.fork_guard import in_child
-from ..machine.hosts import CALLER, CPU, host_of, on
-from ..machine.links import Link
-from ..machine.spec import SYNC
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan import probe
 from ..runtime.vulkan.binding import drivers_kept, robust_access
 from ..runtime.vulkan.opening import open_device
 from ..runtime.wrapped import WrappedDevice, innermost
+from ..topology.device_spec import SYNC
+from ..topology.host_names import CALLER, CPU, host_of, on
+from ..topology.links import Link
 from .hosts import Hosts
 
 Wanted = Sequence[str | Device | probe.DeviceInfo]

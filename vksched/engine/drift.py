@@ -36,8 +36,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ..machine.costs import Costs
-from ..machine.spec import Machine
 from ..plan.cost import op_seconds
 from ..plan.gauge import Gauge, objective_of
 from ..plan.metrics import join_replicas, weigh
@@ -47,6 +45,8 @@ from ..plan.value import PlanValue
 from ..runtime.pace import EVERY_S, LAST
 from ..runtime.stats import RunStats
 from ..schedule import Metrics, Objective
+from ..topology.perf_model import Costs
+from ..topology.topology import Machine
 from .alone import Alone, Finding
 
 BAND = 1.5

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ..common.errors import DeviceError, HostLost, OutOfMemory, StateLost
-from ..machine.hosts import host_of
 from ..runtime.device import Device
+from ..topology.host_names import host_of
 from ..trace import Event, Trace
 from .states import StateTable
 

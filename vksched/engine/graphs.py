@@ -18,11 +18,11 @@ from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, GraphError, PlanError
 from ..common.fork_guard import Owner
 from ..graph import Outputs, Updates, build_graph
-from ..machine.choices import Choices
 from ..ops.core.tensor import Tensor
 from ..plan.documents.kept import KeptPlan
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks
+from ..topology.tuned_variants import Choices
 from .generations import Compiled
 from .overflow import OverflowWatch
 from .precision import Precision, apply_precision

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from ..machine.links import Link
 from ..runtime.device import Device
 from ..runtime.remote.ports import Host, Post
+from ..topology.links import Link
 
 
 class Hosts(Protocol):

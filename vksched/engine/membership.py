@@ -13,7 +13,7 @@ from collections.abc import Callable
 from weakref import WeakMethod
 
 from ..common.errors import DeviceError
-from ..machine.hosts import CALLER, host_of
+from ..topology.host_names import CALLER, host_of
 from .graphs import Graphs
 from .preparing import Preparing
 

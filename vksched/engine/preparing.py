@@ -19,8 +19,6 @@ from ..common.dtypes import Progress
 from ..common.errors import OutOfMemory, PlanError, VkschedError
 from ..common.gc_pause import resting_collector
 from ..graph import Graph
-from ..machine.links import Links
-from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.precision import SINGLE
 from ..plan.documents.kept import kept_document
 from ..plan.documents.plans import Planned
@@ -37,6 +35,9 @@ from ..runtime.simulated_clock import SimulatedStream
 from ..runtime.stats import RunStats
 from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Links
+from ..topology.topology import Machine
 from ..trace import Event, Trace
 from ..tuner.first_use import FirstUse
 from ..tuner.lessons import Lessons

@@ -30,9 +30,6 @@ from ..common.dtypes import NDArray
 from ..common.errors import GraphError, PlanError
 from ..graph import Graph
 from ..importers.base import ImportedModel
-from ..machine.choices import Choices
-from ..machine.limits import Limits
-from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.tensor import Tensor
 from ..passes import Wishes, optimize
 from ..plan.decision import Decision
@@ -42,6 +39,10 @@ from ..plan.make.overrides import resolve_overrides
 from ..plan.names import NameIndex
 from ..plan.plan import Plan
 from ..runtime.record import Observers
+from ..topology.device_spec import DeviceSpec
+from ..topology.limits import Limits
+from ..topology.topology import Machine
+from ..topology.tuned_variants import Choices
 
 Placements = Mapping[Tensor | str, str] | Mapping[str, str]
 """Tensors or name patterns to device names."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from ..common.dtypes import Progress
 from ..common.errors import VkschedError
-from .files import open_model
+from ..storage.model_file import open_model
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -39,7 +39,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..caches import (
+from ..common.dtypes import NDArray, TensorType, numpy_dtype
+from ..common.schema import Either, Row, Table, check
+from ..common.user_warning import warn
+from ..common.version import __version__
+from ..graph import Graph, Node
+from ..ops.core import loops
+from ..ops.core.attrs import Attrs, AttrValue
+from ..plan.documents.graphs import NONSENSE
+from ..plan.documents.kept import KeptPlan
+from ..storage.disk_cache import (
     PACKAGE,
     about_loaded,
     folder_of,
@@ -53,16 +62,7 @@ from ..caches import (
     replace_whole,
     set_aside,
 )
-from ..common.dtypes import NDArray, TensorType, numpy_dtype
-from ..common.schema import Either, Row, Table, check
-from ..common.user_warning import warn
-from ..common.version import __version__
-from ..graph import Graph, Node
-from ..ops.core import loops
-from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.late import Held, as_array
-from ..plan.documents.graphs import NONSENSE
-from ..plan.documents.kept import KeptPlan
+from ..storage.lazy_array import Held, as_array
 
 if TYPE_CHECKING:
     from ..importers.gguf.cache import KeyValueCache

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from ..common.errors import PlanError
 from ..graph import Graph
-from ..machine.spec import Machine
+from ..topology.topology import Machine
 from .config.match import sections_of, unmatched
 from .config.value import AUTO, Config, Section, Shard
 from .judge import Judge

@@ -15,9 +15,9 @@ import numpy as np
 from ..common.dtypes import NDArray, TensorType, numpy_dtype
 from ..graph import Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.late import Held, as_array
 from ..ops.core.lower import infer
 from ..ops.core.op import get_op
+from ..storage.lazy_array import Held, as_array
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..graph import Graph, Node
-from ..machine.hosts import CPU, device_of
-from ..machine.limits import Limits
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.products.beside import BESIDE_BUFFERS, COLUMNS, GATES, MOST_WEIGHTS, NAME, NORM
 from ..ops.products.rounded import rounds_codes
+from ..topology.host_names import CPU, device_of
+from ..topology.limits import Limits
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes
 

@@ -21,8 +21,6 @@ import numpy as np
 
 from ..common.dtypes import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
 from ..graph import Graph, Node
-from ..machine.limits import Limits
-from ..ops.core.late import as_array
 from ..ops.core.strides import broadcast_strides, collapse
 from ..ops.elementwise.chain import (
     MAX_AXES,
@@ -34,6 +32,8 @@ from ..ops.elementwise.chain import (
     program_attrs,
     shader_inputs,
 )
+from ..storage.lazy_array import as_array
+from ..topology.limits import Limits
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes
 

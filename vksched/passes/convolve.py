@@ -19,13 +19,13 @@ import numpy as np
 from ..common.dtypes import FLOAT32, WORD_BYTES, NDArray, TensorType
 from ..common.errors import UnsupportedOp
 from ..graph import Graph, Node
-from ..machine.limits import Limits
 from ..ops.core.attrs import Attrs, AttrValue
 from ..ops.core.lower import compute, lower
 from ..ops.core.op import Call, get_op
 from ..ops.core.precision import kept_precision
 from ..ops.products.matmul import step_cost
 from ..ops.windows.winograd import TILES
+from ..topology.limits import Limits
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes
 

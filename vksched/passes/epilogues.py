@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from ..common.dtypes import FLOAT16, FLOAT32
 from ..common.errors import UnsupportedOp
 from ..graph import Graph, Node
-from ..machine.limits import Limits
 from ..ops.core import loops
 from ..ops.core.attrs import Attrs
 from ..ops.core.lower import lower
@@ -33,6 +32,7 @@ from ..ops.elementwise.epilogue import (
     takes_residual,
     then,
 )
+from ..topology.limits import Limits
 from .chains import word_of
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes

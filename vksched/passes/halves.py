@@ -20,7 +20,6 @@ import numpy as np
 
 from ..common.dtypes import FLOAT32, NDArray
 from ..graph import Graph, Node
-from ..machine.limits import Limits
 from ..ops.core.attrs import AttrValue
 from ..ops.core.precision import (
     BRAIN,
@@ -31,6 +30,7 @@ from ..ops.core.precision import (
     precision_of,
 )
 from ..ops.products.blocks import format_of, held_words
+from ..topology.limits import Limits
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..graph import INLINE_BYTES, Graph, Node
-from ..ops.core.late import as_array
+from ..storage.lazy_array import as_array
 
 LAYER = re.compile(r"(.*?)(\d+)(?=[./])")
 """What names of layers begin with, and their number."""

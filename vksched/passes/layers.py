@@ -25,7 +25,7 @@ from typing import NoReturn
 
 from ..common.dtypes import NDArray
 from ..graph import Graph, Node
-from ..ops.core.late import Held, Late
+from ..storage.lazy_array import Held, Late
 from .layer_forms import ELSEWHERE, LAYER, Form, Layers, Names, Place
 from .wishes import Wishes
 

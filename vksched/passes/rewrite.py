@@ -21,9 +21,9 @@ import numpy as np
 from ..common.dtypes import NDArray, TensorType, canonical_dtype
 from ..graph import INLINE_BYTES, Graph, Node
 from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.late import Held, as_array
 from ..ops.core.lower import infer
 from ..ops.core.op import Op, get_op
+from ..storage.lazy_array import Held, as_array
 from .wishes import Wishes
 
 Rule = Callable[["Rewriter", Node], "int | None"]

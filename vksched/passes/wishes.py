@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..graph import Graph, Node
-from ..machine.limits import Limits
+from ..topology.limits import Limits
 
 
 @dataclass(frozen=True)

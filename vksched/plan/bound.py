@@ -22,13 +22,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..machine.links import Link
-from ..machine.power import watts_of
-from ..machine.spec import Machine
 from ..schedule import Task, TaskGraph, Topology
 from ..schedule.bounds import find_bounds
 from ..schedule.problem import make_problem
 from ..schedule.values import MOST as MOST_AMOUNT
+from ..topology.links import Link
+from ..topology.power import watts_of
+from ..topology.topology import Machine
 from .support import Support
 from .value import PlanValue, value_of
 

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..machine.power import watts_of
-from ..machine.spec import Machine
 from ..schedule import Metrics
+from ..topology.power import watts_of
+from ..topology.topology import Machine
 from .simulate import program_of, run_program
 from .simulated import Program, Simulation
 from .value import PlanValue

@@ -19,9 +19,9 @@ from ..common.errors import PlanError
 from ..common.formatting import count_of, format_seconds
 from ..common.gc_pause import resting_collector
 from ..graph import Graph
-from ..machine.spec import Machine
 from ..schedule import Objective
 from ..schedule.objectives import LATENCY
+from ..topology.topology import Machine
 from .check.verify import verify_plan
 from .decision import Tradeoffs
 from .dynamic import dispatch as dynamic

@@ -28,8 +28,9 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 
 from ..graph import Graph
-from ..machine.hosts import CALLER
-from ..machine.spec import DeviceSpec, Machine
+from ..topology.device_spec import DeviceSpec
+from ..topology.host_names import CALLER
+from ..topology.topology import Machine
 from . import cost
 from .clocks import Queues, Run
 from .clocks_of_hosts import RunOfHosts

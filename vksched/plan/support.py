@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..common.dtypes import WORD_BYTES
 from ..common.formatting import format_share
 from ..graph import Graph, Node
-from ..machine.spec import Machine
+from ..topology.topology import Machine
 from . import cost
 
 Key = TypeVar("Key")

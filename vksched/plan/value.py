@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ..graph import Graph
-from ..machine.spec import Machine
+from ..topology.topology import Machine
 from .decision import Decision
 
 HOST = -1

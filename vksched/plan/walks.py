@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..machine.hosts import CALLER
-from ..machine.spec import Machine
+from ..topology.host_names import CALLER
+from ..topology.topology import Machine
 from .value import HOST
 
 Wire = tuple[int, int]

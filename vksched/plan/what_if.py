@@ -24,11 +24,11 @@ from typing import Any
 
 from ..common.errors import OutOfMemory
 from ..common.formatting import format_bytes, format_joules, format_seconds
-from ..machine.change import alone, changed, some, with_device, without
-from ..machine.hosts import CALLER, device_of, host_of
-from ..machine.power import watts_of
-from ..machine.spec import Machine
 from ..schedule import Metrics
+from ..topology.edit import alone, changed, some, with_device, without
+from ..topology.host_names import CALLER, device_of, host_of
+from ..topology.power import watts_of
+from ..topology.topology import Machine
 from .gauge import Gauge, less, objective_of, percent
 from .make.by_cost import margin_of
 from .metrics import measure_plan

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..common.dtypes import NDArray, Progress
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
-from ..ops.core.late import Held
 from ..plan.value import CopyIn, PlanValue
+from ..storage.lazy_array import Held
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
 from .states import StateStore
 
 Times = tuple[float | None, float | None]

@@ -20,9 +20,9 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, RunCancelled
-from ..ops.core.late import as_array
 from ..plan.plan import Plan
 from ..plan.value import HOST, CopyIn, Split
+from ..storage.lazy_array import as_array
 from ..trace import Trace
 from . import check
 from .carrier import INTERRUPTED_S, Carrier, CommitFailed, Results

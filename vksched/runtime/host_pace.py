@@ -25,9 +25,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..machine.hosts import CALLER, host_of
 from ..plan.simulate import simulate
 from ..plan.value import PlanValue
+from ..topology.host_names import CALLER, host_of
 from .stats import RunStats
 
 LAST, FEWEST = 16, 8

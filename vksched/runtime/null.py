@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
-from ..machine.costs import Costs
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
 from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
 from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
+from ..topology.perf_model import Costs
 from .device import Aside, Device, Times
 from .host.evaluate import Values, last_uses, run_split
 from .simulated_clock import Cores, SimulatedClock, SimulatedStream

@@ -43,12 +43,12 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..machine.costs import ANY
-from ..machine.hosts import host_of
-from ..machine.spec import DeviceSpec
 from ..plan.cost import submission_seconds
 from ..plan.predict import SplitPrediction, predict_split, streams
 from ..plan.value import PlanValue
+from ..topology.device_spec import DeviceSpec
+from ..topology.host_names import host_of
+from ..topology.perf_model import ANY
 from ..trace import Clock
 from .host_pace import HostPaces
 from .stats import RunStats, SplitStats

@@ -17,9 +17,9 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from ..machine.spec import DeviceSpec
 from ..plan.cost import first_cost, longest_seconds, lower_node, submission_seconds
 from ..plan.value import PlanValue, Split
+from ..topology.device_spec import DeviceSpec
 from ..trace import Event, Trace
 from .stats import RunStats
 

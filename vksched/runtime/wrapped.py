@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
 from ..plan.value import CopyIn, PlanValue
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
 from .device import Aside, Device, Gauge, Gauged, Session, Times
 from .states import StateStore
 from .vulkan import probe

@@ -13,8 +13,8 @@ Nothing here knows of tensors, graphs or drivers. docs/scheduling.md tells what 
 
 from __future__ import annotations
 
-from ..machine.links import Link
-from ..machine.power import Watts
+from ..topology.links import Link
+from ..topology.power import Watts
 from .make import Schedule, policies, schedule
 from .objectives import Metrics, Objective
 from .result import Transfer

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from ..common.errors import GraphError, PlanError
-from ..machine.links import Link
-from ..machine.power import Watts
+from ..topology.links import Link
+from ..topology.power import Watts
 
 MOST = 1e60
 """Seconds, bytes, watts: what is made of larger ones, as joules are, may be no number any more."""

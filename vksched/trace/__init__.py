@@ -3,10 +3,10 @@
 Imports no graph: what a file tells of plans is made in `plan/documents/`.
 """
 
-from .environment import with_tape, write_tape
+from .env_tape import with_tape, write_tape
 from .events import Clock, Event, Sink, SystemClock, Trace, as_trace
-from .gathered import GatheredTrace
 from .log import log_sink
+from .per_run_trace import GatheredTrace
 from .read import TapeFile, load_tape
 from .tape import Recorder, Tape, find_tape
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 
+from .event_fields import fields_of
 from .events import Event, Sink
-from .plain import fields_of
 
 LOGGER = "vksched.events"
 LEVELS = {

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .event_fields import fields_of
 from .events import Event
-from .lines import lines_of
-from .plain import fields_of
+from .lane_packing import lines_of
 
 Document = Mapping[str, Any]
 HOST = "host"

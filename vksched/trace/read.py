@@ -17,7 +17,7 @@ from typing import Any
 from ..common.errors import VkschedError
 from ..common.schema import Wrong, check
 from .events import NAMES, Event
-from .schema import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
+from .format import COLUMNS, FIELDS, FILE, FORMAT, OF_SPLITS
 
 MOST = 1 << 29
 """Characters of a file: those of over a million events."""

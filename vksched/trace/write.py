@@ -19,10 +19,10 @@ from typing import Any
 
 from ..common.errors import VkschedError
 from ..common.version import __version__
+from .event_fields import fields_of
 from .events import Event
+from .format import COLUMNS, FORMAT
 from .perfetto import perfetto_events
-from .plain import fields_of
-from .schema import COLUMNS, FORMAT
 
 Document = Mapping[str, object]
 """Plain data."""

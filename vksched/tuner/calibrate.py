@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..common.errors import DeviceError, OutOfMemory, VkschedError
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
 from ..ops.core.op import Call, Op
 from ..plan.cost import COPY_IN, COPY_OUT, call_work, way_of
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
 from .calibration import Calibration, Overheads, Sample, fit_link, sample_of, speeds_of
 from .calls import shader_hash
 from .rig import Transfer

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..common.errors import VkschedError
-from ..machine.costs import ANY, LEAST_S, Costs, Curve
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
 from ..ops.core.op import get_op
 from ..plan.cost import COPIES, family_of
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
+from ..topology.perf_model import ANY, LEAST_S, Costs, Curve
 
 LEAST_SHARE = 0.05
 """Of what a short call takes, that is not its launch: the launch was measured on other calls."""

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from ..common.cpu_count import usable_cores
 from ..common.errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
-from ..machine.links import Link
-from ..machine.spec import DeviceSpec
 from ..plan.cost import COPIES
 from ..runtime.device import Device
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
 from ..trace import Clock
 from .attempts import Attempt
 from .calibrate import FIRST_STEPS, Clocked, Tell, calibrate

@@ -10,8 +10,6 @@ from itertools import count
 
 from ..common.dtypes import FLOAT16, FLOAT32, INT32, UINT32
 from ..graph import Graph, build_graph
-from ..machine.choices import Choices
-from ..machine.spec import DeviceSpec
 from ..ops.core.lower import choice_of, key_of
 from ..ops.core.op import Call, Op, get_op
 from ..ops.core.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
@@ -33,6 +31,8 @@ from ..ops.windows.conv import conv
 from ..ops.windows.conv_integer import conv_integer
 from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
+from ..topology.device_spec import DeviceSpec
+from ..topology.tuned_variants import Choices
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ..caches import (
+from ..common.user_warning import warn
+from ..storage.disk_cache import (
     folder_of,
     locked,
     make_folder,
@@ -32,7 +33,6 @@ from ..caches import (
     set_aside,
     warn_full,
 )
-from ..common.user_warning import warn
 from . import attempts
 from .attempts import Attempt
 

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..graph import Graph
-from ..machine.spec import DeviceSpec
 from ..plan.cost import family_of
 from ..plan.value import PlanValue
 from ..runtime.device import Device
 from ..runtime.wrapped import WrappedDevice
+from ..topology.device_spec import DeviceSpec
 from ..trace import Event, Trace
 from .calibration import Calibration
 from .calibrator import Calibrator, kept_as

@@ -27,13 +27,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..common.fork_guard import Owner
-from ..machine.hosts import CALLER, host_of
-from ..machine.spec import DeviceSpec
 from ..plan.cost import call_cost, call_of, call_work, estimate, first_cost, way_of
 from ..plan.value import PlanValue
 from ..runtime.device import Device
 from ..runtime.pace import Paces
 from ..runtime.wrapped import WrappedDevice
+from ..topology.device_spec import DeviceSpec
+from ..topology.host_names import CALLER, host_of
 from .calibration import Calibration, Overheads, Sample, sample_of, speeds_of
 from .calibrator import Calibrator, kept_as
 from .calls import shader_hash

@@ -34,9 +34,6 @@ from ..common.dtypes import (
 )
 from ..common.errors import UnsupportedOp
 from ..graph import Graph, build_graph
-from ..machine.costs import LEAST_S, Costs
-from ..machine.links import Links
-from ..machine.spec import DeviceSpec, Machine
 from ..ops.core.op import Call, Op, get_op
 from ..ops.core.tensor import Tensor, apply, input, weight
 from ..ops.elementwise.activation import gelu
@@ -48,6 +45,10 @@ from ..ops.rows.softmax import softmax
 from ..plan.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executor import Executor
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Links
+from ..topology.perf_model import LEAST_S, Costs
+from ..topology.topology import Machine
 from ..trace import Clock, Recorder, Trace
 from .calibration import Overheads
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from ..common.dtypes import FLOAT16, FLOAT32, INT32, numpy_dtype
 from ..graph import Graph, build_graph
-from ..machine.costs import LEAST_S
-from ..machine.spec import DeviceSpec
 from ..ops.core.op import Call, Op
 from ..ops.core.tensor import Tensor, input, weight
 from ..ops.elementwise.activation import gelu
@@ -33,6 +31,8 @@ from ..ops.rows.softmax import softmax
 from ..ops.windows.conv import conv
 from ..ops.windows.pool import average_pool, max_pool
 from ..plan.cost import call_cost, call_of, call_work, estimate, way_of, why_not
+from ..topology.device_spec import DeviceSpec
+from ..topology.perf_model import LEAST_S
 
 ROWS = ((16, 64), (256, 512), (2048, 1024))
 """Of elementwise calls, rows and moves: small, middle, large."""

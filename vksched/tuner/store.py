@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..machine.choices import Choices, like_key
+from ..topology.tuned_variants import Choices, like_key
 from . import attempts
 from .device_files import DeviceFiles, Identity
 

@@ -14,13 +14,13 @@ from ..common.dtypes import NDArray
 from ..common.env import is_on
 from ..common.errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
 from ..graph import Graph
-from ..machine.choices import Choices
-from ..machine.spec import DeviceSpec
 from ..ops.core.op import Call, get_op
 from ..ops.core.precision import precision_of
 from ..plan.cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
+from ..topology.device_spec import DeviceSpec
+from ..topology.tuned_variants import Choices
 from ..trace import Event, Trace
 from .attempts import Attempt
 from .calls import Tunable, calls_of, shader_hash

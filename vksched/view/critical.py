@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from ..trace.lines import LEAST_S
+from ..trace.lane_packing import LEAST_S
 from .value import FORESEEN, HOST, Span, comes_before
 
 CLOSE = 0.02

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..trace.lines import lines_of
+from ..trace.lane_packing import lines_of
 from .value import HOST, ROWS, Lane, Span
 
 WORDS = {

@@ -12,7 +12,6 @@ from graphs import A, make_plan
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.documents.parts import PartDocuments
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
@@ -22,6 +21,7 @@ from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.opening import open_device
+from vksched.topology.device_spec import DeviceSpec
 
 WAIT_S = 30.0
 LARGE, SMALL = np.arange(64, dtype=np.float32), np.zeros(2, np.float32)

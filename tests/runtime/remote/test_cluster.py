@@ -38,7 +38,6 @@ from vksched.common.errors import (
     RunAborted,
 )
 from vksched.engine.devices import DeviceSet
-from vksched.machine.spec import DeviceSpec, Machine
 from vksched.plan.parts import Part
 from vksched.plan.plan import Plan
 from vksched.runtime.carrier import CommitFailed, Retired
@@ -49,6 +48,8 @@ from vksched.runtime.remote import sending
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.stats import RunStats
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.topology import Machine
 
 X = np.arange(8 * 64, dtype=np.float32).reshape(8, 64) / 64
 TWO = ("node1", "node2")

@@ -12,13 +12,13 @@ from conftest import needs_linux, needs_posix
 
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, ModelFormatError, VkschedError
-from vksched.importers.files import open_model
-from vksched.ops.core.late import Late, late_bytes, origin_of
 from vksched.ops.products.blocks import held_words
-from vksched.plan.documents.digests import digest_of
 from vksched.runtime.remote.cache import WeightCache, hash_of
 from vksched.runtime.remote.folders import ModelFolders, file_document
 from vksched.runtime.remote.holding import Holding
+from vksched.storage.content_hash import digest_of
+from vksched.storage.lazy_array import Late, late_bytes, origin_of
+from vksched.storage.model_file import open_model
 
 SIZE = 1 << 18
 LITTLE: NDArray = np.zeros(8, np.uint8)

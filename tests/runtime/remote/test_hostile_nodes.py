@@ -32,8 +32,6 @@ from vksched.common.errors import (
 from vksched.common.schema import Wrong
 from vksched.engine import faults, generations
 from vksched.engine.preparing import Preparing
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.parts import Part
 from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.blame import Blame
@@ -44,6 +42,8 @@ from vksched.runtime.remote.refusals import error_of, fields_of
 from vksched.runtime.remote.served import PartHost
 from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated_clock import SimulatedClock
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
 
 NAMES = ("node1", "node2")
 X = np.ones((4, 4), np.float32)

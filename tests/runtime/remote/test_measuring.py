@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from vksched.machine.links import Link
 from vksched.runtime.remote.measuring import TRIES, fit_link
+from vksched.topology.links import Link
 
 
 @pytest.mark.parametrize("rate", [1e6, 1e9, 1e11])

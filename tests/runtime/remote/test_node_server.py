@@ -28,7 +28,6 @@ from vksched.common.errors import (
     OutOfMemory,
     RunAborted,
 )
-from vksched.machine.spec import DeviceSpec
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part
 from vksched.runtime.carrier import CommitFailed, Results
@@ -44,6 +43,7 @@ from vksched.runtime.remote.session import Here
 from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
+from vksched.topology.device_spec import DeviceSpec
 from vksched.trace.events import Event, SystemClock
 
 WAIT_S = 60.0

@@ -11,8 +11,6 @@ import vksched as vs
 from vksched.common.dtypes import DTYPES, NDArray, TensorType
 from vksched.common.errors import DeviceError
 from vksched.common.schema import Wrong
-from vksched.machine.links import Link
-from vksched.machine.spec import DeviceSpec
 from vksched.runtime.null import HERE, NullDevice
 from vksched.runtime.remote.arrays import (
     memory,
@@ -37,6 +35,8 @@ from vksched.runtime.remote.told import (
 )
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.stats import RunStats, SplitStats
+from vksched.topology.device_spec import DeviceSpec
+from vksched.topology.links import Link
 
 
 def whole(payload: list[NDArray | bytes], size: int) -> memoryview:

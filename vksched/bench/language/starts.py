@@ -22,7 +22,7 @@ from typing import Any
 
 from ...common.errors import VkschedError
 from ...common.user_warning import warn_user
-from ...ops.core.late import leave_maps
+from ...storage.lazy_array import leave_maps
 from ..facts import Fact
 from ..peers.specs import Spec
 

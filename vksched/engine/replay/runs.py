@@ -21,7 +21,7 @@ from ...runtime.blank import BlankDevice, blank
 from ...runtime.executor import Executor
 from ...runtime.simulated_clock import SimulatedClock
 from ...trace import Event, Tape, Trace
-from ...trace.plain import fields_of
+from ...trace.event_fields import fields_of
 from .plans import Difference
 
 ORDERED = ("copy", "submit", "wait", "split", "run")

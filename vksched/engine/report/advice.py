@@ -19,9 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...machine.change import with_device
-from ...machine.links import Link
-from ...machine.spec import DeviceSpec, Machine
 from ...plan.gauge import Gauge, objective_of, percent
 from ...plan.make.by_cost import margin_of
 from ...plan.query import buffers
@@ -29,6 +26,10 @@ from ...plan.value import PlanValue
 from ...plan.what_if import Change, Outcome, compare_plan
 from ...schedule import Metrics, Objective
 from ...schedule.objectives import LATENCY
+from ...topology.device_spec import DeviceSpec
+from ...topology.edit import with_device
+from ...topology.links import Link
+from ...topology.topology import Machine
 from .runs import GraphRun, WholeRun
 
 AS_IT_IS = "as it is"

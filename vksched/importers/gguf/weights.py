@@ -13,12 +13,12 @@ from gguf.constants import GGMLQuantizationType
 
 from ...common.dtypes import WORD_BYTES, NDArray
 from ...common.errors import ModelFormatError
-from ...ops.core.late import ORIGINS, Apart, Held, Joined, late_bytes
 from ...ops.core.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
 from ...ops.products.packed import packed, unpack
-from ..files import copied
+from ...storage.lazy_array import ORIGINS, Apart, Held, Joined, late_bytes
+from ...storage.model_file import copied
 from .read.dequantize import dequantize
 from .read.loader import GgufFile
 from .read.tensors import GgufTensor

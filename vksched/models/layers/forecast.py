@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ...common.errors import OutOfMemory
 from ...engine.request import Request, plan_request
 from ...graph import Graph, build_graph
-from ...machine.spec import Machine
 from ...plan.plan import Plan
 from ...plan.planner import plan_graph
 from ...plan.simulate import simulate
 from ...plan.what_if import Change, Comparison, compare
+from ...topology.topology import Machine
 from .divide import PARTS, Stretch
 from .measure import measure_layers
 from .place import Layout, decide

@@ -19,7 +19,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...caches import (
+from ...common.schema import Either, Row, Table, check
+from ...common.user_warning import warn
+from ...ops.core import loops
+from ...storage.disk_cache import (
     code_files,
     folder_of,
     kept_if_room,
@@ -30,10 +33,7 @@ from ...caches import (
     replace_whole,
     set_aside,
 )
-from ...common.schema import Either, Row, Table, check
-from ...common.user_warning import warn
-from ...machine.spec import Machine
-from ...ops.core import loops
+from ...topology.topology import Machine
 from ...tuner.device_files import DAMAGE
 from .divide import Experts, Layer
 from .measure import Measured, places_of

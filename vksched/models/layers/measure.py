@@ -20,12 +20,13 @@ from functools import cached_property
 from ...common.dtypes import WORD_BYTES
 from ...engine.request import Request
 from ...graph import Graph, Node
-from ...machine.spec import DeviceSpec, Machine
 from ...plan import cost
 from ...plan.make.memory import aligned
 from ...plan.plan import Plan
 from ...plan.planner import plan_graph
 from ...plan.support import Support
+from ...topology.device_spec import DeviceSpec
+from ...topology.topology import Machine
 from .divide import Experts, Layer, Place
 
 EXPERTS, INSIDE = "_exps", "experts"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...common.dtypes import numpy_dtype
 from ...graph import build_graph
-from ...machine.spec import Machine
 from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
+from ...topology.topology import Machine
 from .divide import Division, Experts, Layer, Stretch, divide
 from .kept import kept_or_measured
 from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers

@@ -21,7 +21,7 @@ from ...common.dtypes import (
     TensorType,
 )
 from ...common.errors import DTypeError, UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from .attrs import Attrs
 from .checks import check_call
 from .op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, halves_of, no_words

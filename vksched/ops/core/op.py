@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ...common.dtypes import FLOAT16, NDArray, TensorType, elements_of_word
 from ...common.errors import UnsupportedOp, VkschedError
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from .attrs import Attrs
 from .domains import Domain
 from .host import HostKernel

@@ -5,7 +5,7 @@ CPU driver would end its loops.
 from __future__ import annotations
 
 from ...common.errors import UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from .strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, MOST_ROUNDS, SERIAL_STEPS
 
 _ITEMS, _SOFTWARE_ITEMS = 4, 64

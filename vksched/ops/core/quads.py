@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from .op import VIEW_ALIGN_WORDS
 from .strides import LOCAL_SIZE, LOOP_STEPS
 

@@ -12,7 +12,7 @@ from ...common.dtypes import (
     contiguous_strides,
     elements_of_word,
 )
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from .op import Call
 
 

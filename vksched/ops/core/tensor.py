@@ -25,10 +25,10 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError, VkschedError
+from ...storage.lazy_array import Held, Late, as_array
 from .attrs import Attrs, AttrValue
 from .bounds import check_bounds
 from .domains import leaf_attrs
-from .late import Held, Late, as_array
 from .lower import infer
 from .op import Op, get_op, register
 from .scope import current_scope, current_turn

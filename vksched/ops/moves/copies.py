@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.op import OUTPUT, Call, Dispatch
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from ..core.strides import collapse, pad

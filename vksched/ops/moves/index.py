@@ -20,7 +20,7 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs
 from ..core.domains import Axis, Whole
 from ..core.host import HostKernel

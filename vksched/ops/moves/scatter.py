@@ -29,7 +29,7 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import Axis, Domains, one_of
 from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch, Kernel, Op, Work, no_words, register

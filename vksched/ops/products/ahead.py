@@ -21,8 +21,8 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
+from ...storage.lazy_array import Held
 from ..core import loops
-from ..core.late import Held
 from .blocks import Repacked
 
 ROOM_BYTES = 32 << 20

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT32, Shape, TensorType
 from ...common.errors import UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import GROUP, launch_rows, row_variants

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ...common.dtypes import TensorType
 from ...common.errors import UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs
 from ..core.op import Call
 from ..core.quads import has_lanes

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.op import Call
 from .matrix_units import LEAST_SIDE, rounds, shapes_of, unit_name, unit_subgroups
 

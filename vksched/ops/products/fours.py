@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.op import Call
 from ..core.precision import MIXED, may_round, precision_of
 from .operands import BFLOAT_B, half_weights

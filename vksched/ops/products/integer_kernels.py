@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import TensorType
 from ...common.errors import UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.quads import has_lanes
 
 

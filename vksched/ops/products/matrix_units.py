@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...common.dtypes import FLOAT16, FLOAT32
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.op import Call
 from ..core.precision import may_round
 from ..core.variants import UNITS

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...common.dtypes import FLOAT16, Shape, TensorType
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs
 from ..core.op import Call, Dispatch
 from ..core.precision import kept_precision

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT32, WORD_BYTES, TensorType
 from ...common.errors import UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs
 from ..core.op import OUTPUT, SCRATCH, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel
 from ..core.parts import check_serial

@@ -23,7 +23,7 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import LONG, Axis, Flag, Nullable, Whole, one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ...machine.limits import Limits
+from ...topology.limits import Limits
 from ..core.attrs import Attrs, AttrValue
 from ..core.domains import one_of
 from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, get_op, register

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from ...common.errors import PlanError
 from ...graph import Graph, Node
-from ...machine.spec import Machine
 from ...ops.core.sharding import TERMS, Factor, factors_of
+from ...topology.topology import Machine
 from ..config.value import AUTO, COLUMNS, Section, Shard
 from ..maker import Made, Maker
 from .layout import Cut, Devices, Way, divides, shares, units_of

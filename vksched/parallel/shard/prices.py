@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...machine.spec import Machine
 from ...ops.core.sharding import ANY, Sharded, factors_of
+from ...topology.topology import Machine
 from .layout import Cut, Devices, Way, units_of
 from .values import SMALL, Values
 

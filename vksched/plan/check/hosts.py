@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...machine.hosts import CALLER, on
-from ...machine.spec import Machine
+from ...topology.host_names import CALLER, on
+from ...topology.topology import Machine
 from ..parts import Part, Send
 from ..value import HOST, PlanValue, Split
 from .events import Event, Hear, Narrator

@@ -21,9 +21,9 @@ from ...common.serialize import float_of, plain
 from ...graph import FEW, Graph, Node
 from ...ops.core.attrs import Attrs, AttrValue
 from ...ops.core.bounds import bounds_of_data
-from ...ops.core.late import Held, as_array
 from ...ops.core.op import all_ops, get_op
-from .digests import hash_of
+from ...storage.content_hash import hash_of
+from ...storage.lazy_array import Held, as_array
 
 ONNX = "onnx."
 """What the names of ops of ONNX files begin with that only the host runs."""

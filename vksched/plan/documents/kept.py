@@ -25,9 +25,9 @@ from ...common.errors import PlanError
 from ...common.schema import Either, check
 from ...common.serialize import plain
 from ...graph import Graph
-from ...machine.spec import Machine
 from ...schedule.objectives import LATENCY
-from ...trace.schema import CARRIED, DECISION
+from ...topology.topology import Machine
+from ...trace.format import CARRIED, DECISION
 from ..make.memory import aligned
 from ..plan import Plan
 from ..planner import STATIC

@@ -24,12 +24,12 @@ from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from ...common.errors import PlanError
 from ...common.schema import Either, Row, check
 from ...graph import Graph, Node
-from ...ops.core.late import Held, Late, as_array
-from ...trace.schema import CARRIED, NODE
+from ...storage.content_hash import digest_of, pieces_of
+from ...storage.lazy_array import Held, Late, as_array
+from ...trace.format import CARRIED, NODE
 from ..check.parts import verify_part
 from ..make.parts import blank
 from ..parts import Part, Send, Steps, Take
-from .digests import digest_of, pieces_of
 from .graphs import NONSENSE, node_document, node_of
 from .plans import carried_document, carried_of, machine_of
 

@@ -19,8 +19,9 @@ from typing import Any
 from ...common.errors import PlanError
 from ...common.serialize import number_of, plain
 from ...graph import Graph
-from ...machine.links import Link
-from ...machine.spec import LEAST_PER_S, Machine
+from ...topology.device_spec import LEAST_PER_S
+from ...topology.links import Link
+from ...topology.topology import Machine
 from ..cost import Cost, node_cost
 from ..plan import Plan
 from ..simulate import simulate, split_beside_seconds

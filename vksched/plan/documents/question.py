@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...graph import Graph
-from ...machine.spec import Machine
+from ...topology.topology import Machine
 from ..make.overrides import Overrides
 from ..plan import Plan
 from ..planner import plan_graph

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...graph import Graph
-from ...machine.hosts import CALLER
-from ...machine.spec import Machine
+from ...topology.host_names import CALLER
+from ...topology.topology import Machine
 from ..cost import COPY_IN, COPY_OUT
 from ..plan import Plan
 from ..simulate import beside_seconds, host_seconds

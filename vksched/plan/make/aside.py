@@ -23,7 +23,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from ...graph import Graph
-from ...machine.spec import DeviceSpec
+from ...topology.device_spec import DeviceSpec
 from ..value import COMING, LEAVING
 
 LEAST_BYTES = 1 << 20

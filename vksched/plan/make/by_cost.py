@@ -28,10 +28,10 @@ from dataclasses import dataclass
 
 from ...common.errors import OutOfMemory
 from ...common.formatting import count_of, format_seconds
-from ...machine.power import watts_of
-from ...machine.spec import Machine
 from ...schedule import Objective
 from ...schedule.objectives import LATENCY, WORDS, least_of
+from ...topology.power import watts_of
+from ...topology.topology import Machine
 from ..cost import estimated_text, submission_seconds, written_down
 from ..decision import Decision, Tradeoffs, value_text
 from ..support import Support

@@ -22,12 +22,12 @@ from functools import cached_property
 from ...common.dtypes import WORD_BYTES
 from ...common.errors import PlanError
 from ...graph import Node
-from ...machine.hosts import CALLER
-from ...machine.links import Link
-from ...machine.power import watts_of
 from ...schedule import Objective, Task, TaskGraph, Topology, schedule
 from ...schedule.improve.steps import budget_by_size
 from ...schedule.values import MOST as MOST_AMOUNT
+from ...topology.host_names import CALLER
+from ...topology.links import Link
+from ...topology.power import watts_of
 from .. import cost
 from ..decision import SINGLE
 from ..support import Support

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from ...machine.spec import Machine
+from ...topology.topology import Machine
 from ..decision import Decision
 from ..plan import Plan
 from ..support import Support

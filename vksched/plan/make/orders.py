@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...graph import Graph
-from ...machine.spec import Machine
+from ...topology.topology import Machine
 from ..value import COMING, HOST, LEAVING, WORK, Order, Span
 from ..words import WordSet
 from .barriers import split_items

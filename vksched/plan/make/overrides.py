@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph import Graph
-from ...machine.spec import Machine
+from ...topology.topology import Machine
 from ..names import NameIndex
 
 Overrides = Sequence[tuple[str | int, str]]

@@ -17,11 +17,12 @@ from types import MappingProxyType
 from ...common.dtypes import FLOAT32, INT32, INT64, UINT32, TensorType
 from ...common.errors import PlanError
 from ...graph import Graph, Node
-from ...machine.hosts import CALLER, CPU, device_of, host_of
-from ...machine.spec import DeviceSpec, Machine
 from ...ops.core.attrs import Attrs
 from ...ops.core.bounds import OF_DTYPE
 from ...ops.core.tensor import bounds_attrs
+from ...topology.device_spec import DeviceSpec
+from ...topology.host_names import CALLER, CPU, device_of, host_of
+from ...topology.topology import Machine
 from ..parts import Part, Send, Take
 from ..plan import Plan
 from ..value import HOST, CopyIn, DeviceMemory, Placement, PlanValue, Span, Split

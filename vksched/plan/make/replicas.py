@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...machine.hosts import CALLER
+from ...topology.host_names import CALLER
 from ..decision import Candidate
 from ..metrics import join_replicas
 from .candidates import Way

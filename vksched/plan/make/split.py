@@ -24,8 +24,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from ...machine.hosts import CALLER
-from ...machine.spec import Machine
+from ...topology.host_names import CALLER
+from ...topology.topology import Machine
 from ..support import Support
 from ..value import HOST, Placement, value_of
 from .aside import choose_aside, follow

@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...graph import Graph
-from ...machine.spec import Machine
+from ...topology.topology import Machine
 from ..value import HOST
 
 

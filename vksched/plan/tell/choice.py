@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...common.formatting import format_bytes, format_joules, format_seconds
-from ...machine.power import watts_of
 from ...schedule import Metrics, Objective
+from ...topology.power import watts_of
 from ..bound import Bound, find_bound
 from ..cost import estimated_text
 from ..decision import Decision, Tradeoffs, times_text, value_text

@@ -18,7 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from ...common.formatting import count_of, format_bytes
-from ...machine.spec import DeviceSpec
+from ...topology.device_spec import DeviceSpec
 from ..query import buffers, copied_bytes, crossings, fences, split_of, without_work
 from ..value import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, Span, Split
 from .choice import choice_as_dict, choice_lines

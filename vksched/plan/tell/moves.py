@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...graph import Node
-from ...machine.links import Link
-from ...machine.spec import Machine
+from ...topology.links import Link
+from ...topology.topology import Machine
 from ..value import PlanValue, value_of
 
 

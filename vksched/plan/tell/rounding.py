@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 
 from ...graph import Node
-from ...machine.spec import DeviceSpec
 from ...ops.core.precision import BRAIN, BYTES, PRECISIONS, SINGLE, precision_of
+from ...topology.device_spec import DeviceSpec
 from ..value import PlanValue
 
 

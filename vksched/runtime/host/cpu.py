@@ -24,10 +24,10 @@ from functools import partial
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceTimeout, PlanError
 from ...common.fork_guard import Owner
-from ...machine.links import Link
-from ...machine.spec import DeviceSpec
 from ...plan.cost import call_of, call_work, family_of
 from ...plan.value import CopyIn, PlanValue
+from ...topology.device_spec import DeviceSpec
+from ...topology.links import Link
 from ..device import Aside, Gauge, Times
 from ..states import HostStates
 from .evaluate import HostWeights, Values

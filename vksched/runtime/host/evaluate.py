@@ -12,9 +12,9 @@ import numpy as np
 from ...common.dtypes import NDArray, numpy_dtype
 from ...common.errors import PlanError, VkschedError
 from ...graph import Graph, Node
-from ...ops.core.late import as_array, place_of
 from ...ops.core.lower import compute
 from ...plan.value import PlanValue, Split
+from ...storage.lazy_array import as_array, place_of
 from ..states import HostValues
 
 

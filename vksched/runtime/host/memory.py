@@ -6,7 +6,7 @@ import os
 import re
 from contextlib import suppress
 
-from ...machine.spec import GIB
+from ...topology.device_spec import GIB
 
 
 def host_memory_bytes() -> tuple[int, int]:

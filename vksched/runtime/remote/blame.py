@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 
 from ...common.errors import DeviceError, DeviceTimeout, RunAborted
-from ...machine.hosts import CALLER, host_of
+from ...topology.host_names import CALLER, host_of
 
 
 class Blame:

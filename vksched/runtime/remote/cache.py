@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...caches import make_folder
 from ...common.dtypes import NDArray
 from ...common.formatting import format_bytes
 from ...common.user_warning import warn
+from ...storage.disk_cache import make_folder
 from .channel import Payload, flat
 
 MOST_BYTES = 64 << 30

@@ -25,8 +25,8 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
 from ...common.fork_guard import Owner
 from ...common.schema import Wrong
-from ...machine.links import Link
 from ...plan.parts import Part, Send
+from ...topology.links import Link
 from ...trace.events import Clock, Event
 from ..carrier import CommitFailed, Results
 from ..stats import RunStats

@@ -28,14 +28,14 @@ from ...common.errors import (
     RunAborted,
 )
 from ...common.formatting import format_seconds
-from ...machine.hosts import CALLER, host_of, on
 from ...plan.check.parts import fit_together
 from ...plan.make.parts import cut
 from ...plan.parts import Part
 from ...plan.plan import Plan
 from ...plan.value import HOST
+from ...topology.host_names import CALLER, host_of, on
 from ...trace import Event, GatheredTrace, Trace
-from ...trace.schema import OF_SPLITS
+from ...trace.format import OF_SPLITS
 from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all, guarded
 from ..device import Closing, Device
 from ..record import Observers, RunRecord

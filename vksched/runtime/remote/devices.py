@@ -14,10 +14,10 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, HostLost, PlanError
-from ...machine.hosts import on
-from ...machine.links import Link
-from ...machine.spec import DeviceSpec
 from ...plan.value import PlanValue
+from ...topology.device_spec import DeviceSpec
+from ...topology.host_names import on
+from ...topology.links import Link
 from ..device import Gauge, Session
 from ..states import Item
 from .arrays import pack, unpack

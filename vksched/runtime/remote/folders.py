@@ -21,10 +21,10 @@ import numpy as np
 
 from ...common.dtypes import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
 from ...common.errors import VkschedError
-from ...importers.below import opened_below, parts_of
-from ...importers.files import FileBytes, ModelFile, Unchanged, content_of
-from ...ops.core.late import Held, Origin, late_bytes
 from ...ops.products.blocks import held_words
+from ...storage.lazy_array import Held, Origin, late_bytes
+from ...storage.model_file import FileBytes, ModelFile, Unchanged, content_of
+from ...storage.safe_open import opened_below, parts_of
 
 MOST_PARTS = 8
 """Of a path that a caller tells."""

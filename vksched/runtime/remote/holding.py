@@ -16,8 +16,8 @@ from typing import Any
 
 from ...common.dtypes import NDArray
 from ...common.errors import DeviceError, VkschedError
-from ...importers.files import ModelFile
-from ...ops.core.late import Held
+from ...storage.lazy_array import Held
+from ...storage.model_file import ModelFile
 from .cache import HASH, WeightCache, hash_of
 from .folders import ModelFolders, weight_of
 

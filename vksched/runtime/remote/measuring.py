@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...machine.links import Link
+from ...topology.links import Link
 from .channel import Channel
 
 TRIES = {64: 20, 1 << 16: 10, 1 << 20: 5, 1 << 23: 3}

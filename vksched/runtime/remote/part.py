@@ -17,9 +17,9 @@ from threading import TIMEOUT_MAX
 
 from ...common.dtypes import NDArray, Progress, numpy_dtype
 from ...common.errors import DeviceError, RunAborted
-from ...machine.hosts import on
 from ...plan.parts import Part, Send, Take
 from ...plan.value import HOST
+from ...topology.host_names import on
 from ...trace import Event, Trace
 from ...trace.perfetto import HOST as HOST_LANE
 from ..carrier import Results, Retired

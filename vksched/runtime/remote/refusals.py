@@ -14,7 +14,7 @@ from ...common import errors
 from ...common.errors import DeviceError, HostLost, VkschedError
 from ...common.formatting import printable
 from ...common.schema import Wrong
-from ...machine.hosts import host_of, on
+from ...topology.host_names import host_of, on
 from .messages import MOST_FIELD_BYTES, Fields
 
 MOST_TEXT = MOST_FIELD_BYTES // 16

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, PlanError, RunAborted
-from ...machine.hosts import on
 from ...plan.parts import Part
+from ...topology.host_names import on
 from ...trace import GatheredTrace, Trace
 from ..carrier import CommitFailed, Results
 from ..device import Device

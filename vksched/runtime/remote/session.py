@@ -26,9 +26,9 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, HostLost
 from ...common.schema import Wrong
 from ...common.user_warning import warn
-from ...ops.core.late import Held
-from ...plan.documents.digests import digest_of
 from ...plan.parts import Part, Take
+from ...storage.content_hash import digest_of
+from ...storage.lazy_array import Held
 from ...trace import Event
 from ...trace.events import Clock
 from ..carrier import CommitFailed

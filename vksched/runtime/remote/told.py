@@ -16,13 +16,13 @@ from typing import Any
 from ...common.errors import DeviceError, PlanError
 from ...common.schema import Either, Row, Wrong, check
 from ...common.serialize import number_of, plain
-from ...machine.hosts import on
-from ...machine.links import Link
-from ...machine.spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
 from ...plan.parts import Part
 from ...plan.value import HOST
+from ...topology.device_spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
+from ...topology.host_names import on
+from ...topology.links import Link
 from ...trace import Event
-from ...trace.schema import FIELDS, NUMBER, OF_SPLITS
+from ...trace.format import FIELDS, NUMBER, OF_SPLITS
 from ..stats import RunStats, SplitStats
 from .documents import document_of
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from ...common.schema import Wrong
 from ...graph import Graph
-from ...ops.core.late import origin_of
-from ...plan.documents.digests import digest_of
+from ...storage.content_hash import digest_of
+from ...storage.lazy_array import origin_of
 from .channel import Channel, Payload
 from .documents import document_of
 from .folders import file_document

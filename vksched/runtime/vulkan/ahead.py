@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...common.errors import VkschedError
-from ...ops.core.late import Held
+from ...storage.lazy_array import Held
 from .context import Context
 from .memory import WeightStore
 

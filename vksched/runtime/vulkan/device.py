@@ -16,10 +16,10 @@ from typing import TypeVar
 from ...common.dtypes import NDArray, Progress, TensorType
 from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...graph import Graph
-from ...machine.links import Link
-from ...machine.spec import DeviceSpec
-from ...ops.core.late import Held
 from ...plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
+from ...storage.lazy_array import Held
+from ...topology.device_spec import DeviceSpec
+from ...topology.links import Link
 from ..device import Aside, Gauge, Times
 from .ahead import UploadAhead
 from .buffers import Buffer, HostBuffer

@@ -26,10 +26,10 @@ from ...common.dtypes import (
 )
 from ...common.errors import DeviceLost, DTypeError
 from ...ops.core import loops
-from ...ops.core.late import Held, Late
 from ...ops.products.blocks import Repacked
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
+from ...storage.lazy_array import Held, Late
 from ..host.workers import Workers
 from ..states import Item
 from .buffers import Buffer, HostBuffer

@@ -17,9 +17,9 @@ from typing import Any
 from ...common.env import is_on
 from ...common.errors import DeviceError
 from ...common.user_warning import warn_user
-from ...machine.limits import FEATURES, Limits
-from ...machine.spec import GIB, DeviceSpec
 from ...ops.core import loops
+from ...topology.device_spec import GIB, DeviceSpec
+from ...topology.limits import FEATURES, Limits
 from ..host.memory import host_memory_bytes
 from . import drivers
 from .drivers import RawDevice

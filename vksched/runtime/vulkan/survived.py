@@ -23,7 +23,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...caches import (
+from ...common.version import __version__
+from ...storage.disk_cache import (
     folder_of,
     kept_if_room,
     make_folder,
@@ -31,7 +32,6 @@ from ...caches import (
     remove_old,
     replace_whole,
 )
-from ...common.version import __version__
 from . import binding
 
 FORMAT = 1

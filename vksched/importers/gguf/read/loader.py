@@ -4,7 +4,7 @@
 
 Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. A file is not trusted: whatever
 is wrong is a ModelFormatError that names the key or tensor, before anything is made of it. Weights
-stay in the file, which must not be changed while its tensors live: see `importers/files.py`.
+stay in the file, which must not be changed while its tensors live: see `storage/model_file.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TypeGuard
 from gguf.constants import GGUF_DEFAULT_ALIGNMENT, Keys
 
 from ....common.errors import ModelFormatError
-from ...files import ModelFile, open_model, read_ahead
+from ....storage.model_file import ModelFile, open_model, read_ahead
 from .cursor import Cursor
 from .limits import MAX_ALIGNMENT, MAX_KEYS, MAX_PARTS, MAX_TENSORS
 from .metadata import LEAST_KEY_BYTES, Value, read_metadata

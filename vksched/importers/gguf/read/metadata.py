@@ -11,7 +11,7 @@ from gguf.constants import GGUFValueType
 
 from ....common.dtypes import NDArray
 from ....common.errors import ModelFormatError
-from ...files import ModelFile
+from ....storage.model_file import ModelFile
 from .cursor import Cursor
 from .limits import MAX_DEPTH, MAX_KEY_BYTES, MAX_NESTED, MAX_STRINGS
 from .texts import Texts

@@ -15,7 +15,7 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from ....common.dtypes import NDArray, Shape
 from ....common.errors import ModelFormatError
-from ...files import FileBytes, ModelFile
+from ....storage.model_file import FileBytes, ModelFile
 from .cursor import Cursor
 from .dequantize import dequantize
 from .limits import MAX_NAME_BYTES, MAX_RANK

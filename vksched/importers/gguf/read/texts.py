@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import overload
 
-from ...files import ModelFile, copied
+from ....storage.model_file import ModelFile, copied
 from .cursor import Cursor
 
 

@@ -1,5 +1,5 @@
 """Opens the external data of a model file: never a file outside the model's folder, or outside its
-repository in a hub's cache, whatever the model says; see `importers/below.py`.
+repository in a hub's cache, whatever the model says; see `storage/safe_open.py`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ....common.errors import ModelFormatError
-from ...below import opened_below, parts_of, root_of
-from ...files import content_of
+from ....storage.model_file import content_of
+from ....storage.safe_open import opened_below, parts_of, root_of
 
 MAX_MAPS = 256
 """A map holds a file descriptor, of which a process has some 1,000; files beyond are read."""

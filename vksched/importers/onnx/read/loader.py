@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ....common.dtypes import NDArray, Progress
 from ....common.errors import ModelFormatError, NotOnnx
-from ...files import open_model
+from ....storage.model_file import open_model
 from ..nodes.bodies import LocalFunction, find_functions
 from .check import check_model
 from .files import Folder

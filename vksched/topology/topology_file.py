@@ -38,11 +38,12 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import PlanError
-from .hosts import CALLER, CPU, host_of, on
+from .device_spec import GIB, DeviceSpec, as_number, spec_as_dict
+from .host_names import CALLER, CPU, host_of, on
+from .link_presets import slower, way
 from .links import Link
 from .presets import PREFIX, card, machine_data
-from .spec import GIB, DeviceSpec, Machine, as_number, spec_as_dict
-from .ways import slower, way
+from .topology import Machine
 
 UNITS = {
     "memory_gib": ("memory_bytes", GIB),

@@ -20,7 +20,7 @@ from collections import deque
 from contextlib import ExitStack
 from pathlib import Path
 
-from .files import FLAGS, opened
+from .model_file import FLAGS, opened
 
 MOST_LINKS = 40
 """On the way to one file, as Linux has it."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .spec import DeviceSpec
+    from .device_spec import DeviceSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import platformdirs
 
-from .common.version import __version__
+from ..common.version import __version__
 
 LOCK_S = 1.0
 """How long a writer waits for others."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from .choices import Choices
+from .tuned_variants import Choices
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from importlib import resources
 from typing import Any
 
 from ..common.errors import PlanError
+from .device_spec import GIB, DeviceSpec
 from .limits import Limits
+from .link_presets import way
 from .links import Link
-from .spec import GIB, DeviceSpec
-from .ways import way
 
 PREFIX = "preset:"
 """What stands before the name of a preset, where a file could be named as well."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import ModelFormatError
-from ..ops.core.late import Apart, Extent, note_map
+from .lazy_array import Apart, Extent, note_map
 
 LEAST_MAPPED_BYTES = 1 << 16
 """Files up to this size are read, not mapped."""

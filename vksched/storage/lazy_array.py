@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...common.dtypes import NDArray, Shape
-from ...common.fork_guard import in_child
-from .notes import Notes
+from ..common.dtypes import NDArray, Shape
+from ..common.fork_guard import in_child
+from .weak_map import Notes
 
 Make = Callable[[int, NDArray], None]
 """(first row, (rows, words)) -> None, which writes so many rows."""

@@ -27,10 +27,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...caches import folder_of, kept_if_room, make_folder, read_whole, remove_old
-from ...common.dtypes import NDArray
-from ...ops.core.late import Extent, Held, Late, Origin, origin_of
-from ...ops.core.notes import Notes
+from ..common.dtypes import NDArray
+from .disk_cache import folder_of, kept_if_room, make_folder, read_whole, remove_old
+from .lazy_array import Extent, Held, Late, Origin, origin_of
+from .weak_map import Notes
 
 PIECE_BYTES = 1 << 24
 SETTLED_NS = 2 * 10**9

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..common.errors import PlanError
-from .hosts import CALLER, host_of
+from .device_spec import DeviceSpec
+from .host_names import CALLER, host_of
+from .link_presets import slower, way
 from .links import Link
 from .presets import PREFIX, card, card_names
-from .spec import DeviceSpec, Machine
-from .ways import slower, way
+from .topology import Machine
 
 
 def without(machine: Machine, name: str) -> Machine:

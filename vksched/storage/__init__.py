@@ -1,0 +1,1 @@
+"""Storage: where the bytes of weights come from, and caches on disk."""
