@@ -30,7 +30,7 @@ from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Figure, Result, geometric_mean
 from vksched.bench.suites import specs_of
 from vksched.common.formatting import format_bytes, format_number, format_seconds
-from vksched.ops.core.precision import SINGLE
+from vksched.ir.precision import SINGLE
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "performance" / "language-models.md"

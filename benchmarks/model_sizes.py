@@ -18,7 +18,8 @@ from pathlib import Path
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from vksched.pictures.svg import (
+from vksched.runtime.vulkan.probe import PLANNED_SHARE
+from vksched.viz.svg import (
     add_rect,
     add_text,
     add_tip,
@@ -27,7 +28,6 @@ from vksched.pictures.svg import (
     new_picture,
     save_picture,
 )
-from vksched.runtime.vulkan.probe import PLANNED_SHARE
 
 PAGE = Path(__file__).parent.parent / "docs" / "language-models.md"
 PICTURE = PAGE.parent / "pictures" / "model-sizes.svg"

@@ -21,7 +21,7 @@ from rich.progress import Progress
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.pictures.svg import add_text, as_text, new_picture, save_picture
+from vksched.viz.svg import add_text, as_text, new_picture, save_picture
 
 BATCH, SEED = 64, 0
 SHAPES = {

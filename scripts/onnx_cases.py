@@ -25,8 +25,8 @@ from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
 from vksched.engine.graphs import Graphs
-from vksched.graph import build_graph
 from vksched.importers.onnx.model import Model
+from vksched.ir.build_graph import build_graph
 from vksched.models.run import ModelRun
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support

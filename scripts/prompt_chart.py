@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 import vksched as vs
 from vksched.bench.language.files import Sizes, write_model
 from vksched.importers import load_gguf
-from vksched.pictures.svg import save_picture
-from vksched.pictures.timeline import Bar, Row, draw_timeline
 from vksched.plan.simulate import simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
+from vksched.viz.gantt import Bar, Row, draw_timeline
+from vksched.viz.svg import save_picture
 
 PICTURE = Path(__file__).parent.parent / "docs" / "pictures" / "prompt-parts.svg"
 SIZES = Sizes(layers=8, width=256, inner=768, vocabulary=512)

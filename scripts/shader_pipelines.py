@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shader_cards import StatsError
 
 if TYPE_CHECKING:
-    from vksched.ops.core.op import Call, Dispatch
+    from vksched.ir.op import Call, Dispatch
 
 _FOR_CPU_DRIVERS = (
     *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
@@ -65,8 +65,8 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     try:
         from vksched.cases.table import CASES, FUNCTIONS, PRECISE
         from vksched.common.errors import UnsupportedOp
+        from vksched.ir.op import Call, get_op, view_offset
         from vksched.ops.core.lower import lower, variants_of
-        from vksched.ops.core.op import Call, get_op, view_offset
         from vksched.runtime.vulkan.shaders import load_manifest
         from vksched.topology.limits import Limits
     except ImportError as error:
@@ -117,8 +117,8 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
     all layouts, convolutions, attention. code_depth: of matrices of int8.
     """
     try:
+        from vksched.ir.op import get_op
         from vksched.ops.core.lower import lower, variants_of
-        from vksched.ops.core.op import get_op
         from vksched.topology.limits import Limits
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
@@ -148,9 +148,9 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
 def _calls_of_units() -> Iterator[tuple[str, Call]]:
     """Yields ops and calls of theirs, of each way in which kernels for matrix units differ."""
     from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, UINT32, TensorType
-    from vksched.ops.core.attrs import Attrs
-    from vksched.ops.core.op import Call
-    from vksched.ops.core.tensor import Tensor, input
+    from vksched.ir.attrs import Attrs
+    from vksched.ir.op import Call
+    from vksched.ir.tensor import Tensor, input
     from vksched.ops.products.attention import attention
     from vksched.ops.products.blocks import format_of
     from vksched.ops.products.codes import words_shape

@@ -187,7 +187,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
     """Returns what the child process needs to know of a pipeline. folder: for modules that are
     written anew.
     """
-    from vksched.ops.core.op import Steps
+    from vksched.ir.op import Steps
     from vksched.runtime.vulkan.shaders import DIRECTORY, load_shader
 
     shader = load_shader(pipeline.variant)

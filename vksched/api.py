@@ -29,15 +29,16 @@ from .common.errors import (
 from .common.user_warning import VkschedWarning
 from .engine.report.value import RunReport
 from .engine.run import Run
-from .graph import Graph, build_graph
 from .importers import load
+from .ir.build_graph import build_graph
+from .ir.graph import Graph
+from .ir.name_scope import scope, signal
+from .ir.tensor import Tensor, constant, input, weight
 from .models.chat import Chat
 from .models.embedder import Embedder
 from .models.sampling import Sampling
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
-from .ops.core.scope import scope, signal
-from .ops.core.tensor import Tensor, constant, input, weight
 from .ops.sources.state import state
 from .optim import initializers as init
 from .optim import losses
@@ -59,7 +60,7 @@ from .topology.perf_model import Costs
 from .topology.topology import Machine
 from .topology.topology_file import load_machine
 from .trace import Event, Recorder, Tape, TapeFile, Trace, load_tape, log_sink
-from .view.timeline import Timeline
+from .viz.timeline.timeline import Timeline
 
 __all__ = [
     "Chat",

@@ -23,11 +23,11 @@ from .engine.preparing import Preparing, Settings, check_settings, check_switche
 from .engine.request import Observe, Placements, given_options
 from .engine.run import Run
 from .engine.states import StateTable
-from .graph import Outputs, Updates
 from .importers.base import ImportedModel
+from .ir.build_graph import Outputs, Updates
+from .ir.tensor import Tensor
 from .models.made import chat_of, run_of_model
 from .monitor.opening import watch
-from .ops.core.tensor import Tensor
 from .plan.plan import Plan
 from .plan.planner import check_objective
 from .runtime.device import Device

@@ -14,8 +14,8 @@ from vksched.cases.attention import attention, by_length, rotary
 from vksched.cases.case import Case, FunctionCase, bools, floats
 from vksched.cases.matmul import attrs, swapped
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.attrs import AttrValue
-from vksched.ops.core.tensor import apply
+from vksched.ir.attrs import AttrValue
+from vksched.ir.tensor import apply
 
 FUNCTIONS = [
     case

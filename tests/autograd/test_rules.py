@@ -26,8 +26,8 @@ from vksched.cases.gradient_proof import (
     why_not_on_devices,
 )
 from vksched.cases.table import CASES
-from vksched.ops.core.gradient import rule_of
-from vksched.ops.core.op import computing_ops
+from vksched.ir.op import computing_ops
+from vksched.ir.vjp import rule_of
 
 NOT_BY_DIFFERENCES = {*STRAIGHT_THROUGH, "widen"}
 """Rules with tests of their own: differences in float64 say nothing of them."""

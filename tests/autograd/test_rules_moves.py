@@ -8,7 +8,7 @@ from central_differences import Build, check, gradients
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.tensor import apply
+from vksched.ir.tensor import apply
 
 RNG = np.random.default_rng(5)
 

@@ -14,8 +14,8 @@ from vksched.cases.gradient import compare, function_of
 from vksched.cases.matmul import attrs, swapped
 from vksched.cases.recurrent import layer
 from vksched.common.dtypes import NDArray
-from vksched.graph import build_graph
-from vksched.ops.core.attrs import AttrValue
+from vksched.ir.attrs import AttrValue
+from vksched.ir.build_graph import build_graph
 from vksched.ops.products.recurrent_cell import GATES
 
 

@@ -14,7 +14,7 @@ from vksched.cases.gradient import evaluate
 from vksched.cases.gradient_proof import on_device
 from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 
 RNG = np.random.default_rng(11)
 MASK = np.asarray([[True, False, True, True], [False, True, True, False]])

@@ -13,7 +13,7 @@ import pytest
 import vksched as vs
 from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 
 Build = Callable[..., vs.Tensor]
 RNG = np.random.default_rng(5)

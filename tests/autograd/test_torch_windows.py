@@ -13,7 +13,7 @@ import pytest
 import vksched as vs
 from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 
 torch: Any = pytest.importorskip("torch")
 F = torch.nn.functional

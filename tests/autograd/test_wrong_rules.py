@@ -15,8 +15,8 @@ from vksched.cases.case import Case, floats
 from vksched.cases.gradient import Compared, compare, compare_second, function_of, why_not_compared
 from vksched.cases.gradient_proof import first_order, on_device, second_order, summary
 from vksched.common.dtypes import NDArray
-from vksched.ops.core import gradient
-from vksched.ops.core.gradient import Pull, Rule, sum_to
+from vksched.ir import vjp
+from vksched.ir.vjp import Pull, Rule, sum_to
 
 WIDE, ROW, SQUARE = floats(5, 5), floats(5, seed=1), floats(5, 5, seed=2)
 SUB, MUL = Case("sub", (WIDE, ROW)), Case("mul", (WIDE, SQUARE))
@@ -31,39 +31,39 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Plant:
     """Replaces the rule of an op."""
 
     def replace(op: str, rule: Rule) -> None:
-        monkeypatch.setitem(gradient._RULES, op, rule)
+        monkeypatch.setitem(vjp._RULES, op, rule)
 
     return replace
 
 
-def wrong_sign(call: Pull) -> gradient.Pulled:
+def wrong_sign(call: Pull) -> vjp.Pulled:
     return call.grad, sum_to(call.grad, call.inputs[1].shape)
 
 
-def first_row(call: Pull) -> gradient.Pulled:
+def first_row(call: Pull) -> vjp.Pulled:
     """Of an operand that was repeated the gradient of one use only."""
     return call.grad, vs.neg(vs.squeeze(call.grad[:1], 0))
 
 
-def mean_of_rows(call: Pull) -> gradient.Pulled:
+def mean_of_rows(call: Pull) -> vjp.Pulled:
     return call.grad, vs.neg(vs.reduce_mean(call.grad, 0))
 
 
-def along_the_other_axis(call: Pull) -> gradient.Pulled:
+def along_the_other_axis(call: Pull) -> vjp.Pulled:
     (x,) = call.inputs
     return (vs.expand(vs.expand_dims(call.grad, 1), x.shape),)
 
 
-def nothing_for_the_second(call: Pull) -> gradient.Pulled:
+def nothing_for_the_second(call: Pull) -> vjp.Pulled:
     return call.grad * call.inputs[1], None
 
 
-def not_transposed(call: Pull) -> gradient.Pulled:
+def not_transposed(call: Pull) -> vjp.Pulled:
     a, b = call.inputs[:2]
     return vs.matmul(call.grad, b), vs.matmul(vs.transpose(a), call.grad)
 
 
-def off_by_a_little(call: Pull) -> gradient.Pulled:
+def off_by_a_little(call: Pull) -> vjp.Pulled:
     a, b = call.inputs
     return call.grad * b * 1.00001, call.grad * a
 
@@ -112,7 +112,7 @@ def test_one_wrong_element_among_many_is_seen(plant: Plant) -> None:
 
 
 def test_a_rule_that_cannot_be_pulled_through_is_seen_by_the_second_order(plant: Plant) -> None:
-    def stopped(call: Pull) -> gradient.Pulled:
+    def stopped(call: Pull) -> vjp.Pulled:
         a, b = call.inputs
         return call.grad * vs.stop_gradient(b), call.grad * vs.stop_gradient(a)
 
@@ -126,7 +126,7 @@ def test_an_op_without_a_rule_within_a_gradient_is_named(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant("exp", lambda call: (vs.tan(call.grad * call.output),))
-    monkeypatch.delitem(gradient._RULES, "tan", raising=False)
+    monkeypatch.delitem(vjp._RULES, "tan", raising=False)
     assert "tan has no gradient rule" in second_order(Case("exp", (WIDE,))).wrong
 
 

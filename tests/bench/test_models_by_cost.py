@@ -19,7 +19,7 @@ from vksched.bench.models import Math
 from vksched.bench.peers.networks import build
 from vksched.bench.suites import specs_of
 from vksched.engine.request import Request
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.documents import question
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.links import Link, Links

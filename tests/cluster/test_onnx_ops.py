@@ -22,9 +22,9 @@ from vksched.cli import main
 from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
 from vksched.importers.onnx.nodes.host import declare
-from vksched.ops.core.tensor import Tensor, apply
+from vksched.ir.graph import Graph
+from vksched.ir.tensor import Tensor, apply
 from vksched.plan.documents.parts import PartDocuments, Weights, part_document, part_of
 from vksched.plan.make.parts import cut
 from vksched.plan.parts import Part

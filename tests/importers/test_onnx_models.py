@@ -21,7 +21,7 @@ from models import NAMES, dimensions, example_inputs, make_model
 from selection import spread as some_of
 
 import vksched as vs
-from vksched.ops.core.op import get_op
+from vksched.ir.op import get_op
 from vksched.plan.plan import Plan
 
 onnxruntime = pytest.importorskip("onnxruntime")

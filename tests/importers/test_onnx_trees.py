@@ -14,7 +14,7 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import ModelFormatError
-from vksched.graph import INLINE_BYTES
+from vksched.ir.graph import INLINE_BYTES
 
 pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper

@@ -38,8 +38,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
-from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ir.graph import Graph
 from vksched.models import kept_steps
 from vksched.models.layers import kept, place
 from vksched.models.reader import Reader

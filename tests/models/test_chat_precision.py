@@ -11,8 +11,8 @@ from test_executor import null_devices
 
 import vksched as vs
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ir.precision import BYTES, SINGLE, precision_of
 from vksched.models.reader import AUTO, Reader
-from vksched.ops.core.precision import BYTES, SINGLE, precision_of
 from vksched.runtime.device import Device
 
 TEXT = [3, 7, 1, 50, 9]

@@ -21,8 +21,9 @@ from test_gguf_golden import made as golden
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
-from vksched.graph import Graph, build_graph
 from vksched.importers.gguf.model import LanguageModel
+from vksched.ir.build_graph import build_graph
+from vksched.ir.graph import Graph
 from vksched.models import kept_steps
 from vksched.models.kept_steps import KeptStep, _document, _graph, key_of
 from vksched.models.reader import Reader

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from vksched.common.errors import ShapeError
-from vksched.ops.core import attrs
-from vksched.ops.core.attrs import Attrs
+from vksched.ir import attrs
+from vksched.ir.attrs import Attrs
 
 
 def test_what_is_written_alike_is_one_object() -> None:

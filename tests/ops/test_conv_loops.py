@@ -15,10 +15,11 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
-from vksched.ops.core import host, loops
-from vksched.ops.core.attrs import Attrs, AttrValue
-from vksched.ops.core.op import THEN, all_ops
+from vksched.ir import cpu_kernel
+from vksched.ir.attrs import Attrs, AttrValue
+from vksched.ir.graph import Graph
+from vksched.ir.op import THEN, all_ops
+from vksched.ops.core import loops
 from vksched.ops.windows.conv_host import exact_floats
 from vksched.passes import Wishes, optimize
 
@@ -396,7 +397,7 @@ def test_pieces_make_the_same_bits(op: str, seed: int, monkeypatch: pytest.Monke
     assert kernel is not None
     whole, cut = (np.full((2, channels, *drawn.out), 77, np.float32) for _ in range(2))
     kernel.compute(given, attrs, whole)
-    monkeypatch.setattr(host, "BLOCK", 4)
+    monkeypatch.setattr(cpu_kernel, "BLOCK", 4)
     pieces = list(kernel.cut(given, attrs, cut))
     assert len(pieces) > 1
     for piece, part in pieces:

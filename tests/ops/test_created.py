@@ -12,10 +12,10 @@ import vksched as vs
 from vksched.cases import create, index, random, rearrange, scatter
 from vksched.cases.case import Case
 from vksched.common.dtypes import TensorType
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.bounds import bounds_of_data, bounds_of_result, fits
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call, get_op
+from vksched.ir.value_range import bounds_of_data, bounds_of_result, fits
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Call, get_op
 from vksched.ops.moves.scatter import MOST_IN_ORDER
 from vksched.topology.limits import Limits
 

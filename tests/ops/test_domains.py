@@ -11,9 +11,7 @@ import vksched as vs
 from vksched.cases.table import CASES, PRECISE
 from vksched.common.dtypes import MAX_ELEMENTS, TensorType
 from vksched.common.errors import DTypeError, GraphError, ShapeError, VkschedError
-from vksched.ops.core.attrs import Attrs, AttrValue
-from vksched.ops.core.checks import domains_of
-from vksched.ops.core.domains import (
+from vksched.ir.attr_domains import (
     Asked,
     Axes,
     Axis,
@@ -32,8 +30,10 @@ from vksched.ops.core.domains import (
     rank_of,
     wholes,
 )
-from vksched.ops.core.lower import infer
-from vksched.ops.core.op import all_ops, get_op
+from vksched.ir.attrs import Attrs, AttrValue
+from vksched.ir.check_call import domains_of
+from vksched.ir.evaluate import infer
+from vksched.ir.op import all_ops, get_op
 from vksched.ops.elementwise.programs import Constants, Steps, Then
 
 CUBE = TensorType((2, 3, 4))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import vksched as vs
 from vksched.cases.runner import Runner, check_device
 from vksched.common.errors import UnsupportedOp
-from vksched.ops.core.op import computing_ops
+from vksched.ir.op import computing_ops
 from vksched.runtime.vulkan.device import VulkanDevice
 
 COUNT = int(os.environ.get("VKSCHED_DRAWS", "60" if THOROUGH else "5"))

@@ -11,7 +11,7 @@ import pytest
 from graphs import make_machine, make_plan, node_id
 
 import vksched as vs
-from vksched.ops.core.bounds import fits
+from vksched.ir.value_range import fits
 from vksched.plan.cost import node_seconds
 from vksched.plan.plan import Plan
 from vksched.plan.value import Span, scratch_of

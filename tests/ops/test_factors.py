@@ -10,10 +10,10 @@ from vksched.cases.case import Case, floats
 from vksched.cases.table import CASES
 from vksched.cases.values import f32
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.lower import compute, key_of
-from vksched.ops.core.op import all_ops, get_op
-from vksched.ops.core.precision import (
+from vksched.ir.attrs import Attrs
+from vksched.ir.evaluate import compute
+from vksched.ir.op import all_ops, get_op
+from vksched.ir.precision import (
     BRAIN,
     HALF,
     MIXED,
@@ -23,6 +23,7 @@ from vksched.ops.core.precision import (
     precision_of,
     with_word,
 )
+from vksched.ops.core.lower import key_of
 from vksched.topology.limits import Limits
 
 PLAIN = {"transpose_a": False, "transpose_b": False}

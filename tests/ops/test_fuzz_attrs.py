@@ -16,7 +16,7 @@ import fuzzed_attrs
 import pytest
 from fuzzed_attrs import changed_types, stranger
 
-from vksched.ops.core.op import computing_ops
+from vksched.ir.op import computing_ops
 
 PROGRAM = Path(fuzzed_attrs.__file__)
 

@@ -19,10 +19,11 @@ from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
 from vksched.common.dtypes import NDArray, TensorType, numpy_dtype
-from vksched.ops.core import blas, host
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.lower import compute_into
-from vksched.ops.core.op import all_ops, view_offset
+from vksched.ir import cpu_kernel
+from vksched.ir.attrs import Attrs
+from vksched.ir.evaluate import compute_into
+from vksched.ir.op import all_ops, view_offset
+from vksched.ops.core import blas
 from vksched.ops.elementwise import UNARY
 from vksched.ops.products import attention_host, division
 from vksched.runtime.host.evaluate import HostWeights
@@ -44,7 +45,7 @@ HOSTED = [
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "BLOCK", 5)
+    monkeypatch.setattr(cpu_kernel, "BLOCK", 5)
     for name in blas.CHOSEN_BY:
         monkeypatch.delenv(name, raising=False)
     for name in ("LEAST", "LEAST_VECTOR", "ROWS", "COLUMNS"):

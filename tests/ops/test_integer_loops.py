@@ -14,10 +14,10 @@ from vksched.cases.case import Case
 from vksched.cases.integer import CASES, codes, weights
 from vksched.common.dtypes import INT32, UINT32, TensorType
 from vksched.common.errors import UnsupportedOp
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call, Dispatch, get_op
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Call, Dispatch, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.products.codes import pack
 from vksched.topology.limits import Limits

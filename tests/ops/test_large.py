@@ -19,9 +19,9 @@ import vksched as vs
 from vksched.cases.runner import Runner, check
 from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call, get_op
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Call, get_op
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.topology.limits import Limits

@@ -10,9 +10,9 @@ from graphs import make_machine
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call, Work, get_op
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Call, Work, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
 from vksched.ops.windows import pool
 from vksched.plan.cost import why_not, work_seconds

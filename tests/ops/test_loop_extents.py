@@ -17,9 +17,9 @@ from conftest import THOROUGH
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ir.native_program import Loop
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.recipe import Loop
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs, AttrValue
+from vksched.ir.op import all_ops
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs, AttrValue
-from vksched.ops.core.op import all_ops
 from vksched.runtime.vulkan.probe import cpu_device
 
 

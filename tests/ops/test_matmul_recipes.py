@@ -7,8 +7,8 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import TensorType, broadcast_shapes
+from vksched.ir.attrs import Attrs
 from vksched.ops.core import blas, loops
-from vksched.ops.core.attrs import Attrs
 from vksched.ops.products.matmul_recipe import matmul_recipe
 
 needs_loops = pytest.mark.skipif(not loops.conv_functions(), reason="no native loops")

@@ -31,9 +31,9 @@ from vksched.cases.precision import with_precision
 from vksched.cases.runner import Runner, check
 from vksched.cases.units import CUT, lost_by_units
 from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call, Op, get_op
 from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
-from vksched.ops.core.op import Call, Op, get_op
 from vksched.ops.core.variants import UNITS
 from vksched.ops.products.attention_launch import TILED
 from vksched.ops.products.attention_units import most_columns

@@ -32,9 +32,17 @@ from vksched.cases.runner import Runner, check, check_device, check_function
 from vksched.cases.table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
 from vksched.cases.units import lost_by_units
 from vksched.common.errors import UnsupportedOp
+from vksched.ir.op import (
+    OUTPUT,
+    SCRATCH,
+    Call,
+    Dispatch,
+    all_ops,
+    computing_ops,
+    view_offset,
+)
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.core.lower import CONVERTER_SHADERS, lower
-from vksched.ops.core.op import OUTPUT, SCRATCH, Call, Dispatch, all_ops, computing_ops, view_offset
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader

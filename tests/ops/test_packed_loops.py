@@ -11,9 +11,9 @@ import pytest
 
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import get_op
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import get_op
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
 
 native: Any = loops.native

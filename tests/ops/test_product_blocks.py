@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType, broadcast_shapes
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import all_ops
 from vksched.ops.core import blas, loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import all_ops
 from vksched.ops.elementwise.epilogue import then
 from vksched.ops.products import division
 from vksched.ops.products.division import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide

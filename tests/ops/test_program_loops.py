@@ -14,10 +14,10 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import IndexOutOfRange
+from vksched.ir.attrs import Attrs
+from vksched.ir.native_program import Recipe
+from vksched.ir.op import all_ops
 from vksched.ops.core import chain_loop, loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import all_ops
-from vksched.ops.core.recipe import Recipe
 from vksched.ops.windows import conv_recipe
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")

@@ -15,11 +15,11 @@ from vksched.cases.case import Case
 from vksched.cases.runner import check
 from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ir.cpu_kernel import SHARES
+from vksched.ir.native_program import Loop, Recipe
+from vksched.ir.op import all_ops
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.host import SHARES
-from vksched.ops.core.op import all_ops
-from vksched.ops.core.recipe import Loop, Recipe
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

@@ -13,9 +13,9 @@ import pytest
 from vksched.cases.case import Case
 from vksched.cases.recurrent import CASES, layer
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import get_op
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import get_op
 
 native: Any = loops.native
 needs_native = pytest.mark.skipif(

@@ -8,9 +8,9 @@ import pytest
 
 from vksched.cases.case import Case, floats
 from vksched.common.dtypes import TensorType
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import OUTPUT, SCRATCH, Call, get_op
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import OUTPUT, SCRATCH, Call, get_op
 from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.ops.moves import turn
 from vksched.ops.rows.reduction import (

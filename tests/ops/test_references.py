@@ -11,7 +11,7 @@ from selection import select_cases
 
 from vksched.cases.runner import check, check_function
 from vksched.cases.table import FUNCTIONS
-from vksched.ops.core.op import computing_ops
+from vksched.ir.op import computing_ops
 
 pytest.importorskip("onnx")
 pytest.importorskip("scipy.special")

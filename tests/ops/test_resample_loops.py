@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import all_ops
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import all_ops
 
 native: Any = loops.native
 

@@ -15,8 +15,8 @@ import vksched as vs
 from vksched.cases.case import Case, floats
 from vksched.cases.packed import words
 from vksched.cases.runner import Runner, check, lowering_of
-from vksched.ops.core.attrs import AttrValue
-from vksched.ops.core.precision import BYTES, PRECISION
+from vksched.ir.attrs import AttrValue
+from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import then
 from vksched.ops.products.blocks import FORMATS
 from vksched.ops.products.packed import DOT, WITH_DOT

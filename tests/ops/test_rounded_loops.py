@@ -11,10 +11,10 @@ import pytest
 
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import get_op
+from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.op import get_op
-from vksched.ops.core.precision import BYTES, PRECISION
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
 from vksched.ops.products.rounded import codes_of, rounded, takes_codes
 

@@ -13,10 +13,10 @@ import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.ops.core.attrs import Attrs
-from vksched.ops.core.lower import infer
-from vksched.ops.core.op import computing_ops, get_op
-from vksched.ops.core.sharding import (
+from vksched.ir.attrs import Attrs
+from vksched.ir.evaluate import infer
+from vksched.ir.op import computing_ops, get_op
+from vksched.ir.sharding_rule import (
     ANY,
     MEAN,
     TERMS,

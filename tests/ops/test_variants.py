@@ -13,9 +13,9 @@ import vksched as vs
 from vksched.cases.attention import attributes
 from vksched.cases.table import CASES
 from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, TensorType
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
+from vksched.ir.op import Call, get_op
 from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
-from vksched.ops.core.op import Call, get_op
 from vksched.ops.core.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
 from vksched.runtime.vulkan.shaders import load_shader
 from vksched.topology.device_spec import DeviceSpec

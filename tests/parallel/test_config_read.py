@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import vksched as vs
-from vksched.ops.core.precision import PRECISIONS
+from vksched.ir.precision import PRECISIONS
 from vksched.parallel.config import read
 from vksched.parallel.config.read import read_config
 from vksched.parallel.config.value import SCHEDULES, Config, Pipeline, Section, Shard

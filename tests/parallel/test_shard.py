@@ -15,10 +15,11 @@ from selection import examples
 import vksched as vs
 from tests.support.evaluated import evaluate, next_states
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph, build_graph
+from vksched.ir.build_graph import build_graph
+from vksched.ir.graph import Graph
+from vksched.ir.graph_builder import Made
 from vksched.parallel.apply import Applied, apply_config
 from vksched.parallel.config.read import read_config
-from vksched.parallel.maker import Made
 from vksched.plan.cost import node_seconds
 from vksched.plan.planner import plan_graph
 from vksched.plan.simulate import simulate

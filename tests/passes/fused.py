@@ -13,7 +13,7 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.passes import Wishes, optimize
 
 SPECIAL = np.array([-np.inf, -5, -0.0, 0.0, 1, np.inf, np.nan, 3.5], np.float32)

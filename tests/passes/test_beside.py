@@ -15,9 +15,9 @@ from gguf_models import Tiny, logits_of, write
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
 from vksched.importers.gguf.model import LanguageModel
-from vksched.ops.core.precision import BYTES, with_word
+from vksched.ir.graph import Graph
+from vksched.ir.precision import BYTES, with_word
 from vksched.ops.products.blocks import format_of
 from vksched.passes import Wishes, beside, optimize
 from vksched.runtime.vulkan import probe

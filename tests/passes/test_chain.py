@@ -12,8 +12,8 @@ from conftest import Scheds
 from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 
 import vksched as vs
+from vksched.ir.op import Call, Steps
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import Call, Steps
 from vksched.ops.elementwise.chain import FUNCTIONS, program_of
 from vksched.ops.elementwise.epilogue import attrs_text
 from vksched.passes import Wishes, optimize

@@ -10,7 +10,7 @@ from conftest import vulkan_names
 from graphs import numpy_outputs
 
 import vksched as vs
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.passes.convolve import SHARE_OF_MEMORY, convolve
 from vksched.passes.wishes import Wishes
 from vksched.topology.limits import Limits

@@ -12,9 +12,9 @@ from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
+from vksched.ir.op import THEN, Call, Steps
 from vksched.ops.core.lower import lower
-from vksched.ops.core.op import THEN, Call, Steps
 from vksched.ops.core.variants import call_key
 from vksched.ops.elementwise.epilogue import FUNCTIONS, attrs_text
 from vksched.passes import Wishes, optimize

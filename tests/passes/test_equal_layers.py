@@ -18,9 +18,10 @@ from test_gguf_golden import made as made_model
 
 import vksched as vs
 from vksched import passes
-from vksched.graph import Graph, build_graph
 from vksched.importers.gguf.model import LanguageModel
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.build_graph import build_graph
+from vksched.ir.graph import Graph
+from vksched.ir.tensor import Tensor
 from vksched.passes import Wishes, optimize
 from vksched.passes.layers import KEPT, LEAST, shorten
 from vksched.topology.limits import Limits

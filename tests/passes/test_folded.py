@@ -11,7 +11,7 @@ from fused import ops_of, optimized
 from graphs import numpy_outputs
 
 import vksched as vs
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
 from vksched.topology.limits import Limits

@@ -11,7 +11,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.precision import MIXED, as_bfloat16, precision_of
+from vksched.ir.precision import MIXED, as_bfloat16, precision_of
 from vksched.passes import Wishes, optimize
 from vksched.passes.halves import LEAST_LANES
 from vksched.passes.precision import set_precision

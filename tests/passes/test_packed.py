@@ -7,7 +7,7 @@ import pytest
 
 import vksched as vs
 from vksched.cases.packed import blocks
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.ops.products.blocks import FORMATS, repack, unpacked
 from vksched.passes import optimize
 

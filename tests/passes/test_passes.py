@@ -17,8 +17,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import PlanError
 from vksched.engine.request import least_limits
-from vksched.graph import Graph, Node
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
+from vksched.ir.graph import Graph, Node
 from vksched.passes import Wishes, optimize, simplify
 from vksched.passes.rewrite import Rewriter, Rules, rewrite
 from vksched.topology.device_spec import DeviceSpec

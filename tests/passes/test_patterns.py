@@ -11,7 +11,7 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.passes import Wishes, recognise, simplify
 from vksched.topology.limits import Limits
 

@@ -6,8 +6,8 @@ import numpy as np
 
 import vksched as vs
 from vksched.cases.packed import blocks
-from vksched.graph import Graph
-from vksched.ops.core.precision import BYTES, MIXED, SINGLE, precision_of
+from vksched.ir.graph import Graph
+from vksched.ir.precision import BYTES, MIXED, SINGLE, precision_of
 from vksched.passes import Wishes, optimize
 from vksched.passes.precision import set_precision
 from vksched.topology.limits import Limits

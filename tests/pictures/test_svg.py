@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from vksched.common.errors import PlanError
-from vksched.pictures.svg import (
+from vksched.viz.svg import (
     CHAR,
     COLOURS,
     add_rect,

@@ -7,8 +7,7 @@ from xml.etree import ElementTree as ET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vksched.pictures.svg import CROSSING, colours_of
-from vksched.pictures.timeline import (
+from vksched.viz.gantt import (
     LEFT,
     MARGIN,
     MOST_LINES,
@@ -18,6 +17,7 @@ from vksched.pictures.timeline import (
     Row,
     draw_timeline,
 )
+from vksched.viz.svg import CROSSING, colours_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 INSIDE = WIDTH - LEFT - MARGIN

@@ -11,7 +11,7 @@ from graphs import CPU, A, B, C
 
 import vksched as vs
 from vksched.common.formatting import format_seconds
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.decision import times_text, value_text
 from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives

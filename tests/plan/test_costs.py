@@ -13,8 +13,9 @@ import pytest
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.engine.request import Request
-from vksched.graph import Graph, build_graph
-from vksched.ops.core.op import computing_ops, get_op
+from vksched.ir.build_graph import build_graph
+from vksched.ir.graph import Graph
+from vksched.ir.op import computing_ops, get_op
 from vksched.plan.cost import (
     family_of,
     first_cost,

@@ -12,7 +12,7 @@ from selection import draws
 
 import vksched as vs
 from vksched.common.schema import check
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.documents.graphs import graph_document, graph_of
 from vksched.plan.documents.plans import Planned, asked_of, planned_of
 from vksched.plan.documents.question import Question

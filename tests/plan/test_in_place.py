@@ -17,7 +17,7 @@ from selection import examples
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.in_place import InPlace
 from vksched.plan.plan import Plan

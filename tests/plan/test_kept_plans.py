@@ -14,7 +14,8 @@ from drawn_plans import draw_case
 from selection import draws
 
 import vksched as vs
-from vksched.graph import Graph, build_graph
+from vksched.ir.build_graph import build_graph
+from vksched.ir.graph import Graph
 from vksched.plan.documents.kept import DamagedPlan, KeptPlan, kept_document
 from vksched.plan.documents.plans import carried_document
 from vksched.plan.documents.question import Question

@@ -40,8 +40,8 @@ from test_executor import X, null_devices, stepped
 import vksched as vs
 from vksched.cases.case import Case
 from vksched.cases.table import CASES
-from vksched.ops.core.op import all_ops
-from vksched.ops.core.tensor import apply
+from vksched.ir.op import all_ops
+from vksched.ir.tensor import apply
 from vksched.plan.plan import Plan
 from vksched.plan.support import Support
 from vksched.runtime.device import Device

@@ -9,7 +9,7 @@ import pytest
 from graphs import CPU, A, B, random_plan
 
 import vksched as vs
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.bound import find_bound
 from vksched.plan.cost import node_seconds
 from vksched.plan.metrics import plan_metrics

@@ -12,7 +12,7 @@ import pytest
 from graphs import chain, mlp, transformer
 
 import vksched as vs
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan import bound
 from vksched.plan.make.candidates import GRAINS, Candidates
 from vksched.plan.metrics import plan_metrics

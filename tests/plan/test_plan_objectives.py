@@ -10,7 +10,7 @@ from graphs import CPU, A, B, C
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.decision import dominates
 from vksched.plan.metrics import plan_metrics

@@ -31,7 +31,7 @@ from selection import examples
 
 import vksched as vs
 from vksched.common.dtypes import TensorType
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import Span, scratch_of

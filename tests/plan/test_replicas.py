@@ -10,7 +10,7 @@ from graphs import A, B, C
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.bound import find_bound
 from vksched.plan.metrics import join_replicas
 from vksched.plan.plan import Plan

@@ -9,7 +9,7 @@ import pytest
 from graphs import CPU, A, B, C
 
 import vksched as vs
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.topology.device_spec import DeviceSpec

@@ -11,8 +11,9 @@ import pytest
 from graphs import CPU, A, B, C, crossings_of, device_of, node_id, rule_of
 
 import vksched as vs
-from vksched.graph import Graph, build_graph
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.build_graph import build_graph
+from vksched.ir.graph import Graph
+from vksched.ir.tensor import Tensor
 from vksched.plan.check.happens import check_plan
 from vksched.plan.make.bundles import find_bundles
 from vksched.plan.plan import Plan

@@ -11,7 +11,7 @@ import pytest
 from graphs import CPU, A, B
 
 import vksched as vs
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate

@@ -20,7 +20,7 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import OutOfMemory
 from vksched.common.schema import check
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.check.happens import check_events, check_plan
 from vksched.plan.check.hosts import check_parts
 from vksched.plan.check.parts import verify_part

@@ -36,7 +36,7 @@ from set_cover import set_cover
 
 import vksched as vs
 from vksched.cases.table import CASES, FUNCTIONS
-from vksched.ops.core.op import computing_ops
+from vksched.ir.op import computing_ops
 from vksched.topology.limits import Limits
 
 ROOT = Path(__file__).parent.parent.parent

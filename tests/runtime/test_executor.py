@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.tensor import Tensor
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.topology.device_spec import DeviceSpec

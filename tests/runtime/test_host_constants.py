@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.tensor import Tensor
 from vksched.plan.value import PlanValue
 from vksched.runtime.host import constants, program
 from vksched.runtime.host.evaluate import HostWeights

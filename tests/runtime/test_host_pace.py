@@ -9,7 +9,7 @@ import pytest
 from graphs import CPU
 
 import vksched as vs
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 from vksched.plan.plan import Plan
 from vksched.plan.simulate import simulate
 from vksched.runtime.host_pace import FEWEST, HALF_S, LAST

@@ -13,8 +13,8 @@ from graphs import CPU, make_plan, numpy_outputs, random_outputs
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.ir.tensor import Tensor
 from vksched.ops.core import loops
-from vksched.ops.core.tensor import Tensor
 from vksched.plan.plan import Plan
 from vksched.runtime.host import program
 from vksched.runtime.host.layout import Layout, lay_out, leaving, overlapping

@@ -14,7 +14,7 @@ from fused import assert_valid
 from selection import spread
 from shader_stats import used_pipelines
 
-from vksched.ops.core.op import REGISTERS, Steps
+from vksched.ir.op import REGISTERS, Steps
 from vksched.runtime.vulkan.link import (
     CHAIN,
     HEADER_WORDS,

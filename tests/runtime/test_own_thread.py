@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.tensor import Tensor
 from vksched.runtime.host import cpu
 from vksched.runtime.host.program import Program
 from vksched.runtime.host.task import Turn

@@ -9,7 +9,7 @@ import pytest
 
 import vksched as vs
 from vksched.common.errors import IndexOutOfRange
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.tensor import Tensor
 from vksched.runtime.executor import Executor
 from vksched.runtime.single import SingleExecutor, is_single
 

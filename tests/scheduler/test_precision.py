@@ -8,7 +8,7 @@ from test_executor import null_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.precision import as_factor, as_half, precision_of
+from vksched.ir.precision import as_factor, as_half, precision_of
 from vksched.runtime.host import program
 
 RNG = np.random.default_rng(3)

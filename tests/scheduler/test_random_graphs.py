@@ -16,7 +16,7 @@ from lazy import lazy_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec

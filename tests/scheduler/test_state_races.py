@@ -20,7 +20,7 @@ from test_executor import X, null_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.states import StateTable
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.plan import Plan
 from vksched.plan.value import Split
 from vksched.runtime import null

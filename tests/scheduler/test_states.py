@@ -12,7 +12,7 @@ from graphs import make_machine, make_plan
 from test_executor import null_devices
 
 import vksched as vs
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.tensor import Tensor
 from vksched.topology.device_spec import DeviceSpec
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -11,7 +11,7 @@ import numpy as np
 import vksched as vs
 from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
-from vksched.graph import build_graph
+from vksched.ir.build_graph import build_graph
 
 Build = Callable[..., vs.Tensor]
 STEP, TOLERANCE = 1e-5, 1e-6

@@ -17,7 +17,7 @@ import numpy as np
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.plan.make.candidates import Candidates
 from vksched.plan.make.draft import finish
 from vksched.plan.make.fit import most_copies

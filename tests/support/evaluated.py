@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.ops.sources.state import StatePiece
 
 

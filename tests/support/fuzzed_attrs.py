@@ -26,12 +26,13 @@ from vksched.cases.table import CASES, HALVES, LONGS, UNSIGNED
 from vksched.common.dtypes import DTYPES, NARROW, NDArray, TensorType, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
 from vksched.common.serialize import plain
+from vksched.ir.attr_domains import Domain
+from vksched.ir.attrs import Attrs, AttrValue
+from vksched.ir.check_call import domains_of
+from vksched.ir.evaluate import compute, compute_into, infer
+from vksched.ir.op import Call, Op, get_op
 from vksched.ops.core import loops
-from vksched.ops.core.attrs import Attrs, AttrValue
-from vksched.ops.core.checks import domains_of
-from vksched.ops.core.domains import Domain
-from vksched.ops.core.lower import compute, compute_into, infer, lower
-from vksched.ops.core.op import Call, Op, get_op
+from vksched.ops.core.lower import lower
 from vksched.plan.documents.graphs import graph_of
 from vksched.topology.limits import Limits
 

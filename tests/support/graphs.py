@@ -9,8 +9,8 @@ import numpy as np
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
-from vksched.ops.core.tensor import Tensor
+from vksched.ir.graph import Graph
+from vksched.ir.tensor import Tensor
 from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
 from vksched.plan.value import CopyIn, scratch_of

@@ -28,7 +28,7 @@ from pipeline import network as layers
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.graph import Graph
+from vksched.ir.graph import Graph
 from vksched.runtime.remote.channel import Channel
 
 MESSAGES = 60

@@ -13,9 +13,9 @@ from taped import X, graph_of_two_devices
 import vksched as vs
 from vksched.topology.links import Link
 from vksched.trace import Event
-from vksched.view.make import run_timeline
-from vksched.view.timeline import Timeline
-from vksched.view.value import Foreseen, Lane, NodeTold, PlanTold, SplitTold
+from vksched.viz.timeline.build import run_timeline
+from vksched.viz.timeline.timeline import Timeline
+from vksched.viz.timeline.timeline_types import Foreseen, Lane, NodeTold, PlanTold, SplitTold
 
 LANES = [Lane("host"), Lane("gpu:0", "a fast card"), Lane("gpu:1", "a slow card")]
 STEP_S = 200e-6

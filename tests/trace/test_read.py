@@ -18,7 +18,7 @@ import vksched as vs
 from vksched.engine.replay.make import replay_tape
 from vksched.plan.documents.plans import asked_of, planned_of
 from vksched.trace.read import TapeError
-from vksched.view.html import as_page
+from vksched.viz.timeline.html_export import as_page
 
 X = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
 

@@ -15,7 +15,7 @@ from selection import spread
 
 import vksched as vs
 from vksched.common.errors import DeviceLost, OutOfMemory, UnsupportedOp
-from vksched.ops.core.op import Call, Op
+from vksched.ir.op import Call, Op
 from vksched.plan.cost import family_of, node_seconds
 from vksched.plan.make.memory import aligned
 from vksched.runtime.host.cpu import CpuDevice

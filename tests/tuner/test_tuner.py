@@ -25,10 +25,10 @@ import vksched as vs
 from vksched.cli.tune import _short
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
+from vksched.ir.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
+from vksched.ir.precision import HALF, PRECISION, PRECISIONS
+from vksched.ir.tensor import apply
 from vksched.ops.core.lower import choice_of
-from vksched.ops.core.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
-from vksched.ops.core.precision import HALF, PRECISION, PRECISIONS
-from vksched.ops.core.tensor import apply
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.buffers import Buffer

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from timelines import copying_tape, told_timeline
 
 import vksched as vs
-from vksched.view.critical import critical_spans
-from vksched.view.value import HOST, Span
+from vksched.viz.timeline.critical_path import critical_spans
+from vksched.viz.timeline.timeline_types import HOST, Span
 
 
 def span(lane: int, kind: str, start_s: float, end_s: float, split: int = -1) -> Span:

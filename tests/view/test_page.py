@@ -16,10 +16,10 @@ from PIL import Image
 from timelines import LANES, copying_tape, told_events, told_plan, told_timeline
 
 import vksched as vs
-from vksched.view.html import as_page
-from vksched.view.make import plan_timeline, run_timeline
-from vksched.view.timeline import Timeline
-from vksched.view.value import FORESEEN, ROWS, Counter, Span
+from vksched.viz.timeline.build import plan_timeline, run_timeline
+from vksched.viz.timeline.html_export import as_page
+from vksched.viz.timeline.timeline import Timeline
+from vksched.viz.timeline.timeline_types import FORESEEN, ROWS, Counter, Span
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -419,7 +419,7 @@ def test_a_plan_that_has_not_run(browser: Chromium, tmp_path: Path) -> None:
 
 
 def test_texts_of_a_graph_are_texts_in_the_page(browser: Chromium, tmp_path: Path) -> None:
-    from vksched.view.value import Foreseen, NodeTold, PlanTold, SplitTold
+    from vksched.viz.timeline.timeline_types import Foreseen, NodeTold, PlanTold, SplitTold
 
     evil = "<img src=x onerror=alert(1)></script><script>document.title='!'</script>"
     told = PlanTold(

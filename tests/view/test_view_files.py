@@ -11,11 +11,11 @@ import pytest
 from timelines import told_timeline
 
 from vksched.common.errors import VkschedError
-from vksched.view.data import as_script, page_data
-from vksched.view.html import as_page
-from vksched.view.make import plan_timeline
-from vksched.view.timeline import Timeline
-from vksched.view.value import Lane, NodeTold, PlanTold, SplitTold
+from vksched.viz.timeline.build import plan_timeline
+from vksched.viz.timeline.html_export import as_page
+from vksched.viz.timeline.page_data import as_script, page_data
+from vksched.viz.timeline.timeline import Timeline
+from vksched.viz.timeline.timeline_types import Lane, NodeTold, PlanTold, SplitTold
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -108,7 +108,7 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
 
 
 def test_a_notebook_does_not_swell_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vksched.view.timeline.LARGEST", 1000)
+    monkeypatch.setattr("vksched.viz.timeline.timeline.LARGEST", 1000)
     shown = told_timeline(1)._repr_html_()
     assert "<svg" in shown and "<iframe" not in shown and "save(" in shown
 

@@ -18,9 +18,9 @@ from timelines import (
 
 import vksched as vs
 from vksched.trace import Event
-from vksched.view.make import BESIDE, plan_timeline, run_timeline
-from vksched.view.rows import lay_out
-from vksched.view.value import HOST, ROWS, Span
+from vksched.viz.timeline.build import BESIDE, plan_timeline, run_timeline
+from vksched.viz.timeline.row_layout import lay_out
+from vksched.viz.timeline.timeline_types import HOST, ROWS, Span
 
 
 def of(timeline, row: str, kind: str = "") -> list[Span]:

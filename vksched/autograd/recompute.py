@@ -22,8 +22,8 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..common.errors import GradientError
-from ..graph import topological_order
-from ..ops.core.tensor import Tensor
+from ..ir.graph import topological_order
+from ..ir.tensor import Tensor
 from ..ops.moves.identity import after
 
 P = ParamSpec("P")

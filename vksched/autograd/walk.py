@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, overload
 
 from ..common.errors import DTypeError, GradientError, ShapeError, VkschedError
-from ..graph import topological_order
-from ..ops.core.gradient import Pull, is_smooth, rule_of, why_no_gradient
-from ..ops.core.scope import backward_scope
-from ..ops.core.tensor import Tensor, TensorLike, as_tensor
+from ..ir.graph import topological_order
+from ..ir.name_scope import backward_scope
+from ..ir.tensor import Tensor, TensorLike, as_tensor
+from ..ir.vjp import Pull, is_smooth, rule_of, why_no_gradient
 from ..ops.moves.layout import concat
 from ..ops.moves.pad import pad
 from ..ops.sources.create import ones_like, zeros_like

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..importers import load_onnx
+from ..ir.tensor import Tensor, input, weight
 from ..ops import (
     attention,
     clip,
@@ -31,7 +32,6 @@ from ..ops import (
     scatter_nd,
     transpose,
 )
-from ..ops.core.tensor import Tensor, input, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
 from .facts import Fact

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..common.errors import OutOfMemory, UnsupportedOp, VkschedError
+from ..ir.precision import SINGLE
+from ..ir.tensor import Tensor, weight
 from ..ops import (
     attention,
     conv,
@@ -35,8 +37,6 @@ from ..ops import (
     softmax,
     transpose,
 )
-from ..ops.core.precision import SINGLE
-from ..ops.core.tensor import Tensor, weight
 from ..ops.sources.state import state
 from ..scheduler import Scheduler
 from .bus import BusCopy

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from ..ir.tensor import input, weight
 from ..ops import reduce_sum
 from ..ops.core.quads import reading
-from ..ops.core.tensor import input, weight
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan.device import VulkanDevice

@@ -10,7 +10,7 @@ from typing import Any
 from ..common.errors import GraphError
 from ..common.user_warning import warn_user
 from ..importers import require_gguf
-from ..ops.core.precision import SINGLE
+from ..ir.precision import SINGLE
 from .peers.specs import COPY, ROUNDED_NMSE, Spec, in_precision
 
 SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")

@@ -9,8 +9,8 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import AttrValue
-from ..ops.core.tensor import apply
+from ..ir.attrs import AttrValue
+from ..ir.tensor import apply
 from .case import Case, ErrorCase, FunctionCase, bools, floats
 
 INF, NAN = np.inf, np.nan

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import DTypeError, ShapeError
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from ..ops.elementwise.epilogue import then
 from ..ops.products.beside import GATES
 from ..ops.products.blocks import FORMATS

@@ -7,7 +7,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from ..ops.products.q8_rows import to_words
 from .attention import attributes
 from .case import Case, ErrorCase, floats

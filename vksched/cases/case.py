@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 
 from ..common.dtypes import INT64, NARROW, NDArray, TensorType, canonical_dtype
-from ..graph import Graph, build_graph
-from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.lower import compute, infer, variants_of
-from ..ops.core.op import Call, Op, get_op
-from ..ops.core.tensor import Tensor, input
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.build_graph import build_graph
+from ..ir.evaluate import compute, infer
+from ..ir.graph import Graph
+from ..ir.op import Call, Op, get_op
+from ..ir.tensor import Tensor, input
+from ..ops.core.lower import variants_of
 from ..topology.limits import Limits
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..common.dtypes import FLOAT32, NDArray
 from ..common.errors import ShapeError
-from ..ops.core.attrs import AttrValue
-from ..ops.core.tensor import apply, as_tensor
+from ..ir.attrs import AttrValue
+from ..ir.tensor import apply, as_tensor
 from ..ops.elementwise.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
 from ..ops.elementwise.pointwise import word
 from .case import Case, ErrorCase, bools, floats, ints

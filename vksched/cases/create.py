@@ -6,7 +6,7 @@ import numpy as np
 
 import vksched as vs
 
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from .case import Case, ErrorCase, FunctionCase, floats, ints
 
 

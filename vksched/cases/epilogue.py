@@ -11,8 +11,8 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import FLOAT32, NDArray, Shape
-from ..ops.core.attrs import AttrValue
-from ..ops.core.tensor import apply, as_tensor
+from ..ir.attrs import AttrValue
+from ..ir.tensor import apply, as_tensor
 from ..ops.elementwise.chain import Step
 from ..ops.elementwise.epilogue import then
 from ..ops.elementwise.pointwise import word

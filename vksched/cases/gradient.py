@@ -33,11 +33,12 @@ from ..common.dtypes import (
     canonical_dtype,
     numpy_dtype,
 )
-from ..graph import Graph, build_graph
-from ..ops.core.gradient import is_smooth, rule_of
-from ..ops.core.lower import compute
-from ..ops.core.op import THEN
-from ..ops.core.tensor import Tensor, apply, constant, input, weight
+from ..ir.build_graph import build_graph
+from ..ir.evaluate import compute
+from ..ir.graph import Graph
+from ..ir.op import THEN
+from ..ir.tensor import Tensor, apply, constant, input, weight
+from ..ir.vjp import is_smooth, rule_of
 from .case import Case
 from .slope import Slope
 from .table import is_taken

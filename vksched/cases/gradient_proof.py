@@ -19,8 +19,8 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import VkschedError
-from ..ops.core.gradient import rule_of, why_no_gradient
-from ..ops.core.op import computing_ops
+from ..ir.op import computing_ops
+from ..ir.vjp import rule_of, why_no_gradient
 from ..scheduler import Scheduler
 from .case import Case
 from .gradient import (

@@ -9,8 +9,8 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import AttrValue
-from ..ops.core.tensor import apply
+from ..ir.attrs import AttrValue
+from ..ir.tensor import apply
 from ..ops.products.codes import pack
 from ..ops.windows.conv_integer import as_matrix
 from .case import Case, ErrorCase, floats, ints

@@ -7,7 +7,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from .case import Case, ErrorCase, floats, halves, ints
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..common.errors import UnsupportedOp
-from ..ops.core.attrs import Attrs
-from ..ops.core.op import view_offset
+from ..ir.attrs import Attrs
+from ..ir.op import view_offset
 from .case import Case, FunctionCase
 from .proof import select
 from .runner import Runner

@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from ..ops.elementwise.epilogue import then
 from ..ops.products.blocks import FORMATS, repack
 from .case import Case, ErrorCase, FunctionCase, floats, ints

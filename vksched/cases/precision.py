@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..common.dtypes import FLOAT32
-from ..ops.core.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
+from ..ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
 from ..ops.products.rounded import takes_codes
 from .case import Case
 

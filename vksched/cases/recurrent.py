@@ -14,8 +14,8 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import Attrs
-from ..ops.core.tensor import apply, input
+from ..ir.attrs import Attrs
+from ..ir.tensor import apply, input
 from ..ops.products.recurrent_cell import DEFAULTS, GATES, STATES, Cell
 from .case import Case, ErrorCase, FunctionCase, floats
 

@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import BOOL, FLOAT32, INT32, NDArray
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from ..ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
 from .case import Case, ErrorCase, FunctionCase, bools, floats, halves, ints
 

@@ -9,8 +9,8 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray, TensorType
-from ..ops.core.attrs import Attrs
-from ..ops.core.op import get_op
+from ..ir.attrs import Attrs
+from ..ir.op import get_op
 from ..ops.windows.resize import COORDINATES, NEAREST
 from .calls import FunctionCall, call
 from .case import Case, ErrorCase, bools, floats, ints

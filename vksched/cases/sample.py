@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
 from ..ops.windows.sample import MODES, PADDINGS
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints

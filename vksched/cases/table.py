@@ -10,7 +10,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import VkschedError
-from ..ops.core.bounds import bounds_of_data, fits
+from ..ir.value_range import bounds_of_data, fits
 from ..topology.limits import Limits
 from .attention import OF_BLOCKS
 from .cached_attention import OF_PROMPTS

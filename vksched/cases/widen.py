@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NARROW, NDArray
-from ..ops.core.tensor import apply
+from ..ir.tensor import apply
 from .case import Case, ErrorCase, floats, ints
 from .values import MANY, f32, i32
 

@@ -9,9 +9,9 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray, Shape
-from ..ops.core.attrs import Attrs
-from ..ops.core.lower import compute
-from ..ops.core.op import get_op
+from ..ir.attrs import Attrs
+from ..ir.evaluate import compute
+from ..ir.op import get_op
 from ..ops.windows import winograd
 from .case import Case, ErrorCase, floats
 from .conv import edges

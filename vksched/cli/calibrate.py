@@ -11,7 +11,7 @@ import click
 from . import feeds, measuring
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..ir.graph import Graph
     from ..runtime.device import Device
     from ..topology.device_spec import DeviceSpec
     from ..tuner.calibration import Calibration

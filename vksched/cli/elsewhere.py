@@ -11,7 +11,7 @@ from .machines import changes_of
 
 if TYPE_CHECKING:
     from ..engine.request import Request
-    from ..graph import Graph
+    from ..ir.graph import Graph
     from ..parallel.config.value import Config
     from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan

@@ -16,9 +16,9 @@ import numpy as np
 from ..common.errors import GraphError, VkschedError, close_text
 
 if TYPE_CHECKING:
-    from ..graph import Graph
     from ..importers.onnx.example import Sizes
     from ..importers.onnx.model import Model
+    from ..ir.graph import Graph
 
 WIDE = 200
 """Columns of a file."""

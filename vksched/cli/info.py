@@ -21,9 +21,9 @@ from .machines import machine_of, machine_option
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from ..graph import Graph
     from ..importers.onnx.lower.lowering import Lowered
     from ..importers.onnx.model import Model, ModelValue
+    from ..ir.graph import Graph
     from ..plan.plan import Plan
     from ..topology.topology import Machine
 
@@ -134,8 +134,8 @@ def describe(
     with_cpu: the CPU competes with the other devices. aim: how the plan is found, and what for.
     """
     from ..engine.request import Request, plan_request
-    from ..graph import build_graph
     from ..importers.onnx.example import choose_shapes
+    from ..ir.build_graph import build_graph
     from ..plan.names import NameIndex
     from ..plan.planner import plan_graph
     from ..plan.tell.explain import COMMAND, idle_lines

@@ -12,7 +12,7 @@ from ..common.errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..ir.graph import Graph
     from ..topology.device_spec import DeviceSpec
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -93,9 +93,9 @@ def _first_stage(
     file: str, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> list[Graph]:
     """Returns the graph of a model's first stage, if it has one."""
-    from ..graph import build_graph
     from ..importers import load_onnx
     from ..importers.onnx.example import choose_shapes
+    from ..ir.build_graph import build_graph
     from ..passes import optimize
     from .info import hint_at, lower_model
 

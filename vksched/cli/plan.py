@@ -23,7 +23,7 @@ from .precision import SINGLE, parse_precision, precision_option
 from .trace import check_end
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..ir.graph import Graph
     from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan
     from ..plan.what_if import Comparison
@@ -188,7 +188,7 @@ def load_graph(
     Raises:
         VkschedError: there is none, or it cannot be read.
     """
-    from ..graph import build_graph
+    from ..ir.build_graph import build_graph
 
     if Path(address).suffix != ".onnx":
         if dims or shapes:
@@ -251,7 +251,7 @@ def load_outputs(address: str) -> Any:
 
 def _known(module: ModuleType) -> str:
     """The names of a module that may be graphs: tensors, and what it defines or binds itself."""
-    from ..ops.core.tensor import Tensor
+    from ..ir.tensor import Tensor
 
     return ", ".join(
         name

@@ -11,7 +11,7 @@ import click
 from . import feeds
 
 if TYPE_CHECKING:
-    from ..view.timeline import Timeline
+    from ..viz.timeline.timeline import Timeline
 
 SLOWEST = 10
 """Splits that the text names."""

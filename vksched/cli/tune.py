@@ -14,7 +14,7 @@ from . import feeds, measuring
 from .precision import SINGLE, parse_precision, precision_option
 
 if TYPE_CHECKING:
-    from ..graph import Graph
+    from ..ir.graph import Graph
     from ..runtime.device import Device
     from ..tuner.store import Found
 

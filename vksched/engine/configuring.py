@@ -14,12 +14,12 @@ from dataclasses import replace
 
 from ..common.errors import OutOfMemory, VkschedError
 from ..common.user_warning import VkschedWarning
-from ..graph import Graph
-from ..ops.core.tensor import Tensor
+from ..ir.graph import Graph
+from ..ir.graph_builder import Made
+from ..ir.tensor import Tensor
 from ..ops.sources.state import StatePiece
 from ..parallel.apply import Applied, Pieces, apply_config
 from ..parallel.config.value import Config
-from ..parallel.maker import Made
 from ..parallel.shard.layout import Cut, Devices
 from ..plan.cost import node_seconds
 from ..plan.names import NameIndex

@@ -19,8 +19,8 @@ import numpy as np
 from ..common.dtypes import NDArray
 from ..common.errors import GraphError
 from ..common.fork_guard import OfProcess, Owner
-from ..graph import Outputs, Updates
-from ..ops.core.tensor import Tensor, constant, input
+from ..ir.build_graph import Outputs, Updates
+from ..ir.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
 from .graphs import Graphs
 from .precision import Precision

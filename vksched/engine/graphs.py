@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, GraphError, PlanError
 from ..common.fork_guard import Owner
-from ..graph import Outputs, Updates, build_graph
-from ..ops.core.tensor import Tensor
+from ..ir.build_graph import Outputs, Updates, build_graph
+from ..ir.tensor import Tensor
 from ..plan.documents.kept import KeptPlan
 from ..plan.plan import Plan
 from ..plan.tell.fallback import warn_of_fallbacks

@@ -17,9 +17,9 @@ import numpy as np
 from ..common.dtypes import NDArray
 from ..common.env import is_on
 from ..common.user_warning import warn_user
-from ..graph import Graph, Node
-from ..ops.core.precision import SINGLE, allows_half, as_half, with_word
-from ..ops.core.tensor import Tensor
+from ..ir.graph import Graph, Node
+from ..ir.precision import SINGLE, allows_half, as_half, with_word
+from ..ir.tensor import Tensor
 from ..runtime.host.evaluate import evaluate_node
 
 SWITCH = "VKSCHED_FIND_OVERFLOW"

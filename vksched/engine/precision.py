@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..common.errors import PlanError
-from ..graph import Graph
-from ..ops.core.precision import PRECISIONS, SINGLE
-from ..ops.core.tensor import Tensor
+from ..ir.graph import Graph
+from ..ir.precision import PRECISIONS, SINGLE
+from ..ir.tensor import Tensor
 from ..parallel.config.match import sections_of
 from ..parallel.config.value import Config
 from ..passes.precision import has_precision, set_precision

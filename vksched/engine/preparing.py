@@ -18,8 +18,8 @@ from typing import Any
 from ..common.dtypes import Progress
 from ..common.errors import OutOfMemory, PlanError, VkschedError
 from ..common.gc_pause import resting_collector
-from ..graph import Graph
-from ..ops.core.precision import SINGLE
+from ..ir.graph import Graph
+from ..ir.precision import SINGLE
 from ..plan.documents.kept import kept_document
 from ..plan.documents.plans import Planned
 from ..plan.documents.question import Question

@@ -28,9 +28,9 @@ from typing import Any, TypeVar
 
 from ..common.dtypes import NDArray
 from ..common.errors import GraphError, PlanError
-from ..graph import Graph
 from ..importers.base import ImportedModel
-from ..ops.core.tensor import Tensor
+from ..ir.graph import Graph
+from ..ir.tensor import Tensor
 from ..passes import Wishes, optimize
 from ..plan.decision import Decision
 from ..plan.documents.kept import KeptPlan

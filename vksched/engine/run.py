@@ -20,8 +20,9 @@ from ..common.errors import (
     cast_text,
 )
 from ..common.fork_guard import OfProcess
-from ..graph import Graph, Node, Outputs
-from ..ops.core.tensor import Tensor, convert
+from ..ir.build_graph import Outputs
+from ..ir.graph import Graph, Node
+from ..ir.tensor import Tensor, convert
 from ..plan.plan import Plan
 from ..runtime.record import Observers
 from ..runtime.stats import RunStats

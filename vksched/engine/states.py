@@ -30,8 +30,8 @@ from ..common.errors import (
     ShapeError,
     StateLost,
 )
-from ..graph import Graph
-from ..ops.core.tensor import Tensor, convert
+from ..ir.graph import Graph
+from ..ir.tensor import Tensor, convert
 from ..ops.sources.state import StatePiece, check_values
 from ..plan.plan import Plan
 from ..runtime.device import Device

@@ -16,7 +16,7 @@ import numpy as np
 from ..common.dtypes import INT32, NDArray, Progress
 from ..common.errors import DTypeError, ShapeError
 from ..common.fork_guard import OfProcess
-from ..ops.core.tensor import input
+from ..ir.tensor import input
 from .reader import Compiles
 
 if TYPE_CHECKING:

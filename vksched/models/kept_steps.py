@@ -43,9 +43,9 @@ from ..common.dtypes import NDArray, TensorType, numpy_dtype
 from ..common.schema import Either, Row, Table, check
 from ..common.user_warning import warn
 from ..common.version import __version__
-from ..graph import Graph, Node
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.graph import Graph, Node
 from ..ops.core import loops
-from ..ops.core.attrs import Attrs, AttrValue
 from ..plan.documents.graphs import NONSENSE
 from ..plan.documents.kept import KeptPlan
 from ..storage.disk_cache import (

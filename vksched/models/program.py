@@ -21,7 +21,6 @@ from ..common.errors import OutOfMemory
 from ..engine.graphs import Graphs
 from ..engine.precision import Precision
 from ..engine.run import Run
-from ..graph import build_graph
 from ..importers.onnx.lower.context import ModelContext
 from ..importers.onnx.lower.lowering import (
     Frame,
@@ -32,7 +31,8 @@ from ..importers.onnx.nodes.elements import from_storage, to_storage
 from ..importers.onnx.nodes.host import WrongShape
 from ..importers.onnx.nodes.names import item_slot, slots_of
 from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey, Value, has_maps, type_of
-from ..ops.core.tensor import Tensor
+from ..ir.build_graph import build_graph
+from ..ir.tensor import Tensor
 from ..plan.names import NameIndex
 from ..trace import Trace
 from .control import make_step

@@ -21,7 +21,7 @@ from ..common.errors import OutOfMemory, StateLost
 from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.precision import check_precision
-from ..ops.core.precision import BYTES, PRECISIONS, SINGLE
+from ..ir.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.products.ahead import Ahead as MadeAhead
 from ..plan.documents.kept import DamagedPlan
 from ..runtime.device import Ahead, Uploads
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from ..engine.precision import Precision
     from ..engine.request import Observe, Placements
     from ..engine.run import Run
-    from ..graph import Outputs, Updates
     from ..importers.gguf.model import LanguageModel
-    from ..ops.core.tensor import Tensor
+    from ..ir.build_graph import Outputs, Updates
+    from ..ir.tensor import Tensor
     from ..plan.documents.kept import KeptPlan
     from ..plan.plan import Plan
     from ..runtime.device import Device

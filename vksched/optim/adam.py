@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from math import inf
 
-from ..ops.core.tensor import Tensor
+from ..ir.tensor import Tensor
 from ..ops.elementwise import expm1, rsqrt, sqrt, square
 from .common import (
     Params,

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, overload
 
 from ..common.errors import GradientError
-from ..ops.core.tensor import Tensor
+from ..ir.tensor import Tensor
 from ..ops.elementwise import minimum, sqrt
 from ..ops.rows.reduce import reduce_sum_square
 from .common import Params, in_range, sequence

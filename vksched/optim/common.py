@@ -11,7 +11,7 @@ import numpy as np
 
 from ..common.dtypes import FLOAT32, as_float, as_floats
 from ..common.errors import DTypeError, GradientError, GraphError, ShapeError
-from ..ops.core.tensor import Tensor, as_tensor
+from ..ir.tensor import Tensor, as_tensor
 from ..ops.elementwise import add, cast
 from ..ops.sources.state import state
 

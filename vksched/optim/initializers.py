@@ -17,9 +17,9 @@ import numpy as np
 
 from ..common.dtypes import NDArray, as_float, as_shape
 from ..common.errors import ShapeError
-from ..ops.core.lower import compute
-from ..ops.core.op import get_op
-from ..ops.core.tensor import Tensor
+from ..ir.evaluate import compute
+from ..ir.op import get_op
+from ..ir.tensor import Tensor
 from ..ops.sources.random import random_normal, random_uniform
 
 Sizes = int | Sequence[int]

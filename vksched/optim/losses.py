@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..common.dtypes import FLOATS, INT32, INT64, as_float, as_int, normalize_axis
 from ..common.errors import DTypeError, ShapeError
-from ..ops.core.scope import scope
-from ..ops.core.tensor import Tensor, TensorLike, as_tensor
+from ..ir.name_scope import scope
+from ..ir.tensor import Tensor, TensorLike, as_tensor
 from ..ops.elementwise import abs, cast, equal, less, log, minimum, softplus, square, where
 from ..ops.moves.index import take_along_axis
 from ..ops.moves.layout import expand_dims, squeeze

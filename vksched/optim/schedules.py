@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ..common.dtypes import as_float, as_int
 from ..common.errors import ShapeError
-from ..ops.core.tensor import Tensor
+from ..ir.tensor import Tensor
 from ..ops.elementwise import clip, cos, minimum
 
 Schedule = Callable[[Tensor], Tensor]

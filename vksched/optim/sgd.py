@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from ..common.errors import ShapeError
-from ..ops.core.tensor import Tensor
+from ..ir.tensor import Tensor
 from ..ops.elementwise import addcmul
 from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
 

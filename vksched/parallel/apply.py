@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..common.errors import PlanError
-from ..graph import Graph
+from ..ir.graph import Graph
+from ..ir.graph_builder import Made
 from ..topology.topology import Machine
 from .config.match import sections_of, unmatched
 from .config.value import AUTO, Config, Section, Shard
 from .judge import Judge
-from .maker import Made
 from .pipeline.arrange import Arranged, arrange, matching, stage_devices
 from .shard.axes import check_axes, idle_shards, where_of
 from .shard.choose import Sharder

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..graph import Graph
-from .maker import Made
+from ..ir.graph import Graph
+from ..ir.graph_builder import Made
 
 
 class Judge(Protocol):

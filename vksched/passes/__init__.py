@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from ..graph import Graph
-from ..ops.core.op import THEN, all_ops
+from ..ir.graph import Graph
+from ..ir.op import THEN, all_ops
 from .activations import to_gelu, to_hard_swish, to_silu
 from .attend import read_by_length, to_attention, write_by_length
 from .beside import put_beside

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from ..common.dtypes import FLOAT32
-from ..graph import Node
+from ..ir.graph import Node
 from .match import factors, is_near, power_of, scaled, sole
 from .rewrite import Rewriter
 

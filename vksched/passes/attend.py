@@ -14,9 +14,9 @@ import math
 import numpy as np
 
 from ..common.dtypes import BOOL, FLOAT32
-from ..graph import Node
-from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.precision import kept_precision, precision_of
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.graph import Node
+from ..ir.precision import kept_precision, precision_of
 from .match import scaled, sole
 from .rewrite import Rewriter
 

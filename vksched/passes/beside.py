@@ -20,8 +20,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..graph import Graph, Node
-from ..ops.core.attrs import Attrs, AttrValue
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.graph import Graph, Node
 from ..ops.products.beside import BESIDE_BUFFERS, COLUMNS, GATES, MOST_WEIGHTS, NAME, NORM
 from ..ops.products.rounded import rounds_codes
 from ..topology.host_names import CPU, device_of

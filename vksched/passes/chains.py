@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..common.dtypes import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from ..ops.core.strides import broadcast_strides, collapse
 from ..ops.elementwise.chain import (
     MAX_AXES,

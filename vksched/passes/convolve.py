@@ -18,11 +18,12 @@ import numpy as np
 
 from ..common.dtypes import FLOAT32, WORD_BYTES, NDArray, TensorType
 from ..common.errors import UnsupportedOp
-from ..graph import Graph, Node
-from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.lower import compute, lower
-from ..ops.core.op import Call, get_op
-from ..ops.core.precision import kept_precision
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.evaluate import compute
+from ..ir.graph import Graph, Node
+from ..ir.op import Call, get_op
+from ..ir.precision import kept_precision
+from ..ops.core.lower import lower
 from ..ops.products.matmul import step_cost
 from ..ops.windows.winograd import TILES
 from ..topology.limits import Limits

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 from ..common.dtypes import FLOAT16, FLOAT32
 from ..common.errors import UnsupportedOp
-from ..graph import Graph, Node
+from ..ir.attrs import Attrs
+from ..ir.graph import Graph, Node
+from ..ir.op import THEN, Call, get_op
 from ..ops.core import loops
-from ..ops.core.attrs import Attrs
 from ..ops.core.lower import lower
-from ..ops.core.op import THEN, Call, get_op
 from ..ops.elementwise.chain import Step, program_of
 from ..ops.elementwise.epilogue import (
     BUFFERS,

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..common.dtypes import numpy_dtype
 from ..common.errors import VkschedError
-from ..graph import Node
-from ..ops.core.lower import compute
+from ..ir.evaluate import compute
+from ..ir.graph import Node
 from .rewrite import Rewriter
 
 MOST_ELEMENTS = 1 << 16

@@ -20,9 +20,9 @@ import numpy as np
 
 from ..common.dtypes import FLOAT32, NDArray
 from ..common.errors import VkschedError
-from ..graph import Node
-from ..ops.core.lower import compute
-from ..ops.core.precision import allows_half
+from ..ir.evaluate import compute
+from ..ir.graph import Node
+from ..ir.precision import allows_half
 from .match import sole
 from .rewrite import Rewriter
 

@@ -19,9 +19,9 @@ from functools import partial
 import numpy as np
 
 from ..common.dtypes import FLOAT32, NDArray
-from ..graph import Graph, Node
-from ..ops.core.attrs import AttrValue
-from ..ops.core.precision import (
+from ..ir.attrs import AttrValue
+from ..ir.graph import Graph, Node
+from ..ir.precision import (
     BRAIN,
     HALF,
     MIXED,

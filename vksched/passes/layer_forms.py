@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..graph import INLINE_BYTES, Graph, Node
+from ..ir.graph import INLINE_BYTES, Graph, Node
 from ..storage.lazy_array import as_array
 
 LAYER = re.compile(r"(.*?)(\d+)(?=[./])")

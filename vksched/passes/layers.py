@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from ..common.dtypes import NDArray
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from ..storage.lazy_array import Held, Late
 from .layer_forms import ELSEWHERE, LAYER, Form, Layers, Names, Place
 from .wishes import Wishes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..graph import Node
+from ..ir.graph import Node
 from .rewrite import Rewriter
 
 CLOSE, CLOSE_OF_HALVES = 1e-5, 1e-6

@@ -8,8 +8,8 @@ Examples: tests/passes/test_patterns.py.
 from __future__ import annotations
 
 from ..common.dtypes import FLOAT32
-from ..graph import Node
-from ..ops.core.attrs import AttrValue
+from ..ir.attrs import AttrValue
+from ..ir.graph import Node
 from ..ops.elementwise.pointwise import LEAST_NORMAL
 from .match import factors, is_square, sole
 from .rewrite import Rewriter

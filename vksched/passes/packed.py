@@ -11,8 +11,8 @@ The floats of other readers stay, made in each run. Examples: tests/passes/test_
 from __future__ import annotations
 
 from ..common.dtypes import FLOAT32
-from ..graph import Graph, Node
-from ..ops.core.precision import kept_precision
+from ..ir.graph import Graph, Node
+from ..ir.precision import kept_precision
 from .rewrite import Rewriter, Rules, rewrite
 from .wishes import Wishes
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ..common.dtypes import FLOAT32
-from ..graph import Graph, Node
-from ..ops.core.precision import BYTES, SINGLE, precision_of, with_word
+from ..ir.graph import Graph, Node
+from ..ir.precision import BYTES, SINGLE, precision_of, with_word
 from ..ops.products.rounded import takes_codes
 
 

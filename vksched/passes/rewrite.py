@@ -19,10 +19,10 @@ from types import MappingProxyType
 import numpy as np
 
 from ..common.dtypes import NDArray, TensorType, canonical_dtype
-from ..graph import INLINE_BYTES, Graph, Node
-from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.lower import infer
-from ..ops.core.op import Op, get_op
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.evaluate import infer
+from ..ir.graph import INLINE_BYTES, Graph, Node
+from ..ir.op import Op, get_op
 from ..storage.lazy_array import Held, as_array
 from .wishes import Wishes
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..common.dtypes import FLOATS, numpy_dtype
-from ..graph import Node
-from ..ops.core.op import view_offset
+from ..ir.graph import Node
+from ..ir.op import view_offset
 from .rewrite import Rewriter, Rule
 
 # -- arithmetic ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from ..topology.limits import Limits
 
 

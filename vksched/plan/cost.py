@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from ..common.dtypes import FLOAT16
 from ..common.errors import UnsupportedOp
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
+from ..ir.op import THEN, Call, Op, Work
 from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
-from ..ops.core.op import THEN, Call, Op, Work
 from ..ops.core.variants import Choice
 from ..topology.device_spec import ALIGN_BYTES, DeviceSpec
 from ..topology.perf_model import ANY, BOUNDS

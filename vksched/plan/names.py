@@ -14,7 +14,7 @@ from fnmatch import translate
 from functools import cached_property
 
 from ..common.errors import PlanError
-from ..graph import Graph
+from ..ir.graph import Graph
 
 SHOWN = 8
 CLOSE_AMONG = 5000

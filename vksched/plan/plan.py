@@ -21,7 +21,7 @@ from .query import BufferSizes, buffers, copied_bytes, crossings, fences
 from .value import CopyIn, PlanValue
 
 if TYPE_CHECKING:
-    from ..view.timeline import Timeline
+    from ..viz.timeline.timeline import Timeline
 
 
 class Plan(PlanValue):
@@ -69,7 +69,7 @@ class Plan(PlanValue):
         return draw_plan(self)
 
     def _repr_html_(self) -> str:
-        from ..pictures.svg import framed
+        from ..viz.svg import framed
 
         return framed(self._repr_svg_(), "explain()", self.explain())
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from ..common.errors import PlanError
 from ..common.formatting import count_of, format_seconds
 from ..common.gc_pause import resting_collector
-from ..graph import Graph
+from ..ir.graph import Graph
 from ..schedule import Objective
 from ..schedule.objectives import LATENCY
 from ..topology.topology import Machine

@@ -27,7 +27,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from ..graph import Graph
+from ..ir.graph import Graph
 from ..topology.device_spec import DeviceSpec
 from ..topology.host_names import CALLER
 from ..topology.topology import Machine

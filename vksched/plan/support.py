@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..common.dtypes import WORD_BYTES
 from ..common.formatting import format_share
-from ..graph import Graph, Node
+from ..ir.graph import Graph, Node
 from ..topology.topology import Machine
 from . import cost
 

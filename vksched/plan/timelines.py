@@ -14,9 +14,9 @@ from os import PathLike
 from ..common.errors import PlanError, VkschedError
 from ..trace import Tape, TapeFile, load_tape
 from ..trace.read import LONGEST_S
-from ..view.make import run_timeline
-from ..view.timeline import Timeline
-from ..view.value import Lane, PlanTold
+from ..viz.timeline.build import run_timeline
+from ..viz.timeline.timeline import Timeline
+from ..viz.timeline.timeline_types import Lane, PlanTold
 from .documents.graphs import NONSENSE
 from .documents.plans import Planned, planned_of
 from .tell.told import MOST_TEXTS, lanes_of, tell_plan, timeline_of

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from ..graph import Graph
+from ..ir.graph import Graph
 from ..topology.topology import Machine
 from .decision import Decision
 

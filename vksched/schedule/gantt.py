@@ -1,6 +1,6 @@
 """Gantt: a schedule as a picture: a row a device, time to the right, transfers between rows.
 
-    schedule --> rows of bars, crossings --> pictures/timeline.py --> SVG
+    schedule --> rows of bars, crossings --> viz/gantt.py --> SVG
 
 Complexity: tasks + transfers, sorted. Examples: tests/schedule/test_gantt.py.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 
 from ..common.formatting import format_bytes, format_joules, format_moment
-from ..pictures.svg import save_picture
-from ..pictures.timeline import Bar, Crossing, Row, draw_timeline
+from ..viz.gantt import Bar, Crossing, Row, draw_timeline
+from ..viz.svg import save_picture
 from .result import ScheduleValue
 
 

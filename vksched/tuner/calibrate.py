@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..common.errors import DeviceError, OutOfMemory, VkschedError
-from ..ops.core.op import Call, Op
+from ..ir.op import Call, Op
 from ..plan.cost import COPY_IN, COPY_OUT, call_work, way_of
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link

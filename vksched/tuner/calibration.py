@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ..common.errors import VkschedError
-from ..ops.core.op import get_op
+from ..ir.op import get_op
 from ..plan.cost import COPIES, family_of
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link

@@ -9,11 +9,12 @@ from functools import cache
 from itertools import count
 
 from ..common.dtypes import FLOAT16, FLOAT32, INT32, UINT32
-from ..graph import Graph, build_graph
+from ..ir.build_graph import build_graph
+from ..ir.graph import Graph
+from ..ir.op import Call, Op, get_op
+from ..ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
+from ..ir.tensor import Tensor, apply, input
 from ..ops.core.lower import choice_of, key_of
-from ..ops.core.op import Call, Op, get_op
-from ..ops.core.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
-from ..ops.core.tensor import Tensor, apply, input
 from ..ops.moves.layout import transpose
 from ..ops.products.attention import attention
 from ..ops.products.attention_gradient import attention_gradient

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..common.errors import VkschedError
-from ..ops.core.op import get_op
+from ..ir.op import get_op
 from ..plan.cost import COPIES
 from . import attempts
 from .calibration import Calibration, Sample

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from ..graph import Graph
+from ..ir.graph import Graph
 from ..plan.cost import family_of
 from ..plan.value import PlanValue
 from ..runtime.device import Device

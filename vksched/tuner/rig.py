@@ -33,9 +33,10 @@ from ..common.dtypes import (
     numpy_dtype,
 )
 from ..common.errors import UnsupportedOp
-from ..graph import Graph, build_graph
-from ..ops.core.op import Call, Op, get_op
-from ..ops.core.tensor import Tensor, apply, input, weight
+from ..ir.build_graph import build_graph
+from ..ir.graph import Graph
+from ..ir.op import Call, Op, get_op
+from ..ir.tensor import Tensor, apply, input, weight
 from ..ops.elementwise.activation import gelu
 from ..ops.elementwise.unary import relu
 from ..ops.moves.index import gather

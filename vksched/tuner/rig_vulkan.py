@@ -16,8 +16,8 @@ import numpy as np
 
 from ..common.dtypes import WORD_BYTES, TensorType
 from ..common.errors import UnsupportedOp
+from ..ir.op import Call, Op
 from ..ops.core.lower import choice_of
-from ..ops.core.op import Call, Op
 from ..plan.make.memory import aligned
 from ..runtime.device import Device
 from ..runtime.vulkan.buffers import Buffer

@@ -15,9 +15,10 @@ from itertools import count, zip_longest
 import numpy as np
 
 from ..common.dtypes import FLOAT16, FLOAT32, INT32, numpy_dtype
-from ..graph import Graph, build_graph
-from ..ops.core.op import Call, Op
-from ..ops.core.tensor import Tensor, input, weight
+from ..ir.build_graph import build_graph
+from ..ir.graph import Graph
+from ..ir.op import Call, Op
+from ..ir.tensor import Tensor, input, weight
 from ..ops.elementwise.activation import gelu
 from ..ops.elementwise.unary import exp, relu
 from ..ops.moves.index import gather

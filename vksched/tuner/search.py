@@ -20,7 +20,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray
 from ..common.errors import DeviceError, VkschedError
-from ..ops.core.precision import BYTES, HALF
+from ..ir.precision import BYTES, HALF
 from .store import Found
 
 ROUNDS = 5

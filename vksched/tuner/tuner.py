@@ -13,9 +13,9 @@ from pathlib import Path
 from ..common.dtypes import NDArray
 from ..common.env import is_on
 from ..common.errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
-from ..graph import Graph
-from ..ops.core.op import Call, get_op
-from ..ops.core.precision import precision_of
+from ..ir.graph import Graph
+from ..ir.op import Call, get_op
+from ..ir.precision import precision_of
 from ..plan.cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device

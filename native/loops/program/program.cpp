@@ -6,7 +6,7 @@
 //                             how long it waited for helpers without a core
 //   p.help()                  takes pieces of loops until the run ends; on any thread
 //
-// vksched/ops/core/recipe.py says what loops there are and how they are told of sizes; a slot is
+// vksched/ir/native_program.py says what loops there are and how they are told of sizes; a slot is
 // where one value lies, without gaps. Threads take pieces from one counter, so a thread that gets no
 // core takes none, and a run never waits for it. The runner takes them from the front, helpers from
 // the back: each then finds in its own caches some of what it made by the loop before. Who waits
@@ -300,7 +300,7 @@ void add_program(py::module_& m)
     m.attr("program_steps") = steps; // of chains, by number
     m.def("use_blas", &use_blas, py::arg("gemm"), py::arg("gemv"), py::arg("wide"));
     m.attr("product_units") = py::make_tuple(PRODUCT_UNITS[0], PRODUCT_UNITS[1]);
-    m.attr("program_version") = 3;   // of what loops are told, as vksched/ops/core/recipe.py has it
+    m.attr("program_version") = 3;   // of what loops are told, as vksched/ir/native_program.py has it
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
              py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)

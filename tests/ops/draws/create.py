@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.ops.core.attrs import AttrValue
+from vksched.ir.attrs import AttrValue
 
 from .common import Draw, Pick, shapes
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.ops.core.attrs import AttrValue
+from vksched.ir.attrs import AttrValue
 
 from .common import Draw, Pick, array, shapes
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.reduce import TOLERANCE
-from vksched.ops.core.attrs import AttrValue
+from vksched.ir.attrs import AttrValue
 from vksched.ops.rows.arg import ARG_DTYPES
 from vksched.ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.op import THEN
+from vksched.ir.op import THEN
 
 from .chain import chain
 from .common import Oracle

@@ -10,7 +10,7 @@ import numpy as np
 from vksched.cases.case import Case, FunctionCase
 from vksched.cases.recurrent import SETTINGS, Setting
 from vksched.common.dtypes import NDArray
-from vksched.ops.core.attrs import Attrs
+from vksched.ir.attrs import Attrs
 from vksched.ops.products.recurrent_cell import cell_of, operands_of
 
 from .common import FunctionOracle, Oracle, onnx

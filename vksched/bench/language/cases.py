@@ -23,8 +23,8 @@ from ...common.dtypes import INT32, NDArray
 from ...importers import load_gguf
 from ...importers.gguf.model import LanguageModel
 from ...importers.gguf.read.tensors import GgufTensor
-from ...ops.core.precision import SINGLE
-from ...ops.core.tensor import input
+from ...ir.precision import SINGLE
+from ...ir.tensor import input
 from ...scheduler import Scheduler
 from ..peers.specs import GENERATED, LANGUAGE, Spec, text_of
 from .files import TYPES, write_model

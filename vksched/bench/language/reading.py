@@ -16,8 +16,8 @@ import numpy as np
 
 from ...common.dtypes import NDArray
 from ...importers import load_gguf
+from ...ir.precision import SINGLE
 from ...models.reader import Reader
-from ...ops.core.precision import SINGLE
 from ...scheduler import Scheduler
 from ..peers.specs import GENERATED, Spec, arrays_of
 

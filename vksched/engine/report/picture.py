@@ -13,8 +13,16 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from ...common.formatting import format_seconds
-from ...pictures.svg import add_rect, add_text, add_tip, as_text, colours_of, fit, new_picture
-from ...pictures.timeline import LEFT, MARGIN, ROW, TOP, WIDTH, Bar, Row, add_rows
+from ...viz.gantt import LEFT, MARGIN, ROW, TOP, WIDTH, Bar, Row, add_rows
+from ...viz.svg import (
+    add_rect,
+    add_text,
+    add_tip,
+    as_text,
+    colours_of,
+    fit,
+    new_picture,
+)
 from .lines import Line
 from .shares import Shares, TimeSpan
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...common.formatting import count_of, format_seconds
-from ...pictures.svg import framed, save_picture
+from ...viz.svg import framed, save_picture
 from .advice import Advice
 from .lines import Line
 from .picture import MOST_OPS, draw_report

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
+from ...ir.tensor import Tensor
 from ...ops import (
     arange,
     cast,
@@ -30,7 +31,6 @@ from ...ops import (
     where,
     write_rows,
 )
-from ...ops.core.tensor import Tensor
 from ...ops.products.q8_rows import row_words
 from ...ops.sources.state import state
 from .architectures.sinks import after_sink

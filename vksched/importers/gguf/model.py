@@ -8,8 +8,8 @@ from functools import cached_property
 
 from ...common.dtypes import INT32
 from ...common.errors import DTypeError, ModelFormatError, ShapeError
-from ...ops.core.scope import scope, turn
-from ...ops.core.tensor import Tensor, input
+from ...ir.name_scope import scope, turn
+from ...ir.tensor import Tensor, input
 from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...ir.tensor import Tensor
 from ...ops import arange, cast, equal, less, lp_normalize, matmul, reshape, squeeze, where
-from ...ops.core.tensor import Tensor
 
 WAYS = ("mean", "cls", "last")
 """The mean of all tokens, the first one, the last one."""

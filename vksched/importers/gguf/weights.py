@@ -13,7 +13,7 @@ from gguf.constants import GGMLQuantizationType
 
 from ...common.dtypes import WORD_BYTES, NDArray
 from ...common.errors import ModelFormatError
-from ...ops.core.tensor import Tensor, weight
+from ...ir.tensor import Tensor, weight
 from ...ops.products.block_layout import Format
 from ...ops.products.blocks import held_words, numbered
 from ...ops.products.packed import packed, unpack

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from ...common.errors import GraphError, UnsupportedOp, close_text
-from ...ops.core.tensor import Tensor
+from ...ir.tensor import Tensor
 from ...ops.sources.state import state
 from .lower.context import ModelContext
 from .lower.lowering import Frame, FrameLowering, NeedsInputs

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...common.errors import OutOfMemory
 from ...engine.request import Request, plan_request
-from ...graph import Graph, build_graph
+from ...ir.build_graph import build_graph
+from ...ir.graph import Graph
 from ...plan.plan import Plan
 from ...plan.planner import plan_graph
 from ...plan.simulate import simulate

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from ...common.dtypes import WORD_BYTES
 from ...engine.request import Request
-from ...graph import Graph, Node
+from ...ir.graph import Graph, Node
 from ...plan import cost
 from ...plan.make.memory import aligned
 from ...plan.plan import Plan

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from ...common.dtypes import numpy_dtype
-from ...graph import build_graph
+from ...ir.build_graph import build_graph
 from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...topology.topology import Machine
 from .divide import Division, Experts, Layer, Stretch, divide

@@ -1,1 +1,1 @@
-"""What every op is made of: declaration, tensor, lowering, variants."""
+"""Lowering of op calls to kernels."""

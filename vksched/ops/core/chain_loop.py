@@ -9,9 +9,9 @@ from functools import lru_cache
 from itertools import chain
 
 from ...common.dtypes import FLOAT32, INT32, Shape, TensorType
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe
 from . import loops
-from .host import SHARES
-from .recipe import Loop, Recipe
 from .strides import broadcast_strides, collapse, pad
 
 AXES = 4

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
+from ...ir.op import VIEW_ALIGN_WORDS
 from ...topology.limits import Limits
-from .op import VIEW_ALIGN_WORDS
 from .strides import LOCAL_SIZE, LOOP_STEPS
 
 Constants = tuple[tuple[str, int], ...]

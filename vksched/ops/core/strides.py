@@ -12,8 +12,8 @@ from ...common.dtypes import (
     contiguous_strides,
     elements_of_word,
 )
+from ...ir.op import Call
 from ...topology.limits import Limits
-from .op import Call
 
 
 def broadcast_strides(shape: Shape, target: Shape) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...common.errors import UnsupportedOp
-from .op import Call
+from ...ir.op import Call
 
 ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "static guess"
 SMALLER = "tuned at smaller sizes"

@@ -6,9 +6,9 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray
 from ...common.errors import DTypeError
-from ..core.domains import Real
+from ...ir.attr_domains import Real
+from ...ir.tensor import Tensor, TensorLike, binary
 from ..core.loops import one_pass
-from ..core.tensor import Tensor, TensorLike, binary
 from .pointwise import LEAST_NORMAL, declare_binary, declare_unary, number, unary
 from .select import clip
 from .special import (

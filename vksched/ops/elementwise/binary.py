@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ...common.dtypes import BOOL, FLOAT32, FLOAT64, NDArray
-from ..core.tensor import Tensor, TensorLike, binary
+from ...ir.tensor import Tensor, TensorLike, binary
 from .pointwise import ALL, COMPARISONS, INTS, NUMBERS, declare_binary
 
 

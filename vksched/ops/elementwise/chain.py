@@ -33,13 +33,12 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import ShapeError, UnsupportedOp
-from ..core.attrs import Attrs, AttrValue
-from ..core.chain_loop import LoopStep, chain_recipe, has_steps, step_of
-from ..core.domains import MANY
-from ..core.gradient import no_gradient
-from ..core.host import HostKernel, cut_elements
-from ..core.lower import infer
-from ..core.op import (
+from ...ir.attr_domains import MANY
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, cut_elements
+from ...ir.evaluate import infer
+from ...ir.native_program import Recipe
+from ...ir.op import (
     OUTPUT,
     REGISTERS,
     Call,
@@ -52,9 +51,10 @@ from ..core.op import (
     get_op,
     register,
 )
+from ...ir.sharding_rule import no_sharding
+from ...ir.vjp import no_gradient
+from ..core.chain_loop import LoopStep, chain_recipe, has_steps, step_of
 from ..core.quads import both_readings, launch_run, reading
-from ..core.recipe import Recipe
-from ..core.sharding import no_sharding
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
 from .pointwise import PARAMETERS, function_name, parameters_of
 from .programs import PROGRAM

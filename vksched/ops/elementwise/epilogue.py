@@ -21,10 +21,11 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs, AttrValue
-from ..core.checks import check_call
-from ..core.host import HostKernel, Piece, cut_elements, is_small
-from ..core.op import (
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.check_call import check_call
+from ...ir.cpu_kernel import HostKernel, Piece, cut_elements, is_small
+from ...ir.native_program import Recipe, followed
+from ...ir.op import (
     OUTPUT,
     THEN,
     Call,
@@ -37,7 +38,6 @@ from ..core.op import (
     halves_of,
     no_variants,
 )
-from ..core.recipe import Recipe, followed
 from .chain import HOST, Step, program_attrs
 from .chain import recipe_of as recipe_of_chain
 from .chain import steps_of as steps_of_chain

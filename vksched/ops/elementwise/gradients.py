@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 
 from ...common.dtypes import FLOAT16, FLOAT32, FLOAT64
-from ..core.gradient import Pull, Pulled, Rule, gradient, is_smooth, no_gradient, sum_to
-from ..core.tensor import Tensor
+from ...ir.tensor import Tensor
+from ...ir.vjp import Pull, Pulled, Rule, gradient, is_smooth, no_gradient, sum_to
 from .activation import sigmoid, softplus
 from .binary import div, equal, floor_divide, hypot, logical_and, maximum, minimum, mul, pow
 from .half import all_computed_wide

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...common.dtypes import FLOAT16, FLOAT32
-from ..core.tensor import Tensor
+from ...ir.tensor import Tensor
 from .select import cast
 
 

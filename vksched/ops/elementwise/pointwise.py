@@ -23,15 +23,15 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError
-from ..core.attrs import Attrs, AttrValue
+from ...ir.attr_domains import Domains
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, cut_elements
+from ...ir.native_program import Recipe
+from ...ir.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..core.chain_loop import chain_recipe, step_of
-from ..core.domains import Domains
-from ..core.host import HostKernel, cut_elements
-from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
-from ..core.recipe import Recipe
 from ..core.strides import broadcast_strides, collapse, pad
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 
 INTS = (INT32, UINT32)
 NUMBERS = (FLOAT32, *INTS)

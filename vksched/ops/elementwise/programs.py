@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...common.dtypes import BOOL, FLOAT32, INT32, UINT32
-from ..core.attrs import AttrValue
-from ..core.domains import Asked, Domain, Domains
+from ...ir.attr_domains import Asked, Domain, Domains
+from ...ir.attrs import AttrValue
 
 MOST_STEPS = 1 << 10
 """Of a program: passes make far shorter ones."""

@@ -16,15 +16,15 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, INT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Axis, Domains, Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.sharding_rule import WHOLE, Factor, Sharded, sharding
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import no_gradient
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.domains import Axis, Domains, Whole
-from ..core.gradient import no_gradient
-from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
-from ..core.sharding import WHOLE, Factor, Sharded, sharding
 from ..core.strides import spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 
 LARGEST = 1 << 16
 """Of codes: what float32 rounds exactly, with room."""

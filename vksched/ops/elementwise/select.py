@@ -20,15 +20,23 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs, AttrValue
+from ...ir.attr_domains import Nullable, Real, Value, Whole, dtype_of, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, cut_elements, in_pieces
+from ...ir.native_program import Recipe
+from ...ir.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
+from ...ir.tensor import (
+    Tensor,
+    TensorLike,
+    apply,
+    as_tensor,
+    binary,
+    convert,
+    register_method,
+)
 from ..core.chain_loop import chain_recipe, step_of
-from ..core.domains import Nullable, Real, Value, Whole, dtype_of, one_of
-from ..core.host import HostKernel, cut_elements, in_pieces
-from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ..core.quads import both_readings, can_take_quads, launch_lines, reading
-from ..core.recipe import Recipe
 from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary, convert, register_method
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
 
 # -- cast --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...common.dtypes import FLOATS
-from ..core.sharding import (
+from ...ir.sharding_rule import (
     TERMS,
     WHOLE,
     Factor,

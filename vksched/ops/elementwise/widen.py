@@ -22,13 +22,21 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Axis
-from ..core.gradient import Pull, Pulled, gradient, sum_to
-from ..core.host import HostKernel, Piece, cut_leading
-from ..core.op import OUTPUT, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel, Op, register
+from ...ir.attr_domains import Axis
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
+from ...ir.op import (
+    OUTPUT,
+    VIEW_ALIGN_WORDS,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    register,
+)
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient, sum_to
 from ..core.quads import both_readings, launch_run, reading
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .select import cast
 
 EXACT = 1 << 23

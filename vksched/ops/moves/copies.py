@@ -7,8 +7,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from ...ir.op import OUTPUT, Call, Dispatch
 from ...topology.limits import Limits
-from ..core.op import OUTPUT, Call, Dispatch
 from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
 from ..core.strides import collapse, pad
 

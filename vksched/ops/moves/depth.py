@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...common.dtypes import as_int
 from ...common.errors import ShapeError
-from ..core.tensor import Tensor, TensorLike, as_tensor
+from ...ir.tensor import Tensor, TensorLike, as_tensor
 from .layout import reshape, transpose
 
 MODES = ("DCR", "CRD")

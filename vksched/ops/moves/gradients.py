@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...common.dtypes import INT32, numpy_dtype
-from ..core.attrs import AttrValue
-from ..core.gradient import Pull, Pulled, gradient, sum_to
-from ..core.tensor import Tensor, apply, as_tensor, constant
+from ...ir.attrs import AttrValue
+from ...ir.tensor import Tensor, apply, as_tensor, constant
+from ...ir.vjp import Pull, Pulled, gradient, sum_to
 from ..elementwise.binary import equal, greater_equal, less, logical_and, mul
 from ..elementwise.select import cast, where
 from .index import gather, gather_elements, gather_nd, one_hot

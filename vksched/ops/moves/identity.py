@@ -7,10 +7,10 @@ from __future__ import annotations
 from functools import partial
 
 from ...common.dtypes import NDArray, TensorType
-from ..core.attrs import Attrs
-from ..core.gradient import Pull, Pulled, gradient, no_gradient
-from ..core.op import Kernel, Op, Work, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.attrs import Attrs
+from ...ir.op import Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient, no_gradient
 from .copies import WHOLE_COPIES, copy_words
 
 

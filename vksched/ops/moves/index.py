@@ -20,14 +20,14 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
+from ...ir.attr_domains import Axis, Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel
+from ...ir.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from ...topology.limits import Limits
-from ..core.attrs import Attrs
-from ..core.domains import Axis, Whole
-from ..core.host import HostKernel
-from ..core.op import OUTPUT, STATUS, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, launch_lines, launch_run, reading
 from ..core.strides import as_words, collapse, pad, spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from .layout import expand
 from .recipes import gather_recipe
 

@@ -22,18 +22,12 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import (
-    LONG,
-    MANY,
-    Axes,
-    Axis,
-    Dims,
-)
-from ..core.op import Call, Dispatch, Kernel, Op, Work, register
-from ..core.recipe import Recipe
+from ...ir.attr_domains import LONG, MANY, Axes, Axis, Dims
+from ...ir.attrs import Attrs
+from ...ir.native_program import Recipe
+from ...ir.op import Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from ..core.strides import as_words, broadcast_strides
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
 from . import slices as slices
 from . import turn
 from .copies import COPIES, copy_strided

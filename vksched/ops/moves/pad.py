@@ -18,11 +18,11 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import ShapeError, UnsupportedOp, VkschedError
-from ..core.attrs import Attrs
-from ..core.domains import Value, rank_of, wholes
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
-from ..core.recipe import Recipe
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, one_value
+from ...ir.attr_domains import Value, rank_of, wholes
+from ...ir.attrs import Attrs
+from ...ir.native_program import Recipe
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, one_value
 from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import gather
 from .layout import slice_

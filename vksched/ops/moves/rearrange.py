@@ -24,11 +24,11 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Axes, Whole, as_many_as, wholes
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.attr_domains import Axes, Whole, as_many_as, wholes
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..core.strides import as_words, spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .copies import COPIES, copy_strided
 from .index import gather
 from .layout import concat, expand, expand_dims, reshape, slice_, transpose

@@ -15,8 +15,8 @@ from ...common.dtypes import (
     TensorType,
     contiguous_strides,
 )
-from ..core.host import SHARES
-from ..core.recipe import Loop, Recipe
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe
 from ..core.strides import collapse, pad
 
 AXES = 6

@@ -29,12 +29,23 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
+from ...ir.attr_domains import Axis, Domains, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import (
+    OUTPUT,
+    SCRATCH,
+    STATUS,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    Work,
+    no_words,
+    register,
+)
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...topology.limits import Limits
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Axis, Domains, one_of
-from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch, Kernel, Op, Work, no_words, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS, as_words, collapse, pad, spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .copies import COPIES, FILLS, copy_strided, fill_words
 from .index import check_elements, check_index_type, other_strides, positions, tuple_positions
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from ..core.sharding import (
+from ...ir.sharding_rule import (
     ANY,
     TERMS,
     WHOLE,

@@ -8,10 +8,10 @@ import numpy as np
 
 from ...common.dtypes import NDArray, TensorType, contiguous_strides
 from ...common.errors import ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import LONG, Axes, Each, Nullable, Whole, as_many_as, wholes
-from ..core.op import Call, Dispatch, Kernel, Op, Work, register
-from ..core.recipe import Recipe
+from ...ir.attr_domains import LONG, Axes, Each, Nullable, Whole, as_many_as, wholes
+from ...ir.attrs import Attrs
+from ...ir.native_program import Recipe
+from ...ir.op import Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import as_words
 from .copies import COPIES, copy_strided
 from .recipes import Lie, copy_recipe, dense

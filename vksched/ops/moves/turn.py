@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from ...common.dtypes import contiguous_strides
-from ..core.op import OUTPUT, Call, Dispatch
+from ...ir.op import OUTPUT, Call, Dispatch
 from ..core.quads import both_readings, reading
 from ..core.strides import LOOP_STEPS, collapse, pad
 

@@ -14,12 +14,22 @@ import numpy as np
 
 from ...common.dtypes import FLOAT16, INT64, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Axis
-from ..core.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, Work, halves_of, register
-from ..core.recipe import Loop, Recipe
+from ...ir.attr_domains import Axis
+from ...ir.attrs import Attrs
+from ...ir.native_program import Loop, Recipe
+from ...ir.op import (
+    OUTPUT,
+    Call,
+    Dispatch,
+    InPlace,
+    Kernel,
+    Op,
+    Work,
+    halves_of,
+    register,
+)
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..core.strides import as_words, spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .copies import WHOLE_COPIES, copy_words
 from .index import check_index_type
 

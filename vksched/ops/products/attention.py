@@ -19,10 +19,10 @@ from ...common.dtypes import (
     broadcast_shapes,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Domains, Flag, Real, Whole, wholes
-from ..core.op import Op, Work, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.attr_domains import Domains, Flag, Real, Whole, wholes
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
 from ..moves.layout import reshape, transpose
 from ..rows.softmax import as_mask

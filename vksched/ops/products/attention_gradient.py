@@ -13,9 +13,9 @@ import math
 
 from ...common.dtypes import FLOAT32, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.op import Op, Work, register
-from ..core.tensor import Tensor, apply
+from ...ir.attrs import Attrs
+from ...ir.op import Op, Work, register
+from ...ir.tensor import Tensor, apply
 from ..moves.layout import reshape, slice_
 from .attention import SCORES, infer_attention
 from .attention_gradient_host import (

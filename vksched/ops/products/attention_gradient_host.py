@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.dtypes import NDArray, Shape
-from ..core.attrs import Attrs
-from ..core.host import HostKernel, Piece
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
 from .attention_host import hidden_keys, to_weights
 from .division import heads
 from .operands import up_to_fours

@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT32, Shape, TensorType
 from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import GROUP, launch_rows, row_variants
 from ..core.strides import MAX_DISPATCHES, broadcast_strides
 from ..moves.copies import FILLS, fill_words

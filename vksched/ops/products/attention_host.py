@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ...common.dtypes import NDArray
-from ..core.attrs import Attrs
-from ..core.host import HostKernel, Piece, sum_rows
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, sum_rows
 from .attention_kernels import seen_keys
 from .division import heads
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
 from ...common.errors import UnsupportedOp
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 from ..moves.copies import WHOLE_COPIES, copy_run
 from .attention_launch import (

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ...common.dtypes import TensorType
 from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import Call
 from ...topology.limits import Limits
-from ..core.attrs import Attrs
-from ..core.op import Call
 from ..core.quads import has_lanes
 from ..core.strides import LOOP_STEPS
 from .attention_units import AttentionUnit, attention_unit, most_columns, unit_variants

@@ -8,9 +8,9 @@ from __future__ import annotations
 from itertools import chain
 
 from ...common.dtypes import FLOAT32, TensorType
-from ..core.attrs import Attrs
-from ..core.host import SHARES
-from ..core.recipe import Loop, Recipe
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe
 from ..core.strides import broadcast_strides
 from .attention_kernels import by_heads, seen_keys
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import reduce
 
 from ...common.dtypes import Shape
-from ..core.attrs import Attrs
-from ..core.gradient import Pull, Pulled, gradient, is_smooth, sum_to
-from ..core.tensor import Tensor, as_tensor
+from ...ir.attrs import Attrs
+from ...ir.tensor import Tensor, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient, is_smooth, sum_to
 from ..elementwise.binary import (
     div,
     greater_equal,

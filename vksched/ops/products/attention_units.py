@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...ir.op import Call
 from ...topology.limits import Limits
-from ..core.op import Call
 from .matrix_units import LEAST_SIDE, rounds, shapes_of, unit_name, unit_subgroups
 
 _SUBGROUPS = 4

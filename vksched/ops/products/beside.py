@@ -20,11 +20,11 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Flag, Real, one_of
-from ..core.gradient import no_gradient
-from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
+from ...ir.attr_domains import Flag, Real, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
+from ...ir.vjp import no_gradient
 from ..core.strides import LOOP_STEPS
 from ..elementwise.epilogue import with_epilogue
 from .block_layout import RUN, check_words

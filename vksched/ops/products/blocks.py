@@ -18,10 +18,10 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Shape
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import OneOf
+from ...ir.cpu_kernel import BLOCK, rows_of_piece
 from ...storage.lazy_array import Apart, Held, Late, late_bytes
 from ..core import loops
-from ..core.domains import OneOf
-from ..core.host import BLOCK, rows_of_piece
 from .block_layout import (
     BlockFormat,
     FloatFormat,

@@ -29,12 +29,12 @@ from ...common.dtypes import (
     TensorType,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Optional, Whole
-from ..core.gradient import no_gradient
-from ..core.host import HostKernel, Piece
-from ..core.op import Op, Work, register
-from ..core.recipe import Loop, Recipe
+from ...ir.attr_domains import Optional, Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.native_program import Loop, Recipe
+from ...ir.op import Op, Work, register
+from ...ir.vjp import no_gradient
 from .attention import ATTENTION, infer_attention
 from .attention_host import REFERENCE_SCORES, attend, cut_heads, hidden_keys, to_weights
 from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys

@@ -15,13 +15,13 @@ import numpy as np
 
 from ...common.dtypes import INT32, UINT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs
-from ..core.domains import Flag
-from ..core.gradient import no_gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.attr_domains import Flag
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.sharding_rule import no_sharding
+from ...ir.tensor import Tensor, apply
+from ...ir.vjp import no_gradient
 from ..core.parts import element_parts
-from ..core.sharding import no_sharding
-from ..core.tensor import Tensor, apply
 
 TILE, PER_WORD = 16, 4
 SHIFT = 128

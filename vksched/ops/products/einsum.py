@@ -16,7 +16,7 @@ import numpy as np
 
 from ...common.dtypes import BOOL, MAX_RANK
 from ...common.errors import DTypeError, ShapeError
-from ..core.tensor import Tensor, TensorLike, as_tensor
+from ...ir.tensor import Tensor, TensorLike, as_tensor
 from ..elementwise import mul
 from ..moves.layout import reshape, slice_, transpose
 from ..rows.reduce import reduce_sum

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...ir.op import Call
+from ...ir.precision import MIXED, may_round, precision_of
 from ...topology.limits import Limits
-from ..core.op import Call
-from ..core.precision import MIXED, may_round, precision_of
 from .operands import BFLOAT_B, half_weights
 
 SINGLE, HALF_FACTORS, HALF_SUMS = "tiled", "mixed", "packed"

@@ -15,12 +15,12 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.host import HostKernel, Piece
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.select import cast
 from ..moves.copies import COPIES, FILLS, fill_words
 from ..moves.index import GATHER_SHADERS, check_index_type, one_hot, positions

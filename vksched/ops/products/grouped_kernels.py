@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import TensorType
 from ...common.errors import UnsupportedOp
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
 from ..core.strides import LOOP_STEPS, spread
 from ..moves.index import pick_lines
 from .matmul_kernels import (

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import TensorType
 from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES
 from .codes import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common.dtypes import as_ints, broadcast_shapes, normalize_axis
 from ...common.errors import ShapeError
-from ..core.tensor import Tensor, TensorLike, as_tensor, binary
+from ...ir.tensor import Tensor, TensorLike, as_tensor, binary
 from ..elementwise import add, mul
 from ..elementwise.half import computed_wide
 from ..moves.layout import expand_dims, reshape, squeeze, transpose

@@ -19,12 +19,12 @@ from ...common.dtypes import (
     broadcast_shapes,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Flag
-from ..core.gradient import Pull, Pulled, gradient, sum_to
-from ..core.host import HostKernel, Piece
-from ..core.op import Kernel, Op, Work, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from ...ir.attr_domains import Flag
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.op import Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from ...ir.vjp import Pull, Pulled, gradient, sum_to
 from ..elementwise.binary import mul
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast

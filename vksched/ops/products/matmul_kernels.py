@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT16, FLOAT32, INT32, contiguous_strides
 from ...common.errors import UnsupportedOp
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
 from ...topology.limits import Limits
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, halves_of
 from ..core.strides import (
     LOOP_STEPS,
     MAX_DISPATCHES,

@@ -15,11 +15,11 @@ import math
 from dataclasses import replace
 
 from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import PRODUCT, Loop, Recipe, one_loop
 from ..core import blas, loops
-from ..core.attrs import Attrs
 from ..core.chain_loop import tell_steps
-from ..core.host import SHARES
-from ..core.recipe import PRODUCT, Loop, Recipe, one_loop
 from ..moves.recipes import copy_recipe, dense
 from .division import divide
 from .operands import matrices

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ...common.dtypes import FLOAT16, FLOAT32
+from ...ir.op import Call
+from ...ir.precision import may_round
 from ...topology.limits import Limits
-from ..core.op import Call
-from ..core.precision import may_round
 from ..core.variants import UNITS
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 from ...common.dtypes import FLOAT16, Shape, TensorType
+from ...ir.attrs import Attrs
+from ...ir.op import Call, Dispatch
+from ...ir.precision import kept_precision
 from ...topology.limits import Limits
-from ..core.attrs import Attrs
-from ..core.op import Call, Dispatch
-from ..core.precision import kept_precision
 from ..core.strides import broadcast_strides, spread
 
 HALF_B, BFLOAT_B = "half_b_", "bfloat_b_"

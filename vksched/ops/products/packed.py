@@ -18,16 +18,16 @@ import numpy as np
 
 from ...common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.native_program import Loop, Recipe
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, apply, as_tensor, weight
+from ...ir.vjp import Pull, Pulled, gradient, no_gradient, sum_to
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.domains import Whole
-from ..core.gradient import Pull, Pulled, gradient, no_gradient, sum_to
-from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import both_readings, has_lanes, launch_run, reading
-from ..core.recipe import Loop, Recipe
 from ..core.strides import LOOP_STEPS
-from ..core.tensor import Tensor, apply, as_tensor, weight
 from ..core.variants import UNITS
 from ..elementwise.epilogue import with_epilogue
 from ..elementwise.select import cast

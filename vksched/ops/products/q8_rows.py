@@ -18,12 +18,12 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, UINT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs
-from ..core.domains import Whole
-from ..core.gradient import no_gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.attr_domains import Whole
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import no_gradient
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 
 TILE, RUN = 64, 32
 """Values of a tile, and of a scale."""

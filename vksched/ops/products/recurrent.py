@@ -11,7 +11,7 @@ import numpy as np
 
 from ...common.dtypes import numpy_dtype
 from ...common.errors import DTypeError, ShapeError
-from ..core.tensor import Tensor, TensorLike, as_tensor, constant
+from ...ir.tensor import Tensor, TensorLike, as_tensor, constant
 from ..elementwise import add
 from ..elementwise.pointwise import number
 from ..moves.layout import concat, expand_dims, reshape, slice_, transpose

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Domains, Each, Flag, Real, as_many_as, one_of
+from ...ir.attr_domains import Domains, Each, Flag, Real, as_many_as, one_of
+from ...ir.attrs import Attrs, AttrValue
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...common.dtypes import NDArray
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.host import HostKernel, Piece
 from ..elementwise.activation import sigmoid_reference
 from .recurrent_cell import Cell, Operands, cell_of, operands_of
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT32, WORD_BYTES, TensorType
 from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel
 from ...topology.limits import Limits
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, SCRATCH, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel
 from ..core.parts import check_serial
 from ..core.strides import LOOP_STEPS, MAX_DISPATCHES, SERIAL_STEPS, spread
 from ..moves.copies import COPIES, WHOLE_COPIES, copy_run, copy_strided

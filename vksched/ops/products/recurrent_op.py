@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from ...common.dtypes import FLOAT32, INT32, INT64, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.op import Op, Work, register
-from ..core.tensor import Tensor, apply
+from ...ir.attrs import Attrs
+from ...ir.op import Op, Work, register
+from ...ir.tensor import Tensor, apply
+from ...ir.vjp import Pull, Pulled, gradient
 from ..moves.identity import after
 from .recurrent_cell import ATTRS, DEFAULTS, Cell, Operands, cell_of, operands_of
 from .recurrent_host import HOST, recurrent_reference

@@ -8,9 +8,9 @@ from __future__ import annotations
 from itertools import chain
 
 from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.native_program import Loop, Recipe
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.recipe import Loop, Recipe
 from .recurrent_cell import cell_of, operands_of
 
 SEQUENCES = 4

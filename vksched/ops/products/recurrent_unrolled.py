@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...common.dtypes import numpy_dtype
-from ..core.tensor import Tensor, constant
+from ...ir.tensor import Tensor, constant
 from ..elementwise import add, less, maximum, minimum, mul, relu, sigmoid, sub, tanh, where
 from ..moves.layout import concat, expand_dims, reshape, slice_, transpose
 from .matmul import matmul

@@ -8,14 +8,14 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Flag, Whole
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.host import HostKernel
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
-from ..core.recipe import Recipe, one_loop
+from ...ir.attr_domains import Flag, Whole
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel
+from ...ir.native_program import Recipe, one_loop
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
+from ...ir.vjp import Pull, Pulled, gradient
 from ..core.strides import spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..elementwise.unary import neg
 from ..moves.layout import slice_
 from ..rows.reduce import reduce_sum

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...common.dtypes import NDArray
-from ..core.attrs import Attrs
-from ..core.precision import BYTES, precision_of
+from ...ir.attrs import Attrs
+from ...ir.precision import BYTES, precision_of
 from .block_layout import RUN, BlockFormat
 from .blocks import FORMATS
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from ...common.dtypes import TensorType
-from ..core.attrs import AttrValue
-from ..core.sharding import (
+from ...ir.attrs import AttrValue
+from ...ir.sharding_rule import (
     TERMS,
     WHOLE,
     Factor,

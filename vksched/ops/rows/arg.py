@@ -19,10 +19,10 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Axes, Flag, Whole
-from ..core.op import Call, Op, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.attr_domains import Axes, Flag, Whole
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import Call, Op, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from .reduce import check_has_values, check_reduced, reduce_work, reduced_shape
 from .reduction import reduction
 

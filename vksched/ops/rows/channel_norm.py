@@ -9,7 +9,7 @@ import numpy as np
 
 from ...common.dtypes import FLOATS, NDArray, as_float, normalize_axes, normalize_axis
 from ...common.errors import DTypeError, ShapeError
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, binary
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, binary
 from ..elementwise import logical_and, maximum, rsqrt, sqrt, where
 from ..elementwise import pow as power
 from ..elementwise.half import all_computed_wide, computed_wide

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 from ...common.dtypes import BOOL
-from ..core.attrs import Attrs
-from ..core.gradient import Pull, Pulled, gradient, is_smooth, no_gradient, sum_to
-from ..core.tensor import Tensor, apply, as_tensor
+from ...ir.attrs import Attrs
+from ...ir.tensor import Tensor, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient, is_smooth, no_gradient, sum_to
 from ..elementwise.binary import equal, maximum
 from ..elementwise.half import all_computed_wide
 from ..elementwise.select import cast, where

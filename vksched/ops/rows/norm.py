@@ -9,15 +9,15 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType, normalize_axis
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
+from ...ir.attr_domains import Axis, Domains, Flag, Real, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, Piece, cut_leading, sum_rows
+from ...ir.native_program import Recipe, one_loop
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..core import loops
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Axis, Domains, Flag, Real, one_of
-from ..core.host import HostKernel, Piece, cut_leading, sum_rows
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import GROUP, LANES, held_quads, launch_held, launch_rows, row_variants
-from ..core.recipe import Recipe, one_loop
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.pointwise import LEAST_NORMAL, number
 
 NORM_PASSES = 3

@@ -16,12 +16,12 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, apply
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.host import HostKernel, Piece, cut_leading
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.quads import GROUP, launch_rows, row_variants
-from ..core.tensor import Tensor, apply
 from .norm import check_row, norm_attrs, norm_rows
 
 OP = "norm_gradient"

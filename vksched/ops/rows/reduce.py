@@ -20,13 +20,13 @@ from ...common.dtypes import (
     normalize_axes,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Axes, Domains, Flag, Real
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.host import SHARES, HostKernel, Piece, rows_of_piece
-from ..core.op import Call, Op, Work, register
-from ..core.recipe import Loop, Recipe, Recipes
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.attr_domains import Axes, Domains, Flag, Real
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import SHARES, HostKernel, Piece, rows_of_piece
+from ...ir.native_program import Loop, Recipe, Recipes
+from ...ir.op import Call, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient
 from ..elementwise import log, sqrt
 from ..elementwise.half import computed_wide
 from ..moves.layout import expand

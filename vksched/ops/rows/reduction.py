@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ...common.dtypes import contiguous_strides
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ..core.quads import both_readings, reading, reads_64
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad
 

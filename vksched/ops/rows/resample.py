@@ -9,14 +9,14 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, INT32, NDArray, TensorType
 from ...common.errors import DTypeError, GradientError, ShapeError
+from ...ir.attr_domains import Axis
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, apply, constant
+from ...ir.vjp import Pull, Pulled, gradient
 from ..core import loops
-from ..core.attrs import Attrs
-from ..core.domains import Axis
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.host import HostKernel, Piece, rows_of_piece
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ..core.parts import element_parts
-from ..core.tensor import Tensor, apply, constant
 from ..elementwise.binary import mul
 from ..elementwise.select import where
 from ..moves.index import gather

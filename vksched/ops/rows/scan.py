@@ -15,11 +15,11 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, INT32, UINT32, NDArray, TensorType, normalize_axis
 from ...common.errors import ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Axis, Flag
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.attr_domains import Axis, Flag
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..core.strides import LOCAL_SIZE
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..moves.layout import reshape
 from .reduce import check_reduced, wide
 from .reduction import Launch, choose_last_launch, choose_launch

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core.sharding import (
+from ...ir.sharding_rule import (
     MEAN,
     TERMS,
     WHOLE,

@@ -18,10 +18,12 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Axis
-from ..core.host import HostKernel, Piece, cut_leading
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.attr_domains import Axis
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
+from ...ir.native_program import Recipe, one_loop
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..core.quads import (
     GROUP,
     LANES,
@@ -32,9 +34,7 @@ from ..core.quads import (
     launch_rows,
     row_variants,
 )
-from ..core.recipe import Recipe, one_loop
 from ..core.strides import broadcast_strides, collapse, pad
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from .norm import check_row
 
 PASSES = 3

@@ -23,12 +23,12 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import LONG, Axis, Flag, Nullable, Whole, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...topology.limits import Limits
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import LONG, Axis, Flag, Nullable, Whole, one_of
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
 from ..core.strides import spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..moves.index import take_along_axis
 from .arg import INDEX
 

@@ -25,13 +25,13 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Dims, Domains, Value, Whole, dtype_of
-from ..core.gradient import no_gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_words, register
+from ...ir.attr_domains import Dims, Domains, Value, Whole, dtype_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, no_words, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value
+from ...ir.vjp import no_gradient
 from ..core.quads import launch_run
 from ..core.strides import spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, convert, one_value
 from ..moves.copies import FILLS, fill_words
 
 Number = bool | int | float

@@ -30,12 +30,12 @@ from ...common.dtypes import (
     canonical_dtype,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Dims, Domains, Real, Whole, dtype_of
-from ..core.gradient import no_gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.attr_domains import Dims, Domains, Real, Whole, dtype_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
+from ...ir.vjp import no_gradient
 from ..core.strides import spread
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..elementwise import where
 from ..elementwise.half import computed_wide
 

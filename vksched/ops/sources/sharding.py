@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..core.sharding import Factor, Sharded, no_sharding, sharding, with_size
+from ...ir.sharding_rule import Factor, Sharded, no_sharding, sharding, with_size
 from . import create as create
 from . import random as random
 

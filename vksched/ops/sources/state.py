@@ -14,18 +14,17 @@ import numpy as np
 
 from ...common.dtypes import NDArray, TensorType
 from ...common.errors import DTypeError, IndexOutOfRange, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Flag, leaf_attrs
-from ..core.gradient import no_gradient
-from ..core.op import Kernel, Op, get_op, register, view_offset
-from ..core.tensor import (
+from ...ir.attr_domains import Flag, leaf_attrs
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import Kernel, Op, register
+from ...ir.tensor import (
     Tensor,
-    apply,
     bounds_attrs,
     from_array,
     leaf_infer,
     no_reference,
 )
+from ...ir.vjp import no_gradient
 from ..moves.copies import WHOLE_COPIES, copy_words
 
 BACKUP_BYTES = 1 << 20
@@ -123,22 +122,3 @@ def check_values(tensor: Tensor, array: NDArray | None) -> None:
             f"[state] expected values in {low}..{high} for {tensor.name!r}, as its bounds say, got "
             f"{array.min()}..{array.max()}"
         )
-
-
-def assign(held: Tensor, value: Tensor) -> Tensor:
-    """The node that puts a state's next value in its place; made by `build_graph`.
-
-    A next value that is another state's memory is copied first: that may get a next value, too.
-    """
-    source = value
-    while source.op != "state" and source.inputs:
-        declared, types = get_op(source.op), tuple(t.type for t in source.inputs)
-        if view_offset(declared, types, source.attrs) is None:
-            break
-        source = source.inputs[0]
-    if source.op == "state":
-        flat = apply("reshape", (value,), {"shape": (value.size,)})
-        value = apply("reshape", (apply("concat", (flat,), {"axis": 0}),), {"shape": value.shape})
-    node = apply("assign", (held, value))
-    node.name = f"{held.name}.next"
-    return node

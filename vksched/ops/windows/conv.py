@@ -12,10 +12,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ...common.dtypes import FLOAT32, INT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Whole
-from ..core.op import Call, Kernel, Op, Work, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.attr_domains import Whole
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import Call, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import add, mul
 from ..elementwise.epilogue import with_epilogue
 from ..moves.layout import reshape

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from ...common.dtypes import FLOAT32, TensorType
-from ..core.attrs import Attrs
-from ..core.op import OUTPUT, Call, Dispatch
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, Call, Dispatch
 from ..core.strides import LOOP_STEPS
 from .window import Push, Window, extent, launches, three
 

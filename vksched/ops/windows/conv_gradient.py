@@ -21,9 +21,9 @@ import math
 import numpy as np
 
 from ...common.dtypes import Shape
-from ..core.attrs import AttrValue
-from ..core.gradient import Pull, Pulled, gradient, no_gradient
-from ..core.tensor import Tensor, apply
+from ...ir.attrs import AttrValue
+from ...ir.tensor import Tensor, apply
+from ...ir.vjp import Pull, Pulled, gradient, no_gradient
 from ..moves.layout import concat, reshape, slice_, transpose
 from ..moves.pad import pad
 from ..products.matmul import matmul

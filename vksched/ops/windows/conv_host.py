@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import NDArray, Shape
-from ..core import host, loops
-from ..core.attrs import Attrs
-from ..core.host import HostKernel, Piece, rows_of_piece
+from ...ir import cpu_kernel
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ..core import loops
 from ..elementwise.chain import program_of as program_of_chain
 from ..elementwise.epilogue import bare_attrs, program_of
 from ..elementwise.pointwise import parameters_of
@@ -112,9 +113,9 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
         return
     unit = channels // groups if groups > 1 else CHANNELS
     flops = 2 * math.prod(out.shape) * math.prod(w.shape[1:])
-    pieces = max(-(-flops // host.LONG), -(-out.size // host.BLOCK))
+    pieces = max(-(-flops // cpu_kernel.LONG), -(-out.size // cpu_kernel.BLOCK))
     if groups == 1:
-        pieces = max(min(pieces, host.SHARES), images)
+        pieces = max(min(pieces, cpu_kernel.SHARES), images)
     if pieces == 1:
         yield inputs, out
         return

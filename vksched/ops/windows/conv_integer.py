@@ -17,14 +17,14 @@ import numpy as np
 
 from ...common.dtypes import INT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Flag, Whole
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.op import Call, Op, Work, register
+from ...ir.sharding_rule import WHOLE, Factor, Sharded, sharding
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import no_gradient
 from ..core import loops
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Flag, Whole
-from ..core.gradient import no_gradient
-from ..core.host import HostKernel, Piece
-from ..core.op import Call, Op, Work, register
-from ..core.sharding import WHOLE, Factor, Sharded, sharding
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..products.codes import PER_WORD, TILE, check_words, codes_of, depth_of
 from ..products.integer import PIECE_PRODUCTS, check_zeros, codes_less_zero, wrapped
 from ..products.integer_kernels import Unfolded, integer_kernel

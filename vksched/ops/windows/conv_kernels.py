@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import FLOAT32, TensorType
 from ...common.errors import UnsupportedOp
-from ..core.op import SCRATCH, Call, Dispatch
+from ...ir.op import SCRATCH, Call, Dispatch
 from ..core.strides import MAX_DISPATCHES
 from ..products import matmul
 from ..products.matrix_units import CONVOLUTION, matrix_tile

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...common.dtypes import TensorType
-from ..core.op import SCRATCH, Call, Dispatch
+from ...ir.op import SCRATCH, Call, Dispatch
 from ..core.strides import LOOP_STEPS
 from ..products import matmul
 from ..products.matmul_kernels import DISPATCH_FLOPS

@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 
 from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe, Recipes
 from ..core import loops
-from ..core.attrs import Attrs
 from ..core.chain_loop import tell_steps
-from ..core.host import SHARES
-from ..core.recipe import Loop, Recipe, Recipes
 from ..elementwise.chain import loop_steps
 from ..elementwise.epilogue import program_of
 from .conv_direct import conv_window

@@ -15,11 +15,11 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, apply
 from ..core.parts import element_parts
 from ..core.strides import LOOP_STEPS
-from ..core.tensor import Tensor, apply
 from ..moves.copies import FILLS, fill_words
 from .window import STEPS, WINDOW, Window, launches, three
 

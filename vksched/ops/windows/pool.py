@@ -10,10 +10,10 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, INT32, INT64, Shape, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Domains, Flag, Real
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.attr_domains import Domains, Flag, Real
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise import abs as absolute
 from ..elementwise import pow as power
 from ..elementwise.half import computed_wide

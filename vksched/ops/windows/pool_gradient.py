@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...common.dtypes import NDArray
-from ..core.gradient import Pull, Pulled, gradient, no_gradient
-from ..core.tensor import Tensor, apply, constant
+from ...ir.tensor import Tensor, apply, constant
+from ...ir.vjp import Pull, Pulled, gradient, no_gradient
 from ..elementwise.binary import equal, mul, pow
 from ..elementwise.half import computed_wide
 from ..elementwise.select import where

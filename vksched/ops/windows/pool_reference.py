@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import NDArray, Shape
-from ..core.attrs import Attrs
+from ...ir.attrs import Attrs
 from .window import Window
 
 Combine = Callable[[NDArray, NDArray], NDArray]

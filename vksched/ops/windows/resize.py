@@ -23,7 +23,7 @@ from ...common.dtypes import (
     normalize_axis,
 )
 from ...common.errors import DTypeError, ShapeError
-from ..core.tensor import Tensor, TensorLike, as_tensor, constant, one_value
+from ...ir.tensor import Tensor, TensorLike, as_tensor, constant, one_value
 from ..elementwise import where
 from ..moves.index import gather
 from ..moves.layout import reshape

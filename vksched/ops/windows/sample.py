@@ -10,11 +10,11 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, FLOATS, NDArray, TensorType, as_ints, check_made
 from ...common.errors import DTypeError, ShapeError
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import Flag, one_of
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.attr_domains import Flag, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..core.parts import element_parts
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor, constant
 from ..moves.layout import reshape, transpose
 from ..products.matmul import matmul
 

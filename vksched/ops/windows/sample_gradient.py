@@ -25,9 +25,9 @@ from functools import reduce
 import numpy as np
 
 from ...common.dtypes import INT32, NDArray
-from ..core.attrs import Attrs
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.tensor import Tensor, constant
+from ...ir.attrs import Attrs
+from ...ir.tensor import Tensor, constant
+from ...ir.vjp import Pull, Pulled, gradient
 from ..elementwise.binary import (
     equal,
     greater,

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..core.attrs import AttrValue
-from ..core.sharding import (
+from ...ir.attrs import AttrValue
+from ...ir.sharding_rule import (
     TERMS,
     WHOLE,
     Factor,

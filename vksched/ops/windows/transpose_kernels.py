@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ...common.dtypes import Shape, TensorType
 from ...common.errors import UnsupportedOp
-from ..core.op import SCRATCH, Call, Dispatch
+from ...ir.op import SCRATCH, Call, Dispatch
 from ..core.strides import MAX_DISPATCHES
 from ..products import matmul
 from ..products.operands import product_attrs

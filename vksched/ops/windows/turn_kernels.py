@@ -13,13 +13,13 @@ import numpy as np
 
 from ...common.dtypes import NDArray, TensorType
 from ...common.errors import ShapeError
-from ..core.attrs import Attrs
-from ..core.domains import Whole
-from ..core.gradient import Pull, Pulled, gradient
-from ..core.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.attr_domains import Whole
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.tensor import Tensor, apply
+from ...ir.vjp import Pull, Pulled, gradient
 from ..core.parts import check_dispatches, check_serial
 from ..core.strides import LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
-from ..core.tensor import Tensor, apply
 
 OP = "turn_kernels"
 _SIDE = 8

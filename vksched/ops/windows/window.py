@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from ...common.dtypes import Shape
 from ...common.errors import ShapeError
+from ...ir.attr_domains import LONG, Domains, spatial, wholes
 from ...topology.limits import Limits
-from ..core.domains import LONG, Domains, spatial, wholes
 from ..core.parts import check_dispatches, check_serial
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
 

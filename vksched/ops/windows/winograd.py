@@ -26,12 +26,22 @@ import numpy as np
 
 from ...common.dtypes import FLOAT32, NDArray, TensorType
 from ...common.errors import DTypeError, ShapeError, UnsupportedOp
+from ...ir.attr_domains import one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import (
+    OUTPUT,
+    SCRATCH,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    Work,
+    get_op,
+    register,
+)
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ...topology.limits import Limits
-from ..core.attrs import Attrs, AttrValue
-from ..core.domains import one_of
-from ..core.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, get_op, register
 from ..core.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES
-from ..core.tensor import Tensor, TensorLike, apply, as_tensor
 from ..elementwise.epilogue import with_epilogue
 from ..products import matmul
 from .conv_kernels import SCRATCH_WORDS

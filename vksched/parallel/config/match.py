@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from ...ops.core.scope import BACKWARD
+from ...ir.name_scope import BACKWARD
 from .value import Config, Section
 
 WILD = "*?["

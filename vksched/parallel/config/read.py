@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import PlanError
-from ...ops.core.precision import PRECISIONS
+from ...ir.precision import PRECISIONS
 from .value import AUTO, SCHEDULES, WEIGHTS, Config, Pipeline, Section, Shard
 
 MOST = 1 << 18

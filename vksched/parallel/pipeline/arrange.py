@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...common.errors import PlanError
-from ...graph import Graph
+from ...ir.graph import Graph
+from ...ir.graph_builder import Made
 from ..config.match import covers, is_backward
 from ..config.value import AUTO, Pipeline
 from ..judge import Judge
-from ..maker import Made
 from .dual import dualpipe
 from .fill import gpipe, one_f_one_b
 from .interleave import interleaved

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ...pictures.svg import save_picture
-from ...pictures.timeline import Bar, Row, draw_timeline
+from ...viz.gantt import Bar, Row, draw_timeline
+from ...viz.svg import save_picture
 from .simulate import Simulated
 from .value import PHASES, Action
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...common.errors import PlanError
-from ...graph import Graph, Node
-from ...ops.core.attrs import Attrs
-from ...ops.core.sharding import ANY, TERMS, Factor, Sharded, factors_of
-from ..maker import Made, Maker
+from ...ir.attrs import Attrs
+from ...ir.graph import Graph, Node
+from ...ir.graph_builder import Made, Maker
+from ...ir.sharding_rule import ANY, TERMS, Factor, Sharded, factors_of
 from ..shard.layout import Cut, Way, units_of
 from .regroup import regroup
 

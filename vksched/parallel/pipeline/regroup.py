@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...ops.core.sharding import Factor, with_size
+from ...ir.sharding_rule import Factor, with_size
 from ...ops.moves.sharding import groups
 
 

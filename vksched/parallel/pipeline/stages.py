@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...common.errors import PlanError
-from ...graph import Graph, Node
+from ...ir.graph import Graph, Node
 from ..config.match import covers, is_backward
 from .value import BACKWARD, FORWARD, INPUTS, WEIGHTS
 

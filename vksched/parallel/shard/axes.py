@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from ...common.dtypes import Shape
 from ...common.errors import PlanError
-from ...graph import Graph
+from ...ir.graph import Graph
 from ..config.value import Config, Section
 
 MOST_SHOWN = 4

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ...common.errors import PlanError
-from ...graph import Graph, Node
-from ...ops.core.sharding import TERMS, Factor, factors_of
+from ...ir.graph import Graph, Node
+from ...ir.graph_builder import Made, Maker
+from ...ir.sharding_rule import TERMS, Factor, factors_of
 from ...topology.topology import Machine
 from ..config.value import AUTO, COLUMNS, Section, Shard
-from ..maker import Made, Maker
 from .layout import Cut, Devices, Way, divides, shares, units_of
 from .prices import Prices
 from .values import SMALL, Values

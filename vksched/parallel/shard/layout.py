@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...ops.core.sharding import ANY, MEAN, TERMS, Factor, Sharded
+from ...ir.sharding_rule import ANY, MEAN, TERMS, Factor, Sharded
 
 Devices = tuple[str, ...]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..maker import Maker
+from ...ir.graph_builder import Maker
 from .layout import Cut, Devices
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...ops.core.sharding import ANY, Sharded, factors_of
+from ...ir.sharding_rule import ANY, Sharded, factors_of
 from ...topology.topology import Machine
 from .layout import Cut, Devices, Way, units_of
 from .values import SMALL, Values

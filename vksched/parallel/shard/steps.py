@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..maker import Made
+from ...ir.graph_builder import Made
 
 
 def find_steps(made: Made) -> Mapping[str, int]:

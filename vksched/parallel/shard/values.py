@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...graph import Graph, Node
-from ...ops.core.attrs import Attrs
-from ...ops.core.sharding import ANY, TERMS, Sharded, factors_of
+from ...ir.attrs import Attrs
+from ...ir.graph import Graph, Node
+from ...ir.graph_builder import Maker
+from ...ir.sharding_rule import ANY, TERMS, Sharded, factors_of
 from ...ops.sources.state import StatePiece
-from ..maker import Maker
 from .layout import Cut, Devices, Way, shares, units_of
 from .moves import Moves
 

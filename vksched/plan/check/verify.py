@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ...common.errors import PlanError
-from ...graph import Node
+from ...ir.graph import Node
 from .. import cost
 from ..value import (
     HOST,

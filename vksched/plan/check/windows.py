@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ...common.errors import PlanError
-from ...graph import Node
+from ...ir.graph import Node
 from ..value import PlanValue, Span, Split
 from ..words import Owners, WordSet
 

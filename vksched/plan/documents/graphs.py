@@ -18,10 +18,10 @@ import numpy as np
 from ...common.dtypes import INT64, NDArray, TensorType, numpy_dtype
 from ...common.errors import ModelFormatError, PlanError, UnsupportedOp, VkschedError
 from ...common.serialize import float_of, plain
-from ...graph import FEW, Graph, Node
-from ...ops.core.attrs import Attrs, AttrValue
-from ...ops.core.bounds import bounds_of_data
-from ...ops.core.op import all_ops, get_op
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.graph import FEW, Graph, Node
+from ...ir.op import all_ops, get_op
+from ...ir.value_range import bounds_of_data
 from ...storage.content_hash import hash_of
 from ...storage.lazy_array import Held, as_array
 

@@ -24,7 +24,7 @@ from typing import Any
 from ...common.errors import PlanError
 from ...common.schema import Either, check
 from ...common.serialize import plain
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...schedule.objectives import LATENCY
 from ...topology.topology import Machine
 from ...trace.format import CARRIED, DECISION

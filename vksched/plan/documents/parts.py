@@ -23,7 +23,7 @@ import numpy as np
 from ...common.dtypes import NDArray, TensorType, numpy_dtype
 from ...common.errors import PlanError
 from ...common.schema import Either, Row, check
-from ...graph import Graph, Node
+from ...ir.graph import Graph, Node
 from ...storage.content_hash import digest_of, pieces_of
 from ...storage.lazy_array import Held, Late, as_array
 from ...trace.format import CARRIED, NODE

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...common.errors import PlanError
 from ...common.serialize import number_of, plain
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.device_spec import LEAST_PER_S
 from ...topology.links import Link
 from ...topology.topology import Machine

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.topology import Machine
 from ..make.overrides import Overrides
 from ..plan import Plan

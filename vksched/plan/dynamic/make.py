@@ -24,7 +24,7 @@ from types import MappingProxyType
 from ...common.dtypes import WORD_BYTES
 from ...common.errors import OutOfMemory, PlanError
 from ...common.formatting import count_of
-from ...graph import Node
+from ...ir.graph import Node
 from .. import cost
 from ..make.barriers import count_levels, find_barriers, split_items
 from ..make.bundles import Bundle, find_bundles

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.host_names import CALLER
 from ...topology.topology import Machine
 from ..cost import COPY_IN, COPY_OUT

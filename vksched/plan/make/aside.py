@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.device_spec import DeviceSpec
 from ..value import COMING, LEAVING
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ..value import COMING, LEAVING, Span, scratch_of
 from ..words import WordSet
 from .split import Outline

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from ...common.dtypes import WORD_BYTES
 from ...common.errors import PlanError
-from ...graph import Node
+from ...ir.graph import Node
 from ...schedule import Objective, Task, TaskGraph, Topology, schedule
 from ...schedule.improve.steps import budget_by_size
 from ...schedule.values import MOST as MOST_AMOUNT

@@ -22,7 +22,7 @@ from itertools import accumulate
 
 from ...common.errors import OutOfMemory
 from ...common.formatting import format_share
-from ...graph import Graph
+from ...ir.graph import Graph
 from ..support import Support
 from .draft import Draft
 from .memory import MemoryUse, aligned

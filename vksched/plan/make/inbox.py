@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ..value import Span
 from .memory import ALIGN_WORDS, Lifetime, aligned, assign_spans, largest_live_set
 from .split import Outline

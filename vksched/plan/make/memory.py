@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from ...common.dtypes import WORD_BYTES
 from ...common.errors import PlanError
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.device_spec import ALIGN_BYTES
 from ..support import Support
 from ..value import COMING, LEAVING, Span, scratch_of

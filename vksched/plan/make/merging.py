@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...common.dtypes import WORD_BYTES
-from ...graph import Node
+from ...ir.graph import Node
 from ..cost import submission_seconds
 from ..support import Support
 from ..value import value_of

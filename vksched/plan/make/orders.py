@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.topology import Machine
 from ..value import COMING, HOST, LEAVING, WORK, Order, Span
 from ..words import WordSet

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.topology import Machine
 from ..names import NameIndex
 

@@ -16,10 +16,10 @@ from types import MappingProxyType
 
 from ...common.dtypes import FLOAT32, INT32, INT64, UINT32, TensorType
 from ...common.errors import PlanError
-from ...graph import Graph, Node
-from ...ops.core.attrs import Attrs
-from ...ops.core.bounds import OF_DTYPE
-from ...ops.core.tensor import bounds_attrs
+from ...ir.attrs import Attrs
+from ...ir.graph import Graph, Node
+from ...ir.tensor import bounds_attrs
+from ...ir.value_range import OF_DTYPE
 from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import CALLER, CPU, device_of, host_of
 from ...topology.topology import Machine

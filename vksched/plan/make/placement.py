@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...graph import Node
+from ...ir.graph import Node
 from ..support import Support
 from ..value import Placement
 from .merging import Merger

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ...common.dtypes import WORD_BYTES
-from ...graph import Node
+from ...ir.graph import Node
 from ..support import Support
 from .room import Room
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ...graph import Node
+from ...ir.graph import Node
 from ..support import Support
 from .placing import NONE, Caps, Placing, Wishes
 from .states import StateHomes

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...topology.topology import Machine
 from ..value import HOST
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...common.dtypes import TensorType
 from ...common.formatting import count_of, format_bytes, format_seconds
-from ...graph import Node
+from ...ir.graph import Node
 from ...ops.core.variants import Choice
 from ...ops.elementwise.epilogue import attrs_text
 from .. import cost

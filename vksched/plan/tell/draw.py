@@ -11,7 +11,7 @@ import os
 from xml.etree import ElementTree as ET
 
 from ...common.formatting import count_of, format_bytes
-from ...pictures.svg import (
+from ...viz.svg import (
     CHAR,
     CROSSING,
     add_rect,

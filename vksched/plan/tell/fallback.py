@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ...common.formatting import count_of
 from ...common.user_warning import warn_user
-from ...graph import Node
+from ...ir.graph import Node
 from ..support import Support
 from ..value import PlanValue
 

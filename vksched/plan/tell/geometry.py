@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ...pictures.svg import CHAR
+from ...viz.svg import CHAR
 from .scene import Box, Frame, Net, Scene, Wire
 
 LINE = 13.0

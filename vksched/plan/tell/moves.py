@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...graph import Node
+from ...ir.graph import Node
 from ...topology.links import Link
 from ...topology.topology import Machine
 from ..value import PlanValue, value_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...graph import Node
-from ...ops.core.precision import BRAIN, BYTES, PRECISIONS, SINGLE, precision_of
+from ...ir.graph import Node
+from ...ir.precision import BRAIN, BYTES, PRECISIONS, SINGLE, precision_of
 from ...topology.device_spec import DeviceSpec
 from ..value import PlanValue
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...common.formatting import count_of, format_bytes
-from ...graph import Node
+from ...ir.graph import Node
 from ..query import copied_bytes, crossings, fences
 from ..value import HOST, PlanValue, Split, value_of
 from .fallback import find_fallbacks

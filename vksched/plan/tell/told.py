@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ...view.make import plan_timeline
-from ...view.timeline import Timeline
-from ...view.value import Foreseen, Lane, NodeTold, PlanTold, SplitTold
+from ...viz.timeline.build import plan_timeline
+from ...viz.timeline.timeline import Timeline
+from ...viz.timeline.timeline_types import Foreseen, Lane, NodeTold, PlanTold, SplitTold
 from .. import cost
 from ..query import buffers
 from ..simulate import simulate

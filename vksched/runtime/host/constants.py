@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
-from ...graph import Node
+from ...ir.graph import Node
 from ...plan.value import PlanValue, Split
 from .evaluate import HostWeights, Values, evaluate_node
 

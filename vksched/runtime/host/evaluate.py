@@ -11,8 +11,8 @@ import numpy as np
 
 from ...common.dtypes import NDArray, numpy_dtype
 from ...common.errors import PlanError, VkschedError
-from ...graph import Graph, Node
-from ...ops.core.lower import compute
+from ...ir.evaluate import compute
+from ...ir.graph import Graph, Node
 from ...plan.value import PlanValue, Split
 from ...storage.lazy_array import as_array, place_of
 from ..states import HostValues

@@ -19,7 +19,7 @@ from itertools import count
 import numpy as np
 
 from ...common.dtypes import WORD_BYTES, NDArray, numpy_dtype
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...plan.make.memory import Lifetime, assign_spans
 from ...plan.value import PlanValue, Span, Split
 from ...plan.words import PAGE

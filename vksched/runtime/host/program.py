@@ -19,17 +19,17 @@ import numpy as np
 
 from ...common.dtypes import FLOAT16, NDArray, numpy_dtype
 from ...common.errors import VkschedError
-from ...graph import Node
-from ...ops.core import host
-from ...ops.core.lower import compute_into
-from ...ops.core.precision import (
+from ...ir import cpu_kernel
+from ...ir.evaluate import compute_into
+from ...ir.graph import Node
+from ...ir.native_program import Recipe
+from ...ir.precision import (
     as_factor,
     precision_of,
     round_result,
     rounded_operands,
     rounds_factors,
 )
-from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ..states import HostValues
 from .constants import make_constants
@@ -292,7 +292,7 @@ class _Maker:
         halves = not op.any_dtype and any(t.dtype == FLOAT16 for t in types)
         compute = partial(compute_into, op) if halves else kernel.compute
         large = max(t.size for t in (node.type, *types)) > kernel.least
-        long = op.work(types, node.type, attrs).flops > host.LONG
+        long = op.work(types, node.type, attrs).flops > cpu_kernel.LONG
         cut = kernel.cut if large or long else None
         out, take, each = self._arrays(node.id), self._take(node), self._workers.each
         rounds, word = rounds_factors(attrs), precision_of(attrs)

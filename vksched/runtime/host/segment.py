@@ -18,10 +18,10 @@ import numpy as np
 
 from ...common.dtypes import BOOL, WORD_BYTES, NDArray, TensorType
 from ...common.errors import IndexOutOfRange
-from ...graph import Graph, Node
+from ...ir.graph import Graph, Node
+from ...ir.native_program import Recipe
+from ...ir.precision import rounds_factors
 from ...ops.core import loops
-from ...ops.core.precision import rounds_factors
-from ...ops.core.recipe import Recipe
 from ...plan.value import PlanValue, Split
 from ..states import HostValues
 from .evaluate import Values, named

@@ -18,8 +18,8 @@ from ...common.errors import DeviceError, ShaderError
 from ...common.formatting import printable
 from ...common.schema import Wrong, check
 from ...common.version import __version__
+from ...ir.op import all_ops
 from ...ops.core import loops
-from ...ops.core.op import all_ops
 from ..vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
 from .stream import Closed, Stream

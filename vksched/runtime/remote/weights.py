@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 
 from ...common.schema import Wrong
-from ...graph import Graph
+from ...ir.graph import Graph
 from ...storage.content_hash import digest_of
 from ...storage.lazy_array import origin_of
 from .channel import Channel, Payload

@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.core.op import REGISTERS, Steps
+from ...ir.op import REGISTERS, Steps
 
 HEADER_WORDS = 5
 OP_NAME, OP_MEMBER_NAME, OP_ENTRY_POINT, OP_DECORATE = 5, 6, 15, 71

@@ -18,9 +18,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from ...common.errors import DeviceError
-from ...graph import Graph
+from ...ir.graph import Graph
+from ...ir.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ...ops.core.lower import Lowering
-from ...ops.core.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ...plan import cost
 from ...plan.make.split import SUBMISSION_S
 from ...plan.value import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...common.errors import ShaderError
-from ...ops.core.op import Steps
+from ...ir.op import Steps
 from .link import CHAIN, link
 
 DIRECTORY = Path(__file__).parents[2] / "spirv"

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...ir.op import SCRATCH
 from ...ops.core.lower import Lowering
-from ...ops.core.op import SCRATCH
 from .buffers import Buffer
 from .context import Context, Pipeline, Recording
 from .shaders import load_shader

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ....ir.tensor import Tensor
 from ....ops import gather, grouped_linear, reduce_sum, reshape, sigmoid, softmax, topk
-from ....ops.core.tensor import Tensor
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ....ir.tensor import Tensor
 from ....ops import gelu, relu, silu, square
-from ....ops.core.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]
 Gating = Callable[[Tensor, Tensor], Tensor]

@@ -6,8 +6,8 @@ Source: https://arxiv.org/abs/2508.10925
 
 from __future__ import annotations
 
+from ....ir.tensor import Tensor
 from ....ops import clip, minimum, sigmoid
-from ....ops.core.tensor import Tensor
 from .family import Family, Norms
 
 LIMIT = 7.0

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ....common.errors import ModelFormatError
+from ....ir.name_scope import scope
+from ....ir.tensor import Tensor
 from ....ops import (
     embedding,
     gather,
@@ -28,8 +30,6 @@ from ....ops import (
     tanh,
     transpose,
 )
-from ....ops.core.scope import scope
-from ....ops.core.tensor import Tensor
 from ..hyper import EMBEDDING, OUTPUT, Hyper
 from ..weights import Weights
 from .experts import Experts

@@ -12,8 +12,8 @@ import numpy as np
 
 from ....common.dtypes import NDArray
 from ....common.errors import ModelFormatError
+from ....ir.tensor import Tensor, constant
 from ....ops import gather, rotary_embedding
-from ....ops.core.tensor import Tensor, constant
 from ..hyper import Hyper
 from ..keys import MAX_REAL
 from ..rope import Rope

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ....ir.tensor import Tensor, constant
 from ....ops import concat, expand, reshape, zeros
-from ....ops.core.tensor import Tensor, constant
 
 WIDER = 4
 """Elements that queries and keys have more, so that their rows are still whole vectors of four."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ....ir.tensor import Tensor
 from ....ops import arange, attention, concat, equal, less, reshape, split, transpose
-from ....ops.core.tensor import Tensor
 from .sinks import after_sink
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.dtypes import NDArray
-from ....graph import build_graph
-from ....ops.core.lower import compute
-from ....ops.core.tensor import Tensor
+from ....ir.build_graph import build_graph
+from ....ir.evaluate import compute
+from ....ir.tensor import Tensor
 
 
 def evaluate(tensor: Tensor) -> NDArray:

@@ -21,9 +21,9 @@ from onnx.shape_inference import infer_node_outputs
 
 from ....common.dtypes import WORD_BYTES, NDArray
 from ....common.env import is_on
-from ....graph import INLINE_BYTES
+from ....ir.graph import INLINE_BYTES
+from ....ir.tensor import Tensor, constant, weight
 from ....ops import widen
-from ....ops.core.tensor import Tensor, constant, weight
 from ..nodes.elements import as_narrow, to_storage
 from ..nodes.functions import canonical_domain
 from ..nodes.host import HostNode, naming, require_compared

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ....common.errors import ModelFormatError, UnsupportedOp, VkschedError
-from ....ops.core.tensor import constant, weight
+from ....ir.tensor import constant, weight
 from ..nodes.elements import from_storage, numpy_of, to_storage
 from ..nodes.names import HANDED_ON, RANDOM, has_subgraphs
 from ..nodes.node import NodeContext

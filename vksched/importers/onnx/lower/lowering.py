@@ -27,8 +27,8 @@ from onnx import NodeProto
 
 from ....common.dtypes import MAX_RANK, NDArray
 from ....common.errors import ModelFormatError, UnsupportedOp, VkschedError
-from ....ops.core.scope import scope
-from ....ops.core.tensor import Tensor, input
+from ....ir.name_scope import scope
+from ....ir.tensor import Tensor, input
 from ..nodes.elements import SAME, storage
 from ..nodes.host import add_host_node, describe
 from ..nodes.names import free_names, has_subgraphs, item_slot, names_read, slots_of

@@ -23,10 +23,10 @@ from onnx.reference import ReferenceEvaluator
 
 from ....common.dtypes import UINT32, NDArray, TensorType, as_shape, numpy_dtype
 from ....common.errors import ModelFormatError, ShapeError, UnsupportedOp, VkschedError
-from ....ops.core.attrs import Attrs, AttrValue
-from ....ops.core.domains import LONG, MANY, Dims, Whole, dtype_of
-from ....ops.core.op import Call, Dispatch, Kernel, Op, all_ops, register
-from ....ops.core.tensor import Tensor, apply
+from ....ir.attr_domains import LONG, MANY, Dims, Whole, dtype_of
+from ....ir.attrs import Attrs, AttrValue
+from ....ir.op import Call, Dispatch, Kernel, Op, all_ops, register
+from ....ir.tensor import Tensor, apply
 from .compared import find_uncompared
 from .elements import from_storage, storage, to_storage
 from .evaluator import make_evaluator

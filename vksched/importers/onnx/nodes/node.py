@@ -13,7 +13,7 @@ from onnx.helper import get_attribute_value
 
 from ....common.dtypes import NDArray, Shape, numpy_dtype
 from ....common.errors import UnsupportedOp
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from .elements import element_name
 from .scope import NodeScope
 from .values import Inferred, Value

@@ -8,7 +8,7 @@ from typing import Protocol
 from onnx import GraphProto, NodeProto
 
 from ....common.dtypes import NDArray
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from .host import HostNode
 from .values import Value
 

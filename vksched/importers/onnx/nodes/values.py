@@ -11,7 +11,7 @@ import numpy as np
 
 from ....common.dtypes import NDArray, Shape
 from ....common.errors import UnsupportedOp
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from .elements import element_of, element_of_dtype
 
 HostValue = Any

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from onnx import TensorProto
 
 from .... import ops
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.node import NodeContext
 from .narrow import NUMBERS, fit, is_float
 from .registry import rule

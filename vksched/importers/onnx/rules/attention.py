@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ....common.dtypes import BOOL, FLOAT32, FLOAT64, numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     arange,
     attention,
@@ -22,7 +23,6 @@ from ....ops import (
     zeros,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

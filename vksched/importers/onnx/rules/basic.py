@@ -8,8 +8,8 @@ import numpy as np
 
 from ....common.dtypes import NDArray, as_shape
 from ....common.errors import ModelFormatError, UnsupportedOp
+from ....ir.tensor import Tensor
 from ....ops import arange, eye, full, reshape
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, EVERY, numpy_of, storage, to_storage
 from ..nodes.host import describe
 from ..nodes.node import NodeContext

@@ -10,9 +10,9 @@ import numpy as np
 from onnx import TensorProto
 
 from ....common.dtypes import NDArray
+from ....ir.tensor import Tensor
 from ....ops import gather, matmul, where
 from ....ops import unpack as unpack_words
-from ....ops.core.tensor import Tensor
 from ....ops.products.blocks import numbered, repack
 from ..nodes.elements import ANY, NARROW_FLOATS, storage
 from ..nodes.node import NodeContext

@@ -15,8 +15,8 @@ from onnx import GraphProto
 from onnx.helper import make_attribute, make_node
 
 from ....common.errors import ModelFormatError, UnsupportedOp
+from ....ir.tensor import Tensor
 from ....ops import stack
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import EVERY, numpy_of
 from ..nodes.host import describe
 from ..nodes.names import RANDOM, names_read

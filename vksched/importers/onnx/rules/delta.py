@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ....common.dtypes import FLOAT32
+from ....ir.tensor import Tensor
 from ....ops import (
     concat,
     exp,
@@ -23,7 +24,6 @@ from ....ops import (
     zeros,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .attention import linear_recurrence

@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.dtypes import numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import add, mul, slice
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from .registry import rule

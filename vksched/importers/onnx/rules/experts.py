@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ....common.dtypes import FLOAT32, NDArray
+from ....ir.tensor import Tensor
 from ....ops import (
     add,
     clip,
@@ -37,7 +38,6 @@ from ....ops import (
     unsqueeze,
     where,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -21,7 +21,7 @@ import numpy as np
 from .... import ops
 from ....common.dtypes import BOOL, FLOAT32, FLOAT64, NDArray, numpy_dtype
 from ....common.errors import ModelFormatError
-from ....ops.core.tensor import Tensor, as_tensor
+from ....ir.tensor import Tensor, as_tensor
 from ..nodes.forest import Forest, from_columns, from_tensors
 from ..nodes.host import describe
 from ..nodes.node import NodeContext

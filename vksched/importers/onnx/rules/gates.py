@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 
 from ....common.dtypes import FLOAT16, FLOAT32, Shape
+from ....ir.tensor import Tensor
 from ....ops import abs as absolute
 from ....ops import (
     cast,
@@ -24,7 +25,6 @@ from ....ops import (
     transpose,
     unsqueeze,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .narrow import NUMBERS, fit

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ....common.dtypes import BOOL, INT32, NDArray, numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     arange,
     attention,
@@ -29,7 +30,6 @@ from ....ops import (
     where,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

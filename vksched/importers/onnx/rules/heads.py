@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ....common.dtypes import BOOL, INT32, INT64, numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     arange,
     cast,
@@ -22,7 +23,6 @@ from ....ops import (
     transpose,
     where,
 )
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.node import NodeContext
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from ....common.dtypes import normalize_axis
+from ....ir.tensor import Tensor
 from ....ops import (
     affine_grid,
     depth_to_space,
@@ -16,7 +17,6 @@ from ....ops import (
     transpose,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, PLAIN, element_name
 from ..nodes.node import NodeContext
 from .registry import rule

@@ -8,6 +8,7 @@ import numpy as np
 from onnx.helper import make_node
 
 from ....common.dtypes import FLOAT32, INT32, INT64, elements_of_word, normalize_axis
+from ....ir.tensor import Tensor
 from ....ops import (
     add,
     cast,
@@ -29,7 +30,6 @@ from ....ops import (
     where,
     widen,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, PLAIN, storage, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import known

@@ -17,8 +17,8 @@ from onnx import TensorProto
 
 from .... import ops
 from ....common.dtypes import FLOAT32, NDArray, Shape
-from ....graph import INLINE_BYTES
-from ....ops.core.tensor import Tensor, constant
+from ....ir.graph import INLINE_BYTES
+from ....ir.tensor import Tensor, constant
 from ....ops.products.codes import SHIFT, as_signed, pack
 from ....ops.windows.conv_integer import as_matrix
 from ..nodes.elements import element_name, to_storage

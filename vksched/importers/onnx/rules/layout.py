@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ....common.dtypes import broadcast_shapes, normalize_axis
+from ....ir.tensor import Tensor
 from ....ops import (
     concat,
     expand,
@@ -19,7 +20,6 @@ from ....ops import (
     triu,
     unsqueeze,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

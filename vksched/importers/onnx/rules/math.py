@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from .... import ops
 from ....common.dtypes import FLOAT64
-from ....ops.core.tensor import Tensor, TensorLike
+from ....ir.tensor import Tensor, TensorLike
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

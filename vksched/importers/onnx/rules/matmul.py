@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
+from ....ir.tensor import Tensor
 from ....ops import einsum, gemm, matmul
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from .registry import rule

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from ....common.dtypes import FLOAT32, INT32
 from ....common.errors import UnsupportedOp
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     arange,
     cast,
@@ -44,7 +45,6 @@ from ....ops import (
     where,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.dtypes import BOOL, FLOAT32
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     arange,
     attention,
@@ -23,7 +24,6 @@ from ....ops import (
     where,
 )
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .grouped_attention import put_rows

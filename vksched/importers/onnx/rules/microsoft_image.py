@@ -6,6 +6,7 @@ import numpy as np
 from onnx import TensorProto
 
 from ....common.dtypes import BOOL, INT32, NDArray, numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     cast,
     ceil,
@@ -25,7 +26,6 @@ from ....ops import (
     transpose,
     where,
 )
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value

@@ -12,7 +12,7 @@ from onnx import TensorProto
 from .... import ops
 from ....common.dtypes import BOOL, FLOAT32, FLOATS, INT32
 from ....common.errors import UnsupportedOp
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.elements import ANY, INTS, NARROW_FLOATS, NARROW_INTS, element_name, storage
 
 T = TensorProto

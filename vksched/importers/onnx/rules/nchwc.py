@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.dtypes import NDArray
+from ....ir.tensor import Tensor
 from ....ops import pad, resize
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor
 from ..nodes.node import NodeContext
 from ..nodes.schemas import BLOCK, NCHWC
 from .blocks import once

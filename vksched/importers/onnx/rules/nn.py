@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.dtypes import numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import (
     concat,
     conv,
@@ -16,7 +17,6 @@ from ....ops import (
     transpose,
     unsqueeze,
 )
-from ....ops.core.tensor import Tensor, constant
 from ....ops.windows.window import Padding
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ....common.dtypes import FLOAT16, FLOAT32, FLOAT64, normalize_axis
 from ....common.errors import UnsupportedOp
+from ....ir.tensor import Tensor
 from ....ops import (
     batch_norm,
     batch_norm_training,
@@ -22,7 +23,6 @@ from ....ops import (
     rms_norm,
     rsqrt,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

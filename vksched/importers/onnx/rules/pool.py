@@ -6,6 +6,7 @@ import math
 
 from onnx import TensorProto
 
+from ....ir.tensor import Tensor
 from ....ops import (
     average_pool,
     global_average_pool,
@@ -19,7 +20,6 @@ from ....ops import (
     scatter_elements,
     zeros,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from .... import ops
 from ....common.dtypes import FLOAT32
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value

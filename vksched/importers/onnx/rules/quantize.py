@@ -14,8 +14,8 @@ from onnx import TensorProto
 
 from .... import ops
 from ....common.dtypes import FLOAT32, INT32, NDArray, Shape
-from ....graph import INLINE_BYTES
-from ....ops.core.tensor import Tensor, constant
+from ....ir.graph import INLINE_BYTES
+from ....ir.tensor import Tensor, constant
 from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -9,7 +9,7 @@ from onnx.helper import make_node
 
 from .... import ops
 from ....common.dtypes import BOOL, FLOAT32, INT32, Shape
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.elements import ANY
 from ..nodes.host import add_host_node
 from ..nodes.node import NodeContext

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....common.dtypes import FLOAT32, INT32
 from ....common.errors import UnsupportedOp
+from ....ir.tensor import Tensor
 from ....ops import (
     elu,
     gru,
@@ -23,7 +24,6 @@ from ....ops import (
     thresholded_relu,
     transpose,
 )
-from ....ops.core.tensor import Tensor
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from .narrow import NUMBERS, cast

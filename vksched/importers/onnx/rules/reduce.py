@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from .... import ops
 from ....common.dtypes import BOOL, normalize_axes
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.elements import INTS, NARROW_FLOATS, PLAIN
 from ..nodes.node import NodeContext
 from .narrow import NUMBERS, convert, fit, is_float, limits

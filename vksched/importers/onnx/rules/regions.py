@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....common.dtypes import NDArray, numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import abs as absolute
 from ....ops import (
     clip,
@@ -21,7 +22,6 @@ from ....ops import (
     stack,
     where,
 )
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from .heads import number_of

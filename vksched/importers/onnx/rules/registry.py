@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from ....common.dtypes import FLOAT32
 from ....common.errors import UnsupportedOp, VkschedError
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.elements import PLAIN, element_name
 from ..nodes.functions import canonical_domain
 from ..nodes.node import NodeContext

@@ -14,8 +14,8 @@ from onnx.helper import make_node
 
 from ....common.dtypes import NDArray, normalize_axis
 from ....common.errors import ModelFormatError
+from ....ir.tensor import Tensor
 from ....ops import moveaxis, reshape, slice
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import EVERY
 from ..nodes.host import describe
 from ..nodes.splice import hand_over

@@ -11,7 +11,7 @@ from onnx.helper import make_attribute, make_node
 
 from .... import ops
 from ....common.dtypes import FLOAT32, INT32
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known
 from .narrow import cast

@@ -9,8 +9,8 @@ import numpy as np
 
 from ....common.dtypes import normalize_axis
 from ....common.errors import UnsupportedOp
+from ....ir.tensor import Tensor
 from ....ops import concat, reshape, split, stack
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, EVERY
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known

@@ -10,9 +10,9 @@ from functools import lru_cache
 import numpy as np
 
 from ....common.dtypes import INT32, NDArray, normalize_axis, numpy_dtype
+from ....ir.tensor import Tensor, constant
 from ....ops import gather, matmul, reshape, transpose
 from ....ops import slice as slice_
-from ....ops.core.tensor import Tensor, constant
 from ..nodes.node import NodeContext
 from ..nodes.values import known
 from .registry import rule

@@ -22,7 +22,7 @@ from onnx.helper import make_node
 
 from .... import ops
 from ....common.dtypes import FLOAT32, NDArray
-from ....ops.core.tensor import Tensor, as_tensor
+from ....ir.tensor import Tensor, as_tensor
 from ..nodes.classical import COUPLING
 from ..nodes.host import add_host_node
 from ..nodes.node import NodeContext

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from .... import ops
 from ....common.dtypes import FLOAT32, NDArray, numpy_dtype
-from ....ops.core.tensor import Tensor
+from ....ir.tensor import Tensor
 from ..nodes.elements import storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

@@ -9,8 +9,8 @@ import numpy as np
 from onnx import TensorProto
 
 from ....common.dtypes import INT32, normalize_axis
+from ....ir.tensor import Tensor
 from ....ops import gather, matmul, maximum, moveaxis, reduce_sum, reshape, sqrt, square, unsqueeze
-from ....ops.core.tensor import Tensor
 from ..nodes.elements import ANY, EVERY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

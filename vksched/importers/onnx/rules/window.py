@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ....ir.tensor import Tensor
 from ....ops import transpose
-from ....ops.core.tensor import Tensor
 from ....ops.windows.window import Padding
 from ..nodes.node import NodeContext
 from ..nodes.values import Value

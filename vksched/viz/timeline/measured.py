@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..common.formatting import format_bytes
-from ..trace import Event
-from ..trace.perfetto import BY_HOST, lane_of
-from .foreseen import name_of
-from .value import HOST, Between, Lane, PlanTold, Span, comes_before
+from ...common.formatting import format_bytes
+from ...trace import Event
+from ...trace.perfetto import BY_HOST, lane_of
+from .predicted import name_of
+from .timeline_types import HOST, Between, Lane, PlanTold, Span, comes_before
 
 LASTING = frozenset(("split", "aside", "copy", "wait", "submit", "send", "take"))
 """Events that are on their rows even where they took no time."""

@@ -10,7 +10,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from ...common.dtypes import (
+from ..common.dtypes import (
     BOOL,
     DTYPES,
     FLOAT32,
@@ -24,14 +24,14 @@ from ...common.dtypes import (
     is_uniform,
     numpy_dtype,
 )
-from ...common.errors import DTypeError, ShapeError, VkschedError
-from ...storage.lazy_array import Held, Late, as_array
+from ..common.errors import DTypeError, ShapeError, VkschedError
+from ..storage.lazy_array import Held, Late, as_array
+from .attr_domains import leaf_attrs
 from .attrs import Attrs, AttrValue
-from .bounds import check_bounds
-from .domains import leaf_attrs
-from .lower import infer
+from .evaluate import infer
+from .name_scope import current_scope, current_turn
 from .op import Op, get_op, register
-from .scope import current_scope, current_turn
+from .value_range import check_bounds
 
 TensorLike = Union["Tensor", NDArray, bool, int, float, Sequence[Any]]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ...common.dtypes import Shape, TensorType
-from ...common.errors import VkschedError
+from ..common.dtypes import Shape, TensorType
+from ..common.errors import VkschedError
 from .attrs import Attrs, AttrValue
 from .op import THEN, get_op
 

@@ -13,11 +13,11 @@ from types import MappingProxyType
 import numpy as np
 
 from ..common.dtypes import NDArray, TensorType, numpy_dtype
-from ..graph import Graph, Node
-from ..ops.core.attrs import Attrs, AttrValue
-from ..ops.core.lower import infer
-from ..ops.core.op import get_op
 from ..storage.lazy_array import Held, as_array
+from .attrs import Attrs, AttrValue
+from .evaluate import infer
+from .graph import Graph, Node
+from .op import get_op
 
 
 @dataclass(frozen=True)

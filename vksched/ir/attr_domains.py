@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...common.dtypes import (
+from ..common.dtypes import (
     BOOL,
     DTYPES,
     FLOATS,
@@ -29,7 +29,7 @@ from ...common.dtypes import (
     TensorType,
     numpy_dtype,
 )
-from ...common.errors import DTypeError, ShapeError, VkschedError
+from ..common.errors import DTypeError, ShapeError, VkschedError
 from .attrs import Attrs, AttrValue
 
 WORD = 2**31 - 1

@@ -9,25 +9,20 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from .common.dtypes import INT64, NDArray, TensorType, numpy_dtype
-from .common.errors import GraphError, VkschedError
-from .ops.core.attrs import Attrs
-from .ops.core.bounds import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
-from .ops.core.lower import infer
-from .ops.core.op import Op, get_op, view_offset
-from .ops.core.tensor import Tensor
-from .ops.sources.state import assign
-from .storage.lazy_array import Held, as_array
+from ..common.dtypes import INT64, NDArray, TensorType, numpy_dtype
+from ..common.errors import GraphError, VkschedError
+from ..storage.lazy_array import Held, as_array
+from .attrs import Attrs
+from .evaluate import infer
+from .op import Op, get_op, view_offset
+from .tensor import Tensor
+from .value_range import OF_DTYPE, Bounds, bounds_of_data, bounds_of_result, fits
 
 FEW = 1 << 16
 """Weights of up to so many integers are searched for their bounds, those of int64 all."""
 
 INLINE_BYTES = 1024
 """Constants up to this size are compared by what they hold."""
-
-Outputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
-Updates = Mapping[Tensor, Tensor]
-"""States to their next values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,68 +374,6 @@ def _verify_held(graph: Graph) -> None:
             )
 
 
-def build_graph(
-    outputs: Outputs, updates: Updates | None = None
-) -> tuple[Graph, dict[Tensor, int]]:
-    """Freezes all that the outputs need; returns the graph and the node of each Tensor.
-
-    updates: states to their next values. Names given by the user must be unique; the others are
-    numbered.
-
-    Raises:
-        GraphError: no outputs, a name given twice, or an update of what is no state. ShapeError,
-            DTypeError: a next value of another type than its state.
-    """
-    named = _name_outputs(outputs)
-    ends = [tensor for _, tensor in named] + (_assignments(updates) if updates else [])
-    order = topological_order(ends)
-    ids = {tensor: position for position, tensor in enumerate(order)}
-    names = _unique_names(order)
-    nodes = tuple(
-        Node(ids[t], t.op, tuple(ids[i] for i in t.inputs), t.attrs, t.type, names[t])
-        for t in order
-    )
-    held = {ids[t]: t.held for t in order if t.held is not None}
-    keys: dict[int, object] = {ids[t]: t for t in order if t.held is not None}
-    initial = {i: as_array(array) for i, array in held.items() if nodes[i].op == "state"}
-    data = {i: array for i, array in held.items() if i not in initial}
-    result = tuple((name, ids[t]) for name, t in named)
-    kept = tuple(
-        n.inputs[1] for n in nodes if n.op == "assign" and nodes[n.inputs[0]].attrs["backup"]
-    )
-    maps = (MappingProxyType(data), MappingProxyType(keys), MappingProxyType(initial))
-    graph = Graph(nodes, result, *maps, kept)
-    return graph.verify(), ids
-
-
-def _assignments(updates: Updates) -> list[Tensor]:
-    if not isinstance(updates, Mapping):
-        raise GraphError(f"[graph] expected updates as a dict of states, got {updates!r}")
-    for held, value in updates.items():
-        if not isinstance(held, Tensor) or held.op != "state":
-            raise GraphError(f"[graph] expected a state to update, got {held!r}; try vs.state")
-        if not isinstance(value, Tensor):
-            raise GraphError(
-                f"[graph] expected a Tensor as next value of {held.name!r}, got {value!r}"
-            )
-    return [assign(held, value) for held, value in updates.items()]
-
-
-def _name_outputs(outputs: Outputs) -> list[tuple[str, Tensor]]:
-    if isinstance(outputs, Tensor):
-        named = [("output", outputs)]
-    elif isinstance(outputs, Mapping):
-        named = list(outputs.items())
-    elif isinstance(outputs, Sequence):
-        named = [(f"output_{i}", tensor) for i, tensor in enumerate(outputs)]
-    else:
-        raise GraphError(f"[graph] expected a Tensor, a sequence or a dict, got {outputs!r}")
-    for name, tensor in named:
-        if not isinstance(tensor, Tensor):
-            raise GraphError(f"[graph] expected a Tensor as output {name!r}, got {type(tensor)}")
-    return named
-
-
 def topological_order(
     outputs: Sequence[Tensor], stop: Collection[Tensor] = frozenset()
 ) -> list[Tensor]:
@@ -462,28 +395,3 @@ def topological_order(
             stack.append((tensor, True))
             stack.extend((t, False) for t in reversed(tensor.inputs) if t not in done)
     return order
-
-
-def _unique_names(order: Sequence[Tensor]) -> dict[Tensor, str]:
-    names: dict[Tensor, str] = {}
-    taken: set[str] = set()
-    for tensor in order:
-        if tensor.named:
-            if tensor.name in taken:
-                more = ", or another name= for one of two optimizers"
-                raise GraphError(
-                    f"[graph] two tensors are named {tensor.name!r}; try another name"
-                    + more * (tensor.op == "state")
-                )
-            taken.add(tensor.name)
-            names[tensor] = tensor.name
-    counters: dict[str, int] = {}
-    for tensor in order:
-        if not tensor.named:
-            name = tensor.name
-            while name in taken:
-                counters[tensor.name] = counters.get(tensor.name, 0) + 1
-                name = f"{tensor.name}_{counters[tensor.name]}"
-            taken.add(name)
-            names[tensor] = name
-    return names

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .value import HOST, Foreseen, PlanTold, Span
+from .timeline_types import HOST, Foreseen, PlanTold, Span
 
 MOST_OPS = 50_000
 """Ops that are drawn for themselves, in all runs."""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...common.dtypes import FLOAT32, TensorType
-from .host import BLOCK, SHARES
+from ..common.dtypes import FLOAT32, TensorType
+from .cpu_kernel import BLOCK, SHARES
 
 if TYPE_CHECKING:
     from .attrs import Attrs

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ..common.errors import VkschedError
-from ..pictures.svg import framed
-from .html import as_frame, as_page
-from .png import save_png
-from .svg import as_svg
-from .value import TimelineValue
+from ...common.errors import VkschedError
+from ..svg import framed
+from .html_export import as_frame, as_page
+from .png_export import save_png
+from .svg_export import as_svg
+from .timeline_types import TimelineValue
 
 ENDS = ".html, .svg or .png"
 LARGEST = 8_000_000

@@ -13,8 +13,8 @@ from typing import Union, cast
 
 import numpy as np
 
-from ...common.errors import ShapeError
-from ...common.fork_guard import in_child
+from ..common.errors import ShapeError
+from ..common.fork_guard import in_child
 
 AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...]]  # noqa: UP007
 _INTS = {int}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...common.cpu_count import usable_cores
-from ...common.dtypes import NDArray
+from ..common.cpu_count import usable_cores
+from ..common.dtypes import NDArray
 
 if TYPE_CHECKING:
     from .attrs import Attrs

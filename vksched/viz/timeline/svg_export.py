@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..pictures.timeline import Bar, Crossing, Row, draw_timeline
-from .rows import WORDS, Track, lay_out
-from .value import FORESEEN, HOST, TimelineValue, tip_of
+from ..gantt import Bar, Crossing, Row, draw_timeline
+from .row_layout import WORDS, Track, lay_out
+from .timeline_types import FORESEEN, HOST, TimelineValue, tip_of
 
 KEY = "band and diamond: critical path; dashed: predicted"
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...common.dtypes import FLOATS, Shape
-from ...common.errors import VkschedError
+from ..common.dtypes import FLOATS, Shape
+from ..common.errors import VkschedError
 from .attrs import Attrs
 from .op import get_op
 from .tensor import Tensor, apply

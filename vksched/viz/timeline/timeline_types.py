@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..common.formatting import format_moment, format_seconds
+from ...common.formatting import format_moment, format_seconds
 
 ROWS = ("run", "host", "mark", "work", "aside", "predicted", "aside predicted", "ops")
 """The rows of a lane from top to bottom: runs and what the host did for devices; things that take

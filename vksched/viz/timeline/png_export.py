@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import VkschedError
-from ..common.formatting import format_moment
-from ..pictures.svg import colours_of
-from ..pictures.timeline import MARK, Row, joined
-from .rows import lay_out
-from .svg import KEY, row_of, shown_part
-from .value import TimelineValue
+from ...common.errors import VkschedError
+from ...common.formatting import format_moment
+from ..gantt import MARK, Row, joined
+from ..svg import colours_of
+from .row_layout import lay_out
+from .svg_export import KEY, row_of, shown_part
+from .timeline_types import TimelineValue
 
 WIDE, ROW, DPI = 12.0, 0.34, 120
 """Inches of the picture and of a row; pixels of an inch."""

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..trace.lane_packing import lines_of
-from .value import HOST, ROWS, Lane, Span
+from ...trace.lane_packing import lines_of
+from .timeline_types import HOST, ROWS, Lane, Span
 
 WORDS = {
     "run": "runs",

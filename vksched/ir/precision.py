@@ -25,7 +25,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...common.dtypes import FLOAT32, NDArray
+from ..common.dtypes import FLOAT32, NDArray
 from .attrs import Attrs, AttrValue
 from .op import Call, Op
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .rows import lay_out
-from .value import PlanTold, Span, TimelineValue
+from .row_layout import lay_out
+from .timeline_types import PlanTold, Span, TimelineValue
 
 FINE_S = 1e-3
 """Timelines shorter than that are told in picoseconds, others in nanoseconds."""

@@ -17,8 +17,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from ..trace.lane_packing import LEAST_S
-from .value import FORESEEN, HOST, Span, comes_before
+from ...trace.lane_packing import LEAST_S
+from .timeline_types import FORESEEN, HOST, Span, comes_before
 
 CLOSE = 0.02
 """A split that begins this part of its own time after the one before it began with its end."""

@@ -12,9 +12,9 @@ import re
 from functools import cache
 from importlib import resources
 
-from ..pictures.svg import clean
-from .data import as_script, page_data
-from .value import TimelineValue
+from ..svg import clean
+from .page_data import as_script, page_data
+from .timeline_types import TimelineValue
 
 SCRIPTS = ("model", "look", "canvas", "shapes", "panel", "keys", "main")
 """Parts of the page's script, in the order in which each may use those before it."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ...common.dtypes import FLOAT16, NDArray, TensorType, elements_of_word
-from ...common.errors import UnsupportedOp, VkschedError
-from ...topology.limits import Limits
+from ..common.dtypes import FLOAT16, NDArray, TensorType, elements_of_word
+from ..common.errors import UnsupportedOp, VkschedError
+from ..topology.limits import Limits
+from .attr_domains import Domain
 from .attrs import Attrs
-from .domains import Domain
-from .host import HostKernel
-from .recipe import Recipes
+from .cpu_kernel import HostKernel
+from .native_program import Recipes
 
 OUTPUT = -1
 """Operand index of the node's result in `Dispatch.operands`."""

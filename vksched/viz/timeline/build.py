@@ -12,15 +12,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from ..common.formatting import count_of, format_seconds
-from ..trace import Event
-from .critical import critical_spans
-from .foreseen import MOST_OPS, foreseen_spans
-from .links import find_links
+from ...common.formatting import count_of, format_seconds
+from ...trace import Event
+from .critical_path import critical_spans
 from .measured import measured_spans
-from .memory import memory_counters
+from .memory_counters import memory_counters
+from .predicted import MOST_OPS, foreseen_spans
+from .span_links import find_links
 from .timeline import Timeline
-from .value import Lane, PlanTold, Span
+from .timeline_types import Lane, PlanTold, Span
 
 MOST_NAMES = 4
 """Devices that a heading names."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...common.dtypes import TensorType
-from ...common.errors import ShapeError
+from ..common.dtypes import TensorType
+from ..common.errors import ShapeError
+from .attr_domains import Asked, Domain, OneOf, Optional, shown
 from .attrs import Attrs
-from .domains import Asked, Domain, OneOf, Optional, shown
 from .op import Op
 from .precision import PRECISION, PRECISIONS
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from .value import FORESEEN, Link, PlanTold, Span, comes_before
+from .timeline_types import FORESEEN, Link, PlanTold, Span, comes_before
 
 KINDS = ("split", "aside", "copy", "wait", "submit", "send", "take")
 

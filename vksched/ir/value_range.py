@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ...common.dtypes import BOOL, INT32, INT64, UINT32, NDArray, TensorType
-from ...common.errors import DTypeError
+from ..common.dtypes import BOOL, INT32, INT64, UINT32, NDArray, TensorType
+from ..common.errors import DTypeError
 from .attrs import Attrs
 from .op import Op
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from .value import Counter, PlanTold, Span
+from .timeline_types import Counter, PlanTold, Span
 
 
 def memory_counters(spans: Sequence[Span], plans: Sequence[PlanTold]) -> Iterator[Counter]:

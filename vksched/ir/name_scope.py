@@ -11,7 +11,7 @@ from functools import wraps
 from inspect import isasyncgenfunction, isclass, iscoroutinefunction, isgeneratorfunction
 from typing import Any, TypeVar, cast
 
-from ...common.errors import VkschedError
+from ..common.errors import VkschedError
 
 BACKWARD = "backward"
 """The innermost scope of what `grad` makes."""

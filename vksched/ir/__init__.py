@@ -1,0 +1,1 @@
+"""What every op is made of: declaration, tensor, lowering, variants."""

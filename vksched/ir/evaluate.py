@@ -1,0 +1,103 @@
+"""Type inference and reference evaluation of op calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..common.dtypes import FLOAT16, FLOAT32, FLOAT64, INT32, INT64, NARROW, NDArray, TensorType
+from ..common.errors import DTypeError
+from .attrs import Attrs
+from .check_call import check_call
+from .op import Op
+from .precision import round_factors, round_result
+
+MOST_CALLS = 1 << 12
+"""Whose result types are remembered."""
+
+
+_HALF = np.dtype(np.float16)
+
+
+_inferred: dict[tuple[str, tuple[TensorType, ...], Attrs], tuple[Op, TensorType]] = {}
+
+
+def infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    """Returns the result type of a call, once its operands and attributes are as its op declares.
+    Layers are alike, so the last calls are remembered.
+
+    An op's rule knows float32 and int32; the other widths follow it: float16 and float64 where all
+    float operands are, int64 where all integers are but those that hold positions.
+
+    Raises:
+        ShapeError, DTypeError: the op does not take such operands.
+    """
+    key = op.name, inputs, attrs
+    found = _inferred.get(key)
+    if found is not None and found[0] is op:  # an op may be declared anew
+        return found[1]
+    result = _infer(op, inputs, attrs)
+    if len(_inferred) >= MOST_CALLS:
+        _inferred.clear()
+    _inferred[key] = op, result
+    return result
+
+
+def _infer(op: Op, inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    check_call(op, inputs, attrs)
+    narrow_ones = [t.dtype for t in inputs if t.dtype in NARROW]
+    if narrow_ones and not op.takes_narrow:
+        raise DTypeError(
+            f"[{op.name}] expected operands of 32 bits or more, got {narrow_ones[0]}; try vs.widen"
+        )
+    if op.any_dtype:
+        return op.infer(inputs, attrs)
+    data = {t.dtype for i, t in enumerate(inputs) if i not in op.indices}
+    wide: dict[str, str] = {}
+    for known, widths in ((FLOAT32, {FLOAT16, FLOAT64}), (INT32, {INT64})):
+        given = data & {known, *widths}
+        if len(given) > 1:
+            raise DTypeError(
+                f"[{op.name}] expected operands of one type, got {' and '.join(sorted(given))}; "
+                "try vs.cast"
+            )
+        if given & widths:
+            wide[known] = given.pop()
+    narrow = {dtype: known for known, dtype in wide.items()}
+    positions = {INT64: INT32}
+    seen = tuple(
+        t.as_dtype((positions if i in op.indices else narrow).get(t.dtype, t.dtype))
+        for i, t in enumerate(inputs)
+    )
+    result = op.infer(seen, attrs)
+    return result.as_dtype(wide.get(result.dtype, result.dtype))
+
+
+def compute(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns the result of the op's numpy reference, which may be a view of an input.
+
+    float16 is computed in float32 and rounded once. Factors are rounded as their precision says.
+    """
+    if op.factors:
+        inputs = round_factors(op, inputs, attrs)
+    if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
+        return round_result(op, op.reference(inputs, attrs), attrs)
+    result = op.reference(
+        tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs), attrs
+    )
+    return result.astype(_HALF) if result.dtype == np.float32 else result
+
+
+def compute_into(op: Op, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Writes a call's result by the op's host kernel.
+
+    float16 is computed in float32 and rounded once.
+    """
+    assert op.host is not None
+    if op.any_dtype or _HALF not in [x.dtype for x in inputs]:
+        op.host.compute(inputs, attrs, out)
+        return
+    wide = np.empty(out.shape, np.float32) if out.dtype == _HALF else out
+    given = tuple(x.astype(np.float32) if x.dtype == _HALF else x for x in inputs)
+    op.host.compute(given, attrs, wide)
+    if wide is not out:
+        out[...] = wide
