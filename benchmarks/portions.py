@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 from results import EXTRAS, read  # beside this file
 
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 from vksched.runtime.vulkan.probe import list_devices
 from vksched.storage.disk_cache import PACKAGE
 
@@ -37,7 +37,7 @@ ABOUT = "measured-by"
 def code_and_drivers() -> str:
     """Returns what figures depend on: a hash of the package and its native loops, and drivers."""
     digest = sha256()
-    native = [Path(loops.native.__file__)] if loops.native else []
+    native = [Path(native_kernels.native.__file__)] if native_kernels.native else []
     for path in (*sorted(PACKAGE.rglob("*.*")), *native):
         if path.is_file() and path.suffix != ".pyc":
             digest.update(f"{path}\0".encode() + path.read_bytes())

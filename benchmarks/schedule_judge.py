@@ -16,9 +16,9 @@ import math
 from typing import Any
 
 from vksched.schedule import Schedule
-from vksched.schedule.make import make_schedule
-from vksched.schedule.problem import Problem, make_problem
-from vksched.schedule.simulate import Placed
+from vksched.schedule.model.problem import Problem, make_problem
+from vksched.schedule.model.simulate_tasks import Placed
+from vksched.schedule.schedule import make_schedule
 
 STEPS = 1_000_000
 PROVEN = 1e-4

@@ -27,10 +27,10 @@ from schedule_peers import Answer, Peers
 
 from vksched.common.errors import VkschedError
 from vksched.schedule import Schedule, Transfer, policies, schedule
-from vksched.schedule.make import make_schedule
-from vksched.schedule.objectives import Metrics
-from vksched.schedule.problem import make_problem
-from vksched.schedule.simulate import Placed
+from vksched.schedule.model.objectives import Metrics
+from vksched.schedule.model.problem import make_problem
+from vksched.schedule.model.simulate_tasks import Placed
+from vksched.schedule.schedule import make_schedule
 
 OURS, SAGA, JUDGE = "vksched", "saga", "CP-SAT"
 AUTO = "auto"

@@ -66,7 +66,7 @@ def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
         from vksched.cases.table import CASES, FUNCTIONS, PRECISE
         from vksched.common.errors import UnsupportedOp
         from vksched.ir.op import Call, get_op, view_offset
-        from vksched.ops.core.lower import lower, variants_of
+        from vksched.ops.lowering.lower import lower, variants_of
         from vksched.runtime.vulkan.shaders import load_manifest
         from vksched.topology.limits import Limits
     except ImportError as error:
@@ -118,7 +118,7 @@ def unit_pipelines(lanes: int, code_depth: int) -> list[Pipeline]:
     """
     try:
         from vksched.ir.op import get_op
-        from vksched.ops.core.lower import lower, variants_of
+        from vksched.ops.lowering.lower import lower, variants_of
         from vksched.topology.limits import Limits
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None
@@ -151,11 +151,11 @@ def _calls_of_units() -> Iterator[tuple[str, Call]]:
     from vksched.ir.attrs import Attrs
     from vksched.ir.op import Call
     from vksched.ir.tensor import Tensor, input
-    from vksched.ops.products.attention import attention
-    from vksched.ops.products.blocks import format_of
-    from vksched.ops.products.codes import words_shape
-    from vksched.ops.products.q8_rows import row_words
-    from vksched.ops.windows.conv import conv
+    from vksched.ops.attention.attention import attention
+    from vksched.ops.attention.kv_q8_0 import row_words
+    from vksched.ops.conv.conv import conv
+    from vksched.ops.linalg.int8_weights import words_shape
+    from vksched.ops.quantized.gguf_formats import format_of
 
     square, no_eights = (256, 256), (260, 260)
     for shape, dtype in ((square, FLOAT16), (no_eights, FLOAT16), (square, FLOAT32)):

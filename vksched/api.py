@@ -39,7 +39,7 @@ from .models.embedder import Embedder
 from .models.sampling import Sampling
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
-from .ops.sources.state import state
+from .ops.creation.state import state
 from .optim import initializers as init
 from .optim import losses
 from .plan.plan import Plan

@@ -1,4 +1,4 @@
-// Elementwise functions on four values at once, those of FUNCTIONS in vksched/ops/elementwise/chain.py. An operand that a function does not
+// Elementwise functions on four values at once, those of FUNCTIONS in vksched/ops/elementwise/fused_elementwise.py. An operand that a function does not
 // take is ignored.
 #define CHAIN_UNARY(X) \
     X(neg_float32) X(abs_float32) X(relu_float32) X(clip_float32) X(square_float32) \

@@ -1,6 +1,6 @@
 // How keys and values lie. KEY(row, i), VALUE(row, i): value i of the row that begins at a place. FOUR_KEYS, FOUR_VALUES(row, four):
 // four neighbours, from 4 * four on, where rows begin at multiples of four. Places and strides count values.
-// HALF_KEYS: float16, two in a word. Q8_0_KEYS: as vksched/ops/products/q8_rows.py lays them out; places and strides count words.
+// HALF_KEYS: float16, two in a word. Q8_0_KEYS: as vksched/ops/attention/kv_q8_0.py lays them out; places and strides count words.
 #ifdef Q8_0_KEYS
 #include "q8_rows.glsl"
 #define PLACE(offset) (offset)

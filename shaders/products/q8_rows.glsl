@@ -1,4 +1,4 @@
-// Rows in q8_0, as vksched/ops/products/q8_rows.py lays them out: tiles of 64 values, a word of two scales and then 16 of codes.
+// Rows in q8_0, as vksched/ops/attention/kv_q8_0.py lays them out: tiles of 64 values, a word of two scales and then 16 of codes.
 // A four is four neighbours, whose codes share a word.
 #include "half_of.glsl"
 #define CODES_AT(row, four) ((row) + (four) + (four) / 16u + 1u)

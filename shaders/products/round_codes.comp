@@ -2,7 +2,7 @@
 // codes[r] = runs of 32 values of x[r] as whole numbers, round(x * 127 / largest), in the order in which weights of few bits have theirs.
 // x: (runs, 32), codes: (runs, 12): 8 words of four codes, the scale, and of both halves the sum of codes times the scale.
 // One invocation rounds a run; a group strides over runs by the size of the whole dispatch. What is not finite makes its run NaN.
-// Source: vksched/ops/products/rounded.py.
+// Source: vksched/ops/quantized/q8_activations.py.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

@@ -16,7 +16,7 @@ from vksched.cases.recurrent import layer
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import AttrValue
 from vksched.ir.build_graph import build_graph
-from vksched.ops.products.recurrent_cell import GATES
+from vksched.ops.rnn.cell import GATES
 
 
 def agrees(case: Case) -> None:

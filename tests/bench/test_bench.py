@@ -36,7 +36,7 @@ from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, p
 from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
 from vksched.common.user_warning import warn_user
-from vksched.ops.core.quads import WORDS_64, reads_64
+from vksched.ops.lowering.vec4 import WORDS_64, reads_64
 from vksched.runtime.vulkan.device import VulkanDevice
 
 pytestmark = pytest.mark.one_set

@@ -101,7 +101,7 @@ def main() -> int:
 
     import vksched as vs
     from vksched.common.errors import ModelFormatError
-    from vksched.ops.core import blas
+    from vksched.ops.lowering import blas
 
     models, bad, sched = corpus(), 0, vs.Scheduler(["cpu"])
     with tempfile.TemporaryDirectory() as name:

@@ -24,7 +24,7 @@ from vksched.importers.gguf.read.limits import MAX_RANK
 from vksched.importers.gguf.read.loader import GgufFile, read_gguf
 from vksched.importers.gguf.read.metadata import MANY
 from vksched.importers.gguf.read.texts import Texts
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 
 ONE = Draft().with_tensor("w", (2, 32), Type.F32, bytes(256))
 
@@ -89,7 +89,7 @@ def test_many_texts_are_made_when_they_are_asked_for(
     monkeypatch.setattr(Cursor, "texts", counted)
     file = read_gguf(tmp_path / "m.gguf" if mapped else packed)
     found = file.metadata["tokens"]
-    assert isinstance(found, Texts if hasattr(loops.native, "skip_texts") else tuple)
+    assert isinstance(found, Texts if hasattr(native_kernels.native, "skip_texts") else tuple)
     assert len(found) == len(texts) and file.metadata["last"] == 7
     assert not made or isinstance(found, tuple)
     assert found == texts and texts == found and hash(found) == hash(texts)

@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import vksched as vs
-from vksched.ops.products.codes import words_shape
+from vksched.ops.linalg.int8_weights import words_shape
 from vksched.plan.make.memory import ALIGN_WORDS
 from vksched.plan.plan import Plan
 

@@ -24,7 +24,7 @@ from vksched.topology.presets import (
 from vksched.topology.topology_file import load_machine
 
 ROOT = Path(__file__).parent.parent.parent
-DATA = ROOT / "vksched" / "machine" / "data"
+DATA = ROOT / "vksched" / "topology" / "data"
 
 
 @pytest.mark.parametrize("name", card_names())

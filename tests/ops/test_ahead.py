@@ -20,15 +20,17 @@ from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models.reader import Reader
-from vksched.ops.core import loops
-from vksched.ops.products import ahead
-from vksched.ops.products.ahead import Ahead
-from vksched.ops.products.blocks import FORMATS, Repacked, held_words, repack
+from vksched.ops.lowering import native_kernels
+from vksched.ops.quantized import weight_repack
+from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, held_words, repack
+from vksched.ops.quantized.weight_repack import Ahead
 from vksched.storage.lazy_array import Late, as_array
 from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
 
 PACKED = [name for name in FORMATS if name not in ("f16", "bf16")]
-native = pytest.mark.skipif(not loops.has_repack_file(), reason="no native loops that read files")
+native = pytest.mark.skipif(
+    not native_kernels.has_repack_file(), reason="no native loops that read files"
+)
 
 
 def file_of(folder: Path, content: bytes) -> ModelFile:
@@ -69,7 +71,7 @@ def refused(start: int, out: NDArray) -> None:
 
 @native
 def test_words_are_there_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr(weight_repack, "BATCH_BYTES", 1 << 14)
     found = list(lates_of(tmp_path, PACKED, files=2))
     made = Ahead([late for _, _, late in found])
     made.wait()
@@ -152,8 +154,8 @@ def test_nobody_reads_once_it_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
             ended.append(self.job.end())
             return ended[-1]
 
-    native_repacking = loops.repacking
-    monkeypatch.setattr(loops, "repacking", Failing)
+    native_repacking = native_kernels.repacking
+    monkeypatch.setattr(native_kernels, "repacking", Failing)
     made = Ahead([late])
     made.wait()
     assert ended == [False], "helpers have nothing to do from then on"
@@ -170,15 +172,15 @@ def test_files_end_where_they_end(tmp_path: Path) -> None:
     size = os.fstat(file).st_size
     last = (file, size - raw.nbytes, *part[2:])
     beyond = (file, size - raw.nbytes + 1, *part[2:])
-    assert loops.repack_file([part, last, beyond, part]) == 2
-    assert loops.repack_file([]) == 0
+    assert native_kernels.repack_file([part, last, beyond, part]) == 2
+    assert native_kernels.repack_file([]) == 0
     with pytest.raises(KeyError):
-        loops.repack_file([(file, start, "q9_9", *part[3:])])
+        native_kernels.repack_file([(file, start, "q9_9", *part[3:])])
     for wrong in (part[3] + 1, 2 * part[3], 0):
         with pytest.raises(ValueError, match="expected"):
-            loops.repack_file([(file, start, "q8_0", wrong, out)])
+            native_kernels.repack_file([(file, start, "q8_0", wrong, out)])
     with pytest.raises(ValueError, match="expected"):
-        loops.repack_file([(file, start, "q8_0", part[3], out.astype(np.float32))])
+        native_kernels.repack_file([(file, start, "q8_0", part[3], out.astype(np.float32))])
 
 
 @native
@@ -187,7 +189,7 @@ def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) ->
     """Each takes rows until none are left, here a piece at a time."""
     found = list(lates_of(tmp_path, PACKED, files=2))
     parts = [late.part(np.zeros(late.shape, np.uint32)) for _, _, late in found]
-    job = loops.repacking(parts)
+    job = native_kernels.repacking(parts)
 
     def work() -> None:
         while job.work(1):
@@ -207,23 +209,23 @@ def test_threads_repack_parts_of_files_together(tmp_path: Path, threads: int) ->
 def test_work_that_ends_early_or_lacks_bytes_is_not_whole(tmp_path: Path) -> None:
     ((_, _, late),) = lates_of(tmp_path, ["q8_0"])
     part = late.part(np.zeros(late.shape, np.uint32))
-    begun = loops.repacking([part, part])
+    begun = native_kernels.repacking([part, part])
     assert begun.work(1) and not begun.end() and not begun.work(1 << 30)
-    assert loops.repacking([]).end()
+    assert native_kernels.repacking([]).end()
     size = (tmp_path / "0.bin").stat().st_size
-    cut = loops.repacking([part, (part[0], size - 1, *part[2:]), part])
+    cut = native_kernels.repacking([part, (part[0], size - 1, *part[2:]), part])
     assert not cut.work(1 << 30) and not cut.end()
     with pytest.raises(KeyError):
-        loops.repacking([(*part[:2], "q9_9", *part[3:])])
+        native_kernels.repacking([(*part[:2], "q9_9", *part[3:])])
     with pytest.raises(ValueError, match="expected"):
-        loops.repacking([(*part[:3], part[3] + 1, part[4])])
+        native_kernels.repacking([(*part[:3], part[3] + 1, part[4])])
 
 
 @native
 def test_who_needs_words_helps_to_make_them(tmp_path: Path) -> None:
     ((_, raw, late),) = lates_of(tmp_path, ["q8_0"])
     room = late.room()
-    job = loops.repacking([late.part(room)])
+    job = native_kernels.repacking([late.part(room)])
     helped: list[bool] = []
 
     def help() -> None:
@@ -251,7 +253,7 @@ def test_readers_on_the_cpu_make_words_ahead(
     logits = []
     for wanted in (True, False):
         if not wanted:
-            monkeypatch.setattr(loops, "has_repack_file", lambda: False)
+            monkeypatch.setattr(native_kernels, "has_repack_file", lambda: False)
         model = vs.load(tmp_path / "m.gguf")
         assert isinstance(model, LanguageModel)
         with vs.Scheduler(["cpu"]) as sched:
@@ -260,7 +262,7 @@ def test_readers_on_the_cpu_make_words_ahead(
             reader._ahead.wait()
             words = model.weights.take("blk.0.ffn_up.weight", (512, 256)).inputs[0].held
             assert isinstance(words, Late)
-            there = wanted and loops.has_repack_file()
+            there = wanted and native_kernels.has_repack_file()
             assert (words._made() is not None) is there
             logits.append(reader.read([3, 1, 4]))
             assert reader._ahead is None

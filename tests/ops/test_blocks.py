@@ -9,8 +9,8 @@ import pytest
 
 from vksched.cases.packed import blocks
 from vksched.common.errors import ShapeError
-from vksched.ops.core import loops
-from vksched.ops.products.blocks import FORMATS, repack, unpacked
+from vksched.ops.lowering import native_kernels
+from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
 
 LARGER = {"q6_K": 54 * 4 / 210, "q3_K": 28 * 4 / 110, "q2_K": 22 * 4 / 84}
 """Formats whose words take more than the file, and how much."""
@@ -32,7 +32,7 @@ def test_all_bits_of_blocks_mean_the_same(
     name: str, columns: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "numpy":
-        monkeypatch.setattr(loops, "native", None)
+        monkeypatch.setattr(native_kernels, "native", None)
     gguf = pytest.importorskip("gguf")
     kind = FORMATS[name]
     rng = np.random.default_rng(columns)
@@ -45,11 +45,11 @@ def test_all_bits_of_blocks_mean_the_same(
     assert np.array_equal(got[numbers].view(np.uint32), expected[numbers].view(np.uint32))
 
 
-@pytest.mark.skipif(not loops.has_packed("q4_K"), reason="the native loops are not built")
+@pytest.mark.skipif(not native_kernels.has_packed("q4_K"), reason="the native loops are not built")
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("name", sorted(FORMATS.keys() - {"f16", "bf16"}))
 def test_native_words_are_those_of_numpy(name: str, wide: bool) -> None:
-    kind, native = FORMATS[name], cast(Any, loops.native)
+    kind, native = FORMATS[name], cast(Any, native_kernels.native)
     rng = np.random.default_rng(1)
     for columns in (kind.step, kind.step * (9 if kind.step == 32 else 3), 1280):
         raw = rng.integers(0, 256, (7, kind.row_bytes(columns)), np.uint8)

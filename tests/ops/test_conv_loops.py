@@ -19,17 +19,17 @@ from vksched.ir import cpu_kernel
 from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.graph import Graph
 from vksched.ir.op import THEN, all_ops
-from vksched.ops.core import loops
-from vksched.ops.windows.conv_host import exact_floats
+from vksched.ops.conv.conv_cpu import exact_floats
+from vksched.ops.lowering import native_kernels
 from vksched.passes import Wishes, optimize
 
 WIDE = {"every": 0, "avx2": 1, "avx512": 2}
 """Which vectors the loops take at most: a processor without them takes what it has."""
 Ints = tuple[int, ...]
-native: Any = loops.native
+native: Any = native_kernels.native
 
 pytestmark = pytest.mark.skipif(
-    not loops.conv_functions(), reason="the loops of convolutions are not built"
+    not native_kernels.conv_functions(), reason="the loops of convolutions are not built"
 )
 
 
@@ -304,7 +304,7 @@ def test_each_step_is_its_function(
     wide: int,
 ) -> None:
     """Of special values, too; on tiles that lie in the result as in x, and others."""
-    assert {name for name, _, _ in STEPS} == loops.conv_functions()
+    assert {name for name, _, _ in STEPS} == native_kernels.conv_functions()
     x = np.random.default_rng(0).standard_normal((1, 1, 9, 21)).astype(np.float32)
     x[0, 0, 4, 3:8] = np.nan, np.inf, -np.inf, -0.0, 3e38
     w = np.zeros((1, 1, kernel, kernel), np.float32)
@@ -453,7 +453,7 @@ def network() -> Graph:
 def test_numpy_alone_takes_steps_in_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = optimize(network(), Wishes())
     assert [n.op for n in graph.ops] == ["conv"] and THEN in graph.ops[0].attrs
-    monkeypatch.setattr(loops, "native", None)
+    monkeypatch.setattr(native_kernels, "native", None)
     assert [n.op for n in optimize(network(), Wishes()).ops] == ["conv", "chain"]
 
 
@@ -469,7 +469,7 @@ def test_a_network_gives_what_its_ops_give(
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.relu(vs.conv(given, vs.weight(w), padding=1) + given))
         if not with_loops:
-            monkeypatch.setattr(loops, "native", None)
+            monkeypatch.setattr(native_kernels, "native", None)
         got = np.array(run(x=x))
     attrs = Attrs({"stride": (1, 1), "dilation": (1, 1), "begin": (1, 1), "end": (1, 1)})
     sums = all_ops()["conv"].reference((x, w), Attrs({**attrs, "groups": 1}))

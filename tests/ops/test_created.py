@@ -15,8 +15,8 @@ from vksched.common.dtypes import TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
 from vksched.ir.value_range import bounds_of_data, bounds_of_result, fits
-from vksched.ops.core.lower import lower
-from vksched.ops.moves.scatter import MOST_IN_ORDER
+from vksched.ops.layout.scatter import MOST_IN_ORDER
+from vksched.ops.lowering.lower import lower
 from vksched.topology.limits import Limits
 
 FAMILIES = (create, index, random, rearrange, scatter)

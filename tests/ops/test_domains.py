@@ -34,7 +34,7 @@ from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.check_call import domains_of
 from vksched.ir.evaluate import infer
 from vksched.ir.op import all_ops, get_op
-from vksched.ops.elementwise.programs import Constants, Steps, Then
+from vksched.ops.elementwise.program_domains import Constants, Steps, Then
 
 CUBE = TensorType((2, 3, 4))
 ASKED = Asked("op", (CUBE, TensorType((5,), "int32")), Attrs({"axes": (0, 1)}))

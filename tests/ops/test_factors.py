@@ -23,7 +23,7 @@ from vksched.ir.precision import (
     precision_of,
     with_word,
 )
-from vksched.ops.core.lower import key_of
+from vksched.ops.lowering.lower import key_of
 from vksched.topology.limits import Limits
 
 PLAIN = {"transpose_a": False, "transpose_b": False}

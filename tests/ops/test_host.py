@@ -23,9 +23,10 @@ from vksched.ir import cpu_kernel
 from vksched.ir.attrs import Attrs
 from vksched.ir.evaluate import compute_into
 from vksched.ir.op import all_ops, view_offset
-from vksched.ops.core import blas
+from vksched.ops.attention import attention_cpu
 from vksched.ops.elementwise import UNARY
-from vksched.ops.products import attention_host, division
+from vksched.ops.linalg import matmul_blocks
+from vksched.ops.lowering import blas
 from vksched.runtime.host.evaluate import HostWeights
 from vksched.runtime.host.pauses import Pauses
 from vksched.runtime.host.workers import LEAST_PIECE_BYTES, Buffers, Workers
@@ -49,8 +50,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in blas.CHOSEN_BY:
         monkeypatch.delenv(name, raising=False)
     for name in ("LEAST", "LEAST_VECTOR", "ROWS", "COLUMNS"):
-        monkeypatch.setattr(division, name, 1)
-    monkeypatch.setattr(division, "UNITS", (1, 1))
+        monkeypatch.setattr(matmul_blocks, name, 1)
+    monkeypatch.setattr(matmul_blocks, "UNITS", (1, 1))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_what_matters_has_a_host_kernel() -> None:
 
 
 def test_attention_of_many_scores_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_host, "REFERENCE_SCORES", 8)
+    monkeypatch.setattr(attention_cpu, "REFERENCE_SCORES", 8)
     case = next(c for c in HOSTED if c.op == "attention" and c.result_type().size > 100)
     check(case, run(case, Workers("test", 1)), case.expected(), "numpy by parts")
 

@@ -11,7 +11,7 @@ from conftest import vulkan_names
 
 from vksched.cases.integer import convolution
 from vksched.cases.runner import Runner
-from vksched.ops.core.lower import lower
+from vksched.ops.lowering.lower import lower
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.topology.limits import Limits

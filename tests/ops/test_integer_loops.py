@@ -16,14 +16,16 @@ from vksched.common.dtypes import INT32, UINT32, TensorType
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Dispatch, get_op
-from vksched.ops.core import loops
-from vksched.ops.core.lower import lower
-from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
-from vksched.ops.products.codes import pack
+from vksched.ops.linalg.int8_weights import pack
+from vksched.ops.lowering import native_kernels
+from vksched.ops.lowering.lower import lower
+from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from vksched.topology.limits import Limits
 
-built = pytest.mark.skipif(not loops.has_integers(), reason="the native loops are not built")
-WAYS = getattr(loops.native, "integer_ways", ())
+built = pytest.mark.skipif(
+    not native_kernels.has_integers(), reason="the native loops are not built"
+)
+WAYS = getattr(native_kernels.native, "integer_ways", ())
 RNG = np.random.default_rng(5)
 
 
@@ -48,17 +50,17 @@ def test_the_cpu_gives_what_the_reference_gives(
 ) -> None:
     if case.result_type().size:
         np.testing.assert_array_equal(host(case, pieces), case.expected())
-        monkeypatch.setattr(loops, "native", None)
+        monkeypatch.setattr(native_kernels, "native", None)
         np.testing.assert_array_equal(host(case, pieces), case.expected())
 
 
 @pytest.mark.parametrize("op", ["matmul_integer", "conv_integer"])
 def test_pieces_of_tiles_make_the_whole(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vksched.ops.products import integer
-    from vksched.ops.windows import conv_integer
+    from vksched.ops.conv import conv_int8
+    from vksched.ops.linalg import int8_matmul
 
-    monkeypatch.setattr(integer, "PIECE_PRODUCTS", 64)
-    monkeypatch.setattr(conv_integer, "PIECE_PRODUCTS", 64)
+    monkeypatch.setattr(int8_matmul, "PIECE_PRODUCTS", 64)
+    monkeypatch.setattr(conv_int8, "PIECE_PRODUCTS", 64)
     for case in HOSTED:
         if case.op == op and case.result_type().size:
             np.testing.assert_array_equal(host(case, True), case.expected(), case.id)
@@ -81,7 +83,7 @@ def test_each_way_multiplies_exactly(way: str, signed: bool, m: int) -> None:
         room = np.full((m, n + 3), 9, np.int32)
         for b_zero in (np.zeros((), np.int32), zeros):
             out = room[:, 1 : n + 1]
-            loops.native.matmul_integer(a, pack(b), low + 3, b_zero, out, signed, way)
+            native_kernels.native.matmul_integer(a, pack(b), low + 3, b_zero, out, signed, way)
             np.testing.assert_array_equal(out, (a - low - 3) @ (b.astype(np.int32) - b_zero))
         assert (room[:, 0] == 9).all() and (room[:, n + 1 :] == 9).all()
 
@@ -92,11 +94,11 @@ def test_each_way_rounds_half_to_even(way: str) -> None:
     x = (np.arange(-600, 600) / 2).astype(np.float32)
     out = np.empty(x.shape, np.int32)
     given: list[Any] = [np.float32(1), np.int32(3), out, -128, 127, 1, way]
-    loops.native.quantize(x, *map(np.asarray, given[:2]), *given[2:])
+    native_kernels.native.quantize(x, *map(np.asarray, given[:2]), *given[2:])
     np.testing.assert_array_equal(out, np.clip(np.rint(x) + 3, -128, 127).astype(np.int32))
     whole = np.arange(-600, 600, dtype=np.int32)
     scale, bias = np.float32([0.5, 0.25]), np.int32([7, -1])
-    loops.native.requantize(whole, bias, scale, out, 3, -128, 127, 600, way)
+    native_kernels.native.requantize(whole, bias, scale, out, 3, -128, 127, 600, way)
     by_channel = (whole.reshape(2, 600) + bias[:, None]) * scale[:, None]
     np.testing.assert_array_equal(out, np.clip(np.rint(by_channel) + 3, -128, 127).reshape(-1))
 
@@ -115,7 +117,7 @@ def test_what_does_not_fit_is_refused() -> None:
     a, words, zero = codes(3, 5), pack(weights(5, 4)), np.zeros((), np.int32)
     out = np.empty((3, 4), np.int32)
     with pytest.raises(KeyError):
-        loops.native.matmul_integer(a, words, 0, zero, out, False, "no such way")
+        native_kernels.native.matmul_integer(a, words, 0, zero, out, False, "no such way")
     for given in (
         (a, words, 0, zero, out[:2]),
         (a[:, :4], words, 0, zero, out),
@@ -125,12 +127,14 @@ def test_what_does_not_fit_is_refused() -> None:
         (a, words, 0, zero, np.empty((3, 17), np.int32)),
     ):
         with pytest.raises(ValueError, match="expected"):
-            loops.native.matmul_integer(*given, False)
+            native_kernels.native.matmul_integer(*given, False)
     x, scale = np.ones(6, np.float32), np.ones(1, np.float32)
     with pytest.raises(ValueError, match="as many codes"):
-        loops.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)
+        native_kernels.native.quantize(x, scale, zero, np.empty(5, np.int32), 0, 255, 1)
     with pytest.raises(ValueError, match="whole channels"):
-        loops.native.quantize(x, np.ones(4, np.float32), zero, np.empty(6, np.int32), 0, 255, 1)
+        native_kernels.native.quantize(
+            x, np.ones(4, np.float32), zero, np.empty(6, np.int32), 0, 255, 1
+        )
 
 
 @pytest.mark.parametrize(("k", "n"), [(1024, 1024), (4096, 4096), (20000, 33)])

@@ -21,12 +21,12 @@ from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
-from vksched.ops.core.lower import lower
+from vksched.ops.lowering.lower import lower
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.topology.limits import Limits
 
-matmul = importlib.import_module("vksched.ops.products.matmul_kernels")
+matmul = importlib.import_module("vksched.ops.linalg.matmul_kernels")
 SIDE = 4099
 COUNT = SIDE * SIDE
 assert COUNT > 1 << 24 and COUNT > 65535 * 256

@@ -12,9 +12,9 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Work, get_op
-from vksched.ops.core.lower import lower
-from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
-from vksched.ops.windows import pool
+from vksched.ops.conv import pool
+from vksched.ops.lowering.lower import lower
+from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
 from vksched.plan.cost import why_not, work_seconds
 from vksched.topology.limits import Limits
 

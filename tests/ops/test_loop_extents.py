@@ -19,7 +19,7 @@ from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.native_program import Loop
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels as loops
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

@@ -12,7 +12,7 @@ import pytest
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.op import all_ops
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 from vksched.runtime.vulkan.probe import cpu_device
 
 
@@ -35,7 +35,9 @@ FUNCTIONS = [
 """With the relative error that float32 leaves them in the tails."""
 WAYS = ("wide", "plain", "passes")
 
-needs_native = pytest.mark.skipif(loops.native is None, reason="the native loops are not built")
+needs_native = pytest.mark.skipif(
+    native_kernels.native is None, reason="the native loops are not built"
+)
 
 
 class Plain:
@@ -50,15 +52,15 @@ class Plain:
         loops_of_native.norm(*given, wide=False)
 
 
-loops_of_native: Any = loops.native
+loops_of_native: Any = native_kernels.native
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param != "passes" and loops.native is None:
+    if request.param != "passes" and native_kernels.native is None:
         pytest.skip("the native loops are not built")
     if request.param != "wide":
-        monkeypatch.setattr(loops, "native", Plain if request.param == "plain" else None)
+        monkeypatch.setattr(native_kernels, "native", Plain if request.param == "plain" else None)
     return str(request.param)
 
 
@@ -116,12 +118,12 @@ def test_small_results_keep_their_digits(op: str, tolerance: float, way: str) ->
 
 
 @pytest.mark.parametrize("op", ["erf", "tanh"])
-@pytest.mark.skipif(loops.native is None, reason="the native loops are not built")
+@pytest.mark.skipif(native_kernels.native is None, reason="the native loops are not built")
 def test_odd_functions_keep_the_sign_of_zero(op: str) -> None:
     x = np.array([-0.0, 0.0] * 20, np.float32)
     for wide in (True, False):
         out = np.full(x.shape, 77, np.float32)
-        loops.native.run(op, x, out, wide=wide)
+        native_kernels.native.run(op, x, out, wide=wide)
         assert out.tobytes() == x.tobytes()
 
 
@@ -241,7 +243,7 @@ def test_norms_of_rows_whose_squares_leave_float32(
 def test_native_loops_write_in_place_and_refuse_what_they_cannot_take() -> None:
     x = np.linspace(-4, 4, 101, dtype=np.float32)
     wanted = computed("silu", x)
-    loops.native.run("silu", x, x)
+    native_kernels.native.run("silu", x, x)
     assert x.tobytes() == wanted.tobytes()
     fixed = np.zeros(4, np.float32)
     fixed.flags.writeable = False
@@ -253,20 +255,20 @@ def test_native_loops_write_in_place_and_refuse_what_they_cannot_take() -> None:
         (np.zeros(4, np.float32), fixed, "read-only"),
     ):
         with pytest.raises((ValueError, BufferError), match=error):
-            loops.native.run("gelu", operand, out)
+            native_kernels.native.run("gelu", operand, out)
     with pytest.raises(KeyError, match="sinc"):
-        loops.native.run("sinc", x, x)
+        native_kernels.native.run("sinc", x, x)
     with pytest.raises(ValueError, match="as many values"):
-        loops.native.norm(x[:10], None, None, x, 101, 1e-5, True)
+        native_kernels.native.norm(x[:10], None, None, x, 101, 1e-5, True)
     with pytest.raises(ValueError, match="aligned float32"):
-        loops.native.run("gelu", unaligned(x), x.copy())
+        native_kernels.native.run("gelu", unaligned(x), x.copy())
     for scale, columns, error in (
         (x[1:], 101, "each column"),
         (x[:10], 10, "whole"),
         (None, 0, "whole"),
     ):
         with pytest.raises(ValueError, match=error):
-            loops.native.norm(x, scale, None, x, columns, 1e-5, True)
+            native_kernels.native.norm(x, scale, None, x, columns, 1e-5, True)
 
 
 @needs_native
@@ -280,11 +282,11 @@ def test_every_function_that_asks_for_a_loop_has_one(monkeypatch: pytest.MonkeyP
             asked.append(function)
             loops_of_native.run(function, *given)
 
-    monkeypatch.setattr(loops, "native", Noting)
+    monkeypatch.setattr(native_kernels, "native", Noting)
     x = np.ones(3, np.float32)
     for op, _ in FUNCTIONS:
         computed(op, x)
     assert asked == [op for op, _ in FUNCTIONS]
     assert "native loops" in cpu_device().driver
-    monkeypatch.setattr(loops, "native", None)
+    monkeypatch.setattr(native_kernels, "native", None)
     assert "native loops" not in cpu_device().driver

@@ -8,10 +8,10 @@ import pytest
 import vksched as vs
 from vksched.common.dtypes import TensorType, broadcast_shapes
 from vksched.ir.attrs import Attrs
-from vksched.ops.core import blas, loops
-from vksched.ops.products.matmul_recipe import matmul_recipe
+from vksched.ops.linalg.matmul_native import matmul_recipe
+from vksched.ops.lowering import blas, native_kernels
 
-needs_loops = pytest.mark.skipif(not loops.conv_functions(), reason="no native loops")
+needs_loops = pytest.mark.skipif(not native_kernels.conv_functions(), reason="no native loops")
 Shape = tuple[int, ...]
 # a, b as (n, k)
 FEW = [

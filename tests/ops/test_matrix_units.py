@@ -33,12 +33,12 @@ from vksched.cases.units import CUT, lost_by_units
 from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Op, get_op
-from vksched.ops.core.lower import choice_of, key_of, lower, variants_of
-from vksched.ops.core.variants import UNITS
-from vksched.ops.products.attention_launch import TILED
-from vksched.ops.products.attention_units import most_columns
-from vksched.ops.products.codes import pack
-from vksched.ops.products.matmul_kernels import PART_K
+from vksched.ops.attention.attention_coopmat import most_columns
+from vksched.ops.attention.attention_launch import TILED
+from vksched.ops.linalg.int8_weights import pack
+from vksched.ops.linalg.matmul_kernels import PART_K
+from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
+from vksched.ops.lowering.variants import UNITS
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.topology.limits import Limits

@@ -42,8 +42,8 @@ from vksched.ir.op import (
     view_offset,
 )
 from vksched.ops import __all__ as PUBLIC
-from vksched.ops.core.lower import CONVERTER_SHADERS, lower
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
+from vksched.ops.lowering.lower import CONVERTER_SHADERS, lower
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader
 from vksched.topology.limits import Limits

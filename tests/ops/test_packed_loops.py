@@ -13,12 +13,12 @@ from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
-from vksched.ops.core import loops
-from vksched.ops.products.blocks import FORMATS, repack, unpacked
+from vksched.ops.lowering import native_kernels
+from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
 
-native: Any = loops.native
+native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(
-    not loops.has_packed("q4_K"), reason="the native loops are not built"
+    not native_kernels.has_packed("q4_K"), reason="the native loops are not built"
 )
 
 
@@ -122,12 +122,12 @@ def test_modules_that_lay_words_out_otherwise_are_not_used(
     """Nor those that do not tell: of most formats rows are as long as they were."""
     words, values = held(name, 5, 768)
     x = np.random.default_rng(0).standard_normal((2, 768), np.float32)
-    for version in (loops.WORDS_VERSION + 1, None):
+    for version in (native_kernels.WORDS_VERSION + 1, None):
         old = Refusing(version)
-        monkeypatch.setattr(loops, "native", old)
-        assert not loops.has_packed(name) and not loops.has_rounded(name)
-        assert not loops.has_repack_file()
-        assert loops.about() == "native loops of another version"
+        monkeypatch.setattr(native_kernels, "native", old)
+        assert not native_kernels.has_packed(name) and not native_kernels.has_rounded(name)
+        assert not native_kernels.has_repack_file()
+        assert native_kernels.about() == "native loops of another version"
         np.testing.assert_array_equal(held(name, 5, 768)[0], words)
         host, out = get_op("linear_packed").host, np.empty((2, 5), np.float32)
         assert host is not None
@@ -157,7 +157,7 @@ def test_calls_in_pieces_are_the_whole(
     name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "numpy":
-        monkeypatch.setattr(loops, "native", None)
+        monkeypatch.setattr(native_kernels, "native", None)
     host = get_op("linear_packed").host
     assert host is not None
     rng = np.random.default_rng(0)

@@ -17,11 +17,11 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType, broadcast_shapes
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import all_ops
-from vksched.ops.core import blas, loops
 from vksched.ops.elementwise.epilogue import then
-from vksched.ops.products import division
-from vksched.ops.products.division import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide
-from vksched.ops.products.matmul_recipe import matmul_recipe
+from vksched.ops.linalg import matmul_blocks
+from vksched.ops.linalg.matmul_blocks import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide
+from vksched.ops.linalg.matmul_native import matmul_recipe
+from vksched.ops.lowering import blas, native_kernels
 from vksched.runtime.host import workers
 
 Shape = tuple[int, ...]
@@ -41,7 +41,7 @@ def nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_cover_the_result_once(batches: int, m: int, n: int, k: int) -> None:
     parts = divide(batches, m, n, k)
     assert 1 <= math.prod(parts) <= MOST
-    some = list(division.examples(batches, parts))
+    some = list(matmul_blocks.examples(batches, parts))
     assert [i for each in some for i in range(batches)[each]] == list(range(batches))
     rows, columns = (dict.fromkeys((s.start, s.stop) for s in each) for each in _sides(m, n, parts))
     for spans, size in ((rows, m), (columns, n)):
@@ -96,12 +96,12 @@ def test_who_sets_a_number_of_threads_has_whole_products(
 ) -> None:
     monkeypatch.setenv(name, "2")
     assert divide(8, 1024, 1024, 1024) == (1, 1, 1)
-    assert list(division.heads(8, 12, 1e9)) == [(slice(0, 8), slice(0, 12))]
+    assert list(matmul_blocks.heads(8, 12, 1e9)) == [(slice(0, 8), slice(0, 12))]
 
 
-@pytest.mark.skipif(not loops.has_programs(), reason="no native loops")
+@pytest.mark.skipif(not native_kernels.has_programs(), reason="no native loops")
 def test_loops_have_the_units_of_the_division() -> None:
-    assert loops.native.product_units == division.UNITS
+    assert native_kernels.native.product_units == matmul_blocks.UNITS
 
 
 # -- the bits ------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def by_loops(inputs: list[NDArray], attrs: Attrs, shape: Shape, helpers: int) ->
     assert recipe is not None and recipe.calls_blas
     (loop,) = recipe.loops
     step = (loop.name, [*loop.operands, len(inputs)], loop.numbers, loop.reals, loop.pieces)
-    program = loops.native.Program([step], [x.nbytes for x in (*inputs, out)], [])
+    program = native_kernels.native.Program([step], [x.nbytes for x in (*inputs, out)], [])
     for slot, array in enumerate((*inputs, out)):
         program.bind(slot, array)
     threads = [threading.Thread(target=program.help) for _ in range(helpers)]
@@ -243,7 +243,7 @@ def test_results_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyP
 
 def test_attention_in_pieces_is_that_of_all_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """With heads that share keys, a mask that is broadcast, and lengths before heads."""
-    monkeypatch.setattr(division, "LEAST", 1)
+    monkeypatch.setattr(matmul_blocks, "LEAST", 1)
     rng = np.random.default_rng(0)
     q = rng.standard_normal((3, 9, 6, 8), dtype=np.float32)
     k, v = (rng.standard_normal((3, 2, 11, 8), dtype=np.float32) for _ in range(2))

@@ -17,11 +17,13 @@ from vksched.common.errors import IndexOutOfRange
 from vksched.ir.attrs import Attrs
 from vksched.ir.native_program import Recipe
 from vksched.ir.op import all_ops
-from vksched.ops.core import chain_loop, loops
-from vksched.ops.windows import conv_recipe
+from vksched.ops.conv import conv_native
+from vksched.ops.lowering import fused_loop, native_kernels
 
-pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
-native: Any = loops.native
+pytestmark = pytest.mark.skipif(
+    not native_kernels.has_programs(), reason="native programs are not built"
+)
+native: Any = native_kernels.native
 
 
 def node(made: vs.Tensor) -> Recipe:
@@ -94,8 +96,8 @@ def test_pieces_of_convolutions(groups: int, monkeypatch: pytest.MonkeyPatch) ->
         whole, all_ops()["conv"].reference((x, w, bias), made.attrs), 1e-4, 1e-4
     )
     for shares in (2, 5, 100):
-        monkeypatch.setattr(conv_recipe, "PIECE", 1)
-        monkeypatch.setattr(conv_recipe, "SHARES", shares)
+        monkeypatch.setattr(conv_native, "PIECE", 1)
+        monkeypatch.setattr(conv_native, "SHARES", shares)
         recipe = node(made)
         assert recipe.loops[0].pieces > 2
         assert ran(made, recipe, x, w, bias).tobytes() == whole.tobytes()
@@ -119,13 +121,13 @@ def test_transposed_convolutions(seed: int, monkeypatch: pytest.MonkeyPatch) -> 
     given = (x, w, bias)[: 2 + seed % 2]
     wanted = all_ops()["conv_transpose"].reference(given, made.attrs)
     for shares in (1, 3, 100):
-        monkeypatch.setattr(conv_recipe, "PIECE", 1)
-        monkeypatch.setattr(conv_recipe, "SHARES", shares)
+        monkeypatch.setattr(conv_native, "PIECE", 1)
+        monkeypatch.setattr(conv_native, "SHARES", shares)
         np.testing.assert_allclose(ran(made, node(made), *given), wanted, 1e-4, 1e-4)
 
 
 def test_a_chain_of_few_values_a_line_is_numpys() -> None:
-    many = chain_loop.MANY_LINES + 1
+    many = fused_loop.MANY_LINES + 1
     x, column = vs.input("x", (many, 2)), vs.input("c", (many, 1))
     make, made = all_ops()["add"].recipe, x + column
     assert make is not None

@@ -7,7 +7,7 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.sources.random import normal_pieces, philox, quantiles
+from vksched.ops.creation.random import normal_pieces, philox, quantiles
 
 pytest.importorskip("onnx")
 pytest.importorskip("scipy")

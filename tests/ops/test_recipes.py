@@ -19,10 +19,12 @@ from vksched.ir.attrs import Attrs
 from vksched.ir.cpu_kernel import SHARES
 from vksched.ir.native_program import Loop, Recipe
 from vksched.ir.op import all_ops
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 
-pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
-native: Any = loops.native
+pytestmark = pytest.mark.skipif(
+    not native_kernels.has_programs(), reason="native programs are not built"
+)
+native: Any = native_kernels.native
 
 
 def recipe_of(case: Case) -> Recipe | None:
@@ -75,7 +77,7 @@ def test_what_matters_has_a_recipe() -> None:
     assert ops >= {"linear_packed", "rotary_embedding", "attention", "cached_attention", "cast"}
     assert ops >= {"conv", "max_pool", "average_pool", "reduce_mean", "reduce_max", "gather"}
     assert ops >= {"floor", "ceil", "trunc", "round"}
-    assert ops >= {"recurrent"} or not loops.recurrent_functions()
+    assert ops >= {"recurrent"} or not native_kernels.recurrent_functions()
     assert ops >= {"transpose", "slice", "concat", "expand", "pad", "clip", "tanh", "hard_swish"}
 
 
@@ -214,7 +216,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ("chain", [0, 1], (1, 4, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0), (0.0,), 1),
         ("conv", [0, 1, 2], (1, 1, 1, 1, 1, 1, 0), (), 1),
         ("pool", [0, 1], (1, 0), (), 1),
-        *(("recurrent", *told) for told in WRONG_LAYERS if loops.recurrent_functions()),
+        *(("recurrent", *told) for told in WRONG_LAYERS if native_kernels.recurrent_functions()),
     ):
         with pytest.raises(ValueError):
             native.Program([wrong], [16, 16], [0, 1])

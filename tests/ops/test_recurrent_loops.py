@@ -15,9 +15,9 @@ from vksched.cases.recurrent import CASES, layer
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 
-native: Any = loops.native
+native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(
     not hasattr(native, "recurrent"), reason="the native loops are not built"
 )
@@ -81,7 +81,7 @@ def test_loops_run_every_case(case: Case) -> None:
 @pytest.mark.parametrize("built", [True, False])
 def test_pieces_make_the_whole(built: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not built:
-        monkeypatch.setattr(loops, "native", None)
+        monkeypatch.setattr(native_kernels, "native", None)
     for kind in ("rnn", "gru", "lstm"):
         lengths = tuple(range(40, 53))
         case = layer(kind, (60, 13, 70), "fb", lengths=lengths)

@@ -10,10 +10,10 @@ from vksched.cases.case import Case, floats
 from vksched.common.dtypes import TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import OUTPUT, SCRATCH, Call, get_op
-from vksched.ops.core.lower import lower
-from vksched.ops.core.strides import LOCAL_SIZE, LOOP_STEPS
-from vksched.ops.moves import turn
-from vksched.ops.rows.reduction import (
+from vksched.ops.layout import transpose_tiled
+from vksched.ops.lowering.lower import lower
+from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
+from vksched.ops.reduction.reduce_launch import (
     MOST_PARTS,
     ROUNDED_CHUNK,
     SOFTWARE_CHUNK,
@@ -106,11 +106,13 @@ def test_tiles_of_transposes_are_no_choice_where_groups_or_loops_do_not_fit() ->
     def choices(shape: tuple[int, int], **more: int | tuple[int, int, int]) -> tuple[str, ...]:
         x, turned = TensorType(shape, "float32"), TensorType(shape[::-1], "float32")
         limits = replace(SOFTWARE, max_buffer_bytes=1 << 32, **more)  # type: ignore[arg-type]
-        return turn.variants(Call((x,), turned, Attrs({"axes": (1, 0)}), limits))
+        return transpose_tiled.variants(Call((x,), turned, Attrs({"axes": (1, 0)}), limits))
 
-    assert choices((64, 64)) == choices((4, 1 << 24)) == (turn.TILES, turn.LINES)
-    assert choices(((1 << 24) + 256, 4)) == (turn.LINES,)
-    assert choices((4, 1 << 24), max_groups=(1, 65535, 65535)) == (turn.LINES,)
+    assert (
+        choices((64, 64)) == choices((4, 1 << 24)) == (transpose_tiled.TILES, transpose_tiled.LINES)
+    )
+    assert choices(((1 << 24) + 256, 4)) == (transpose_tiled.LINES,)
+    assert choices((4, 1 << 24), max_groups=(1, 65535, 65535)) == (transpose_tiled.LINES,)
 
 
 def test_reductions_in_quads_take_groups_enough_for_their_loops() -> None:

@@ -10,9 +10,9 @@ import pytest
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import all_ops
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 
-native: Any = loops.native
+native: Any = native_kernels.native
 
 pytestmark = pytest.mark.skipif(
     not hasattr(native, "resample"), reason="the loop of resampling is not built"

@@ -18,8 +18,8 @@ from vksched.cases.runner import Runner, check, lowering_of
 from vksched.ir.attrs import AttrValue
 from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import then
-from vksched.ops.products.blocks import FORMATS
-from vksched.ops.products.packed import DOT, WITH_DOT
+from vksched.ops.quantized.gguf_formats import FORMATS
+from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.topology.limits import Limits
 

@@ -14,11 +14,11 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
 from vksched.ir.precision import BYTES, PRECISION
-from vksched.ops.core import loops
-from vksched.ops.products.blocks import FORMATS, repack, unpacked
-from vksched.ops.products.rounded import codes_of, rounded, takes_codes
+from vksched.ops.lowering import native_kernels
+from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
+from vksched.ops.quantized.q8_activations import codes_of, rounded, takes_codes
 
-native: Any = loops.native
+native: Any = native_kernels.native
 NAMES = [name for name in FORMATS if takes_codes(name)]
 WAYS = getattr(native, "rounded_ways", [])
 needs_native = pytest.mark.skipif(not WAYS, reason="the native loops are not built")
@@ -133,7 +133,7 @@ def test_what_is_not_finite_is_not_hidden(way: str) -> None:
 def test_wrong_operands_are_refused() -> None:
     words, _ = held("q4_0", 3, 64)
     x, out = np.zeros((2, 64), np.float32), np.zeros((2, 3), np.float32)
-    codes = loops.round_rows("q4_0", x)
+    codes = native_kernels.round_rows("q4_0", x)
     assert codes is not None
     with pytest.raises(KeyError):
         native.linear_rounded("f16", codes, words, None, out)
@@ -162,7 +162,7 @@ def test_calls_in_pieces_are_the_whole(
     name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "numpy":
-        monkeypatch.setattr(loops, "native", None)
+        monkeypatch.setattr(native_kernels, "native", None)
     host = get_op("linear_packed").host
     assert host is not None
     rng = np.random.default_rng(0)

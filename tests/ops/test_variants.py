@@ -15,8 +15,8 @@ from vksched.cases.table import CASES
 from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
-from vksched.ops.core.lower import choice_of, conversion_bytes, lower, variants_of
-from vksched.ops.core.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
+from vksched.ops.lowering.lower import choice_of, conversion_bytes, lower, variants_of
+from vksched.ops.lowering.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
 from vksched.runtime.vulkan.shaders import load_shader
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits

@@ -18,7 +18,7 @@ from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, with_word
-from vksched.ops.products.blocks import format_of
+from vksched.ops.quantized.gguf_formats import format_of
 from vksched.passes import Wishes, beside, optimize
 from vksched.runtime.vulkan import probe
 from vksched.topology.limits import Limits

@@ -13,9 +13,9 @@ from fused import SPECIAL, assert_same_values, assert_valid, ops_of, optimized
 
 import vksched as vs
 from vksched.ir.op import Call, Steps
-from vksched.ops.core.lower import lower
-from vksched.ops.elementwise.chain import FUNCTIONS, program_of
 from vksched.ops.elementwise.epilogue import attrs_text
+from vksched.ops.elementwise.fused_elementwise import FUNCTIONS, program_of
+from vksched.ops.lowering.lower import lower
 from vksched.passes import Wishes, optimize
 from vksched.runtime.vulkan.link import link, take_apart
 from vksched.runtime.vulkan.shaders import load_shader

@@ -14,9 +14,9 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
 from vksched.ir.op import THEN, Call, Steps
-from vksched.ops.core.lower import lower
-from vksched.ops.core.variants import call_key
 from vksched.ops.elementwise.epilogue import FUNCTIONS, attrs_text
+from vksched.ops.lowering.lower import lower
+from vksched.ops.lowering.variants import call_key
 from vksched.passes import Wishes, optimize
 from vksched.runtime.vulkan.link import link, take_apart
 from vksched.runtime.vulkan.shaders import load_shader

@@ -8,7 +8,7 @@ import pytest
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.ir.graph import Graph
-from vksched.ops.products.blocks import FORMATS, repack, unpacked
+from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
 from vksched.passes import optimize
 
 N, K = 12, 512

@@ -6,7 +6,7 @@ import pytest
 
 from vksched.plan.gauge import Gauge, less, objective_of
 from vksched.schedule import Metrics, Objective
-from vksched.schedule.objectives import LATENCY, WORDS
+from vksched.schedule.model.objectives import LATENCY, WORDS
 
 BASE = Metrics(latency_s=2.0, period_s=1.0, peak_bytes=1024.0, energy_j=8.0)
 OTHER = Metrics(latency_s=3.0, period_s=4.0, peak_bytes=512.0, energy_j=8.0)

@@ -14,7 +14,7 @@ from vksched.plan.make.by_cost import _competing
 from vksched.plan.make.candidates import Candidates, Way
 from vksched.plan.make.weigh import Scale, Weighed
 from vksched.plan.support import Support
-from vksched.schedule.objectives import LATENCY
+from vksched.schedule.model.objectives import LATENCY
 from vksched.topology.links import Link, Links
 
 NAMES = ["n0", "n1", "n2", "n3", "n4"]

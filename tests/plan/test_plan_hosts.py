@@ -23,7 +23,7 @@ from vksched.plan.support import Support
 from vksched.plan.value import HOST
 from vksched.plan.what_if import compare_plan, equal_hosts
 from vksched.schedule import TaskGraph, schedule
-from vksched.schedule.make import policies
+from vksched.schedule.schedule import policies
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links

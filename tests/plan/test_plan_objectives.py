@@ -16,7 +16,7 @@ from vksched.plan.decision import dominates
 from vksched.plan.metrics import plan_metrics
 from vksched.plan.plan import Plan
 from vksched.plan.planner import compare_objectives
-from vksched.schedule.objectives import WORDS
+from vksched.schedule.model.objectives import WORDS
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Machine

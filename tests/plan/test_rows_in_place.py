@@ -10,7 +10,7 @@ from graphs import A, B, make_machine, node_id
 
 import vksched as vs
 from vksched.ir.graph import Graph
-from vksched.ops.core.lower import conversion_bytes
+from vksched.ops.lowering.lower import conversion_bytes
 from vksched.plan.check.happens import check_plan
 from vksched.plan.cost import call_of, lower_node, node_seconds
 from vksched.plan.plan import Plan

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 
 SCRIPT = Path(__file__).parent.parent.parent / "native" / "build.py"
 
@@ -184,8 +184,8 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("packed/packed.hpp", f"WORDS_VERSION = {loops.WORDS_VERSION};"),
-        ("program/program.cpp", f'm.attr("program_version") = {loops.PROGRAM_VERSION};'),
+        ("packed/packed.hpp", f"WORDS_VERSION = {native_kernels.WORDS_VERSION};"),
+        ("program/program.cpp", f'm.attr("program_version") = {native_kernels.PROGRAM_VERSION};'),
     ],
 )
 def test_sources_have_the_versions_that_are_asked_for(source: str, line: str) -> None:

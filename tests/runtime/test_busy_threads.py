@@ -19,14 +19,14 @@ from threadpoolctl import ThreadpoolController
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.ops.core import blas, loops
+from vksched.ops.lowering import blas, native_kernels
 from vksched.runtime.host import pauses, threads, workers
 from vksched.runtime.host.pauses import ALONE, MOST_S, Pauses
 from vksched.runtime.host.program import Program
 from vksched.runtime.host.threads import products_alone
 from vksched.runtime.host.workers import Workers
 
-needs_loops = pytest.mark.skipif(not loops.has_programs(), reason="no native loops")
+needs_loops = pytest.mark.skipif(not native_kernels.has_programs(), reason="no native loops")
 WAIT_S = 30.0
 
 
@@ -313,7 +313,7 @@ VALUES, PIECES = 1 << 16, 16
 
 def relu_program(loops_: int = 8) -> tuple[Any, list[NDArray], NDArray, NDArray]:
     """Relus of pieces, one after the other, between which are some of one piece."""
-    native = loops.native
+    native = native_kernels.native
     x = np.random.default_rng(0).standard_normal(VALUES, dtype=np.float32)
     chain = (1, VALUES, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, native.program_steps.index("relu"), 0, 0, 0)
     steps = [
@@ -360,7 +360,7 @@ def test_a_segment_tells_of_its_delays(nobody_chose: None, monkeypatch: pytest.M
     paused = Pauses(clock)
     monkeypatch.setattr(Workers.__init__, "__defaults__", (None, paused))
     monkeypatch.setattr(workers, "usable_cores", lambda: 2)
-    native = loops.native.Program
+    native = native_kernels.native.Program
 
     class Delayed:
         """A program whose helpers lose their cores in each run."""
@@ -374,8 +374,8 @@ def test_a_segment_tells_of_its_delays(nobody_chose: None, monkeypatch: pytest.M
             self._own.run(arrays)
             return 0.01 if begin is not None else 0.0
 
-    monkeypatch.setattr(loops, "native", SimpleNamespace(**vars(loops.native)))
-    monkeypatch.setattr(loops.native, "Program", Delayed)
+    monkeypatch.setattr(native_kernels, "native", SimpleNamespace(**vars(native_kernels.native)))
+    monkeypatch.setattr(native_kernels.native, "Program", Delayed)
     x = np.ones((256, 1024), np.float32)
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.gelu(vs.input("x", x.shape)))

@@ -14,13 +14,15 @@ from graphs import CPU, make_plan, numpy_outputs, random_outputs
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.tensor import Tensor
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 from vksched.plan.plan import Plan
 from vksched.runtime.host import program
 from vksched.runtime.host.layout import Layout, lay_out, leaving, overlapping
 from vksched.runtime.host.segment import Segment, recipes_of
 
-built = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
+built = pytest.mark.skipif(
+    not native_kernels.has_programs(), reason="native programs are not built"
+)
 WAYS = [pytest.param(True, id="native", marks=built)]
 WAYS.append(pytest.param(False, id="numpy"))
 
@@ -29,7 +31,7 @@ WAYS.append(pytest.param(False, id="numpy"))
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """With native loops, and as where there was no compiler."""
     if not request.param:
-        monkeypatch.setattr(loops, "native", None)
+        monkeypatch.setattr(native_kernels, "native", None)
     return bool(request.param)
 
 

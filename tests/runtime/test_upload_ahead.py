@@ -18,8 +18,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models.reader import Reader
-from vksched.ops.core import loops
-from vksched.ops.products.blocks import repack
+from vksched.ops.lowering import native_kernels
+from vksched.ops.quantized.gguf_formats import repack
 from vksched.plan.make.memory import aligned
 from vksched.runtime.device import Uploads
 from vksched.runtime.vulkan import memory
@@ -64,7 +64,7 @@ def test_parts_put_every_word_at_its_place_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, fast: bool, looks: bool
 ) -> None:
     if not fast:
-        monkeypatch.setattr(loops, "has_repack_file", lambda: False)
+        monkeypatch.setattr(native_kernels, "has_repack_file", lambda: False)
     found = list(lates_of(tmp_path, PACKED, files=2))
     plain = np.arange(777, dtype=np.float32)
     arrays = [held for _, _, held in found[:9]] + [plain] + [held for _, _, held in found[9:]]

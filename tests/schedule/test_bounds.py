@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from selection import examples
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
-from vksched.schedule.bounds import HINT, WEIGHTS, Bounds, area_bound, find_bounds
-from vksched.schedule.problem import make_problem
+from vksched.schedule.model.lower_bounds import HINT, WEIGHTS, Bounds, area_bound, find_bounds
+from vksched.schedule.model.problem import make_problem
 
 
 def bounds_of(tasks: TaskGraph, where: Topology, links: str = "parallel") -> Bounds:
@@ -97,7 +97,7 @@ def test_what_is_too_large_for_a_linear_program_asks_for_no_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    monkeypatch.setattr("vksched.schedule.bounds.CELLS", 3)
+    monkeypatch.setattr("vksched.schedule.model.lower_bounds.CELLS", 3)
     tasks = TaskGraph([Task(f"t{i}", {"p": 1.0 + i, "q": 2.0}) for i in range(9)])
     assert schedule(tasks, Topology(["p", "q"]), "heft").bounds.by == WEIGHTS
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from selection import examples
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, schedule
-from vksched.schedule.improve.chains import Chains
-from vksched.schedule.improve.loads import Loads
-from vksched.schedule.improve.local import Local
-from vksched.schedule.improve.search import descend, kick, search
+from vksched.schedule.local_search.annealing import descend, kick, search
+from vksched.schedule.local_search.chains import Chains
+from vksched.schedule.local_search.loads import Loads
+from vksched.schedule.local_search.reinsertion import Local
+from vksched.schedule.model.problem import make_problem
+from vksched.schedule.model.simulate_tasks import Placed, simulate
 from vksched.schedule.policies import POLICIES, heft, single
-from vksched.schedule.problem import make_problem
-from vksched.schedule.simulate import Placed, simulate
 
 
 @settings(max_examples=examples(120), deadline=None)

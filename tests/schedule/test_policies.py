@@ -6,12 +6,12 @@ import pytest
 from drawn_tasks import drawn
 
 from vksched.schedule import Link, Task, TaskGraph, Topology, auto, policies, schedule
-from vksched.schedule.partial import GAPS, Partial
+from vksched.schedule.model.partial_schedule import GAPS, Partial
+from vksched.schedule.model.problem import make_problem
+from vksched.schedule.model.ranks import downward, upward
+from vksched.schedule.model.simulate_tasks import simulate
 from vksched.schedule.policies.heft import OTHER_RANKS, heft, rank_of
 from vksched.schedule.policies.peft import optimistic
-from vksched.schedule.problem import make_problem
-from vksched.schedule.ranks import downward, upward
-from vksched.schedule.simulate import simulate
 
 SECONDS = [
     (14, 16, 9),

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from selection import examples
 
 from vksched.schedule import policies, schedule
-from vksched.schedule.make import find_policy
-from vksched.schedule.memory import respecting_memory
-from vksched.schedule.problem import make_problem
-from vksched.schedule.simulate import simulate, simulate_events
+from vksched.schedule.memory_aware import respecting_memory
+from vksched.schedule.model.problem import make_problem
+from vksched.schedule.model.simulate_tasks import simulate, simulate_events
+from vksched.schedule.schedule import find_policy
 
 BUDGET_S = 0.004
 

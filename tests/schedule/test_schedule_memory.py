@@ -8,9 +8,9 @@ import pytest
 
 from vksched.common.errors import PlanError
 from vksched.schedule import Task, TaskGraph, Topology, policies, schedule
-from vksched.schedule.partial import DeadEnd
+from vksched.schedule.model.partial_schedule import DeadEnd
+from vksched.schedule.model.problem import make_problem
 from vksched.schedule.policies import heft
-from vksched.schedule.problem import make_problem
 
 EVERY = [*policies(), "single:p0"]
 

@@ -23,7 +23,7 @@ from vksched.schedule import (
     policies,
     schedule,
 )
-from vksched.schedule.objectives import LATENCY, WORDS, least_of
+from vksched.schedule.model.objectives import LATENCY, WORDS, least_of
 
 POWER = {"fast": Watts(100.0, 10.0), "slow": Watts(20.0, 5.0)}
 """The fast device does a second of the slow one in half of it, for 50 instead of 20 joules."""

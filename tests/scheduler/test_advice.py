@@ -13,7 +13,7 @@ from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advis
 from vksched.engine.report.runs import Asked, GraphRun, WholeRun, run_of
 from vksched.runtime.stats import RunStats
 from vksched.schedule import Metrics, Objective
-from vksched.schedule.objectives import LATENCY
+from vksched.schedule.model.objectives import LATENCY
 from vksched.topology.limits import Limits
 
 A, B = "null:0", "null:1"

@@ -13,7 +13,7 @@ from graphs import transformer
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
@@ -123,7 +123,7 @@ def test_codes_of_8_bits(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
             if name == "cpu":
                 by_loops = run(**given)
                 assert "precision: 3 int8" in run.plan.explain() and error > LEAST
-    monkeypatch.setattr(loops, "native", None)
+    monkeypatch.setattr(native_kernels, "native", None)
     with vs.Scheduler(["cpu"], precision="int8") as sched:
         by_numpy = sched.compile(y)(**given)
     np.testing.assert_allclose(by_loops, by_numpy, atol=2e-3 * np.abs(expected).max())

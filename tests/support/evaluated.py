@@ -9,7 +9,7 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.ops.sources.state import StatePiece
+from vksched.ops.creation.state import StatePiece
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, NDArray]) -> dict[int, NDArray]:

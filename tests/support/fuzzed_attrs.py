@@ -31,8 +31,8 @@ from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.check_call import domains_of
 from vksched.ir.evaluate import compute, compute_into, infer
 from vksched.ir.op import Call, Op, get_op
-from vksched.ops.core import loops
-from vksched.ops.core.lower import lower
+from vksched.ops.lowering import native_kernels
+from vksched.ops.lowering.lower import lower
 from vksched.plan.documents.graphs import graph_of
 from vksched.topology.limits import Limits
 
@@ -283,7 +283,7 @@ def by_recipe(op: Op, given: tuple[NDArray, ...], example: Example, result: Tens
     recipe = (
         op.recipe(example.inputs, result, Attrs(example.attrs)) if op.recipe and whole else None
     )
-    if recipe is None or not loops.has_programs():
+    if recipe is None or not native_kernels.has_programs():
         return
     out, is_whole = guarded(result)
     if op.name == "write_rows":
@@ -298,7 +298,7 @@ def by_recipe(op: Op, given: tuple[NDArray, ...], example: Example, result: Tens
         steps = [(name, [len(arrays) - 1, *at[1:]], *told) for name, at, *told in steps]
     slots = list(range(len(arrays)))
     try:
-        program = loops.native.Program(steps, [a.nbytes for a in arrays], slots, True)
+        program = native_kernels.native.Program(steps, [a.nbytes for a in arrays], slots, True)
     except ValueError:  # refused before anything runs, as a chain that does not read an operand
         return
     try:

@@ -24,7 +24,7 @@ from vksched.cases.runner import lowering_of
 from vksched.cases.table import CASES, FUNCTIONS, HALVES, LONGS, PRECISE, UNSIGNED, fits_32_bits
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import computing_ops, get_op
-from vksched.ops.core.lower import CONVERTER_SHADERS, Lowering
+from vksched.ops.lowering.lower import CONVERTER_SHADERS, Lowering
 from vksched.topology.limits import Limits
 
 LOWERED = {

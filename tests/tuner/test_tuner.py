@@ -28,7 +28,7 @@ from vksched.common.user_warning import VkschedWarning
 from vksched.ir.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
 from vksched.ir.precision import HALF, PRECISION, PRECISIONS
 from vksched.ir.tensor import apply
-from vksched.ops.core.lower import choice_of
+from vksched.ops.lowering.lower import choice_of
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.buffers import Buffer

@@ -18,9 +18,9 @@ from ..ir.graph import topological_order
 from ..ir.name_scope import backward_scope
 from ..ir.tensor import Tensor, TensorLike, as_tensor
 from ..ir.vjp import Pull, is_smooth, rule_of, why_no_gradient
-from ..ops.moves.layout import concat
-from ..ops.moves.pad import pad
-from ..ops.sources.create import ones_like, zeros_like
+from ..ops.creation.create import ones_like, zeros_like
+from ..ops.layout.pad import pad
+from ..ops.layout.reshape import concat
 from .recompute import Recomputed
 
 Key = TypeVar("Key")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.core.quads import WORDS_64, reads_64
+from ..ops.lowering.vec4 import WORDS_64, reads_64
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan.context import Context, Pipeline, Recording

@@ -32,7 +32,7 @@ from ..ops import (
     scatter_nd,
     transpose,
 )
-from ..ops.sources.state import state
+from ..ops.creation.state import state
 from ..scheduler import Scheduler
 from .facts import Fact
 from .peers.functions import EPSILON

@@ -37,7 +37,7 @@ from ..ops import (
     softmax,
     transpose,
 )
-from ..ops.sources.state import state
+from ..ops.creation.state import state
 from ..scheduler import Scheduler
 from .bus import BusCopy
 from .models import FileRun, NetworkRun

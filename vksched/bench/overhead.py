@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ir.tensor import input, weight
 from ..ops import reduce_sum
-from ..ops.core.quads import reading
+from ..ops.lowering.vec4 import reading
 from ..runtime.device import Device
 from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan.device import VulkanDevice

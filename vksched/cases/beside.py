@@ -10,8 +10,8 @@ from ..common.dtypes import NDArray
 from ..common.errors import DTypeError, ShapeError
 from ..ir.attrs import AttrValue
 from ..ops.elementwise.epilogue import then
-from ..ops.products.beside import GATES
-from ..ops.products.blocks import FORMATS
+from ..ops.quantized.gguf_formats import FORMATS
+from ..ops.quantized.merged_linear import GATES
 from .case import Case, ErrorCase, floats
 from .packed import words
 

@@ -8,7 +8,7 @@ import vksched as vs
 
 from ..common.dtypes import NDArray
 from ..ir.attrs import AttrValue
-from ..ops.products.q8_rows import to_words
+from ..ops.attention.kv_q8_0 import to_words
 from .attention import attributes
 from .case import Case, ErrorCase, floats
 

@@ -20,7 +20,7 @@ from ..ir.evaluate import compute, infer
 from ..ir.graph import Graph
 from ..ir.op import Call, Op, get_op
 from ..ir.tensor import Tensor, input
-from ..ops.core.lower import variants_of
+from ..ops.lowering.lower import variants_of
 from ..topology.limits import Limits
 
 

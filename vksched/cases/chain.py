@@ -8,7 +8,7 @@ from ..common.dtypes import FLOAT32, NDArray
 from ..common.errors import ShapeError
 from ..ir.attrs import AttrValue
 from ..ir.tensor import apply, as_tensor
-from ..ops.elementwise.chain import BINARY, MAX_COST, UNARY, Step, program_attrs
+from ..ops.elementwise.fused_elementwise import BINARY, MAX_COST, UNARY, Step, program_attrs
 from ..ops.elementwise.pointwise import word
 from .case import Case, ErrorCase, bools, floats, ints
 from .unary import attrs as attrs_of

@@ -9,9 +9,9 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray, Shape
-from ..ops.windows.depthwise_weights import depthwise_weights
-from ..ops.windows.turn_kernels import turn_kernels
-from ..ops.windows.window import Window
+from ..ops.conv.depthwise_conv_weight_grad import depthwise_weights
+from ..ops.conv.flip_filters import turn_kernels
+from ..ops.conv.window import Window
 from .case import Case, ErrorCase, floats, ints
 
 

@@ -13,10 +13,10 @@ import vksched as vs
 from ..common.dtypes import FLOAT32, NDArray, Shape
 from ..ir.attrs import AttrValue
 from ..ir.tensor import apply, as_tensor
-from ..ops.elementwise.chain import Step
+from ..ops.conv.winograd import TILES
 from ..ops.elementwise.epilogue import then
+from ..ops.elementwise.fused_elementwise import Step
 from ..ops.elementwise.pointwise import word
-from ..ops.windows.winograd import TILES
 from . import winograd
 from .case import Case, ErrorCase, floats, ints
 from .chain import step

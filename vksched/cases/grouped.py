@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.products.blocks import FORMATS
+from ..ops.quantized.gguf_formats import FORMATS
 from .case import Case, ErrorCase, floats, ints
 from .packed import FIRST, words
 

@@ -11,8 +11,8 @@ import vksched as vs
 from ..common.dtypes import NDArray
 from ..ir.attrs import AttrValue
 from ..ir.tensor import apply
-from ..ops.products.codes import pack
-from ..ops.windows.conv_integer import as_matrix
+from ..ops.conv.conv_int8 import as_matrix
+from ..ops.linalg.int8_weights import pack
 from .case import Case, ErrorCase, floats, ints
 from .values import MANY, f32, i32
 

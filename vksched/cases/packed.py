@@ -11,7 +11,7 @@ import vksched as vs
 from ..common.dtypes import NDArray
 from ..ir.attrs import AttrValue
 from ..ops.elementwise.epilogue import then
-from ..ops.products.blocks import FORMATS, repack
+from ..ops.quantized.gguf_formats import FORMATS, repack
 from .case import Case, ErrorCase, FunctionCase, floats, ints
 
 SCALES: dict[str, tuple[int, ...]] = {

@@ -7,7 +7,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.moves.pad import MODES
+from ..ops.layout.pad import MODES
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints
 

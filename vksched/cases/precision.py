@@ -15,7 +15,7 @@ import numpy as np
 
 from ..common.dtypes import FLOAT32
 from ..ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
-from ..ops.products.rounded import takes_codes
+from ..ops.quantized.q8_activations import takes_codes
 from .case import Case
 
 PER_OP = 6

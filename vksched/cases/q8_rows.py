@@ -7,7 +7,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.products.q8_rows import row_words, to_words
+from ..ops.attention.kv_q8_0 import row_words, to_words
 from .case import Case, ErrorCase, floats
 
 SHAPES = ((1, 1), (7,), (13, 32), (1, 3, 71, 64), (2, 65), (5, 96), (3, 5, 80), (9, 256), (40, 193))

@@ -10,7 +10,7 @@ import vksched as vs
 
 from ..common.dtypes import NDArray
 from ..ir.attrs import AttrValue
-from ..ops.sources.random import normal_pieces
+from ..ops.creation.random import normal_pieces
 from .case import Case, ErrorCase, FunctionCase, floats, halves
 
 SEED = np.asarray([20240229, -7], np.int32)

@@ -16,7 +16,7 @@ import vksched as vs
 from ..common.dtypes import NDArray
 from ..ir.attrs import Attrs
 from ..ir.tensor import apply, input
-from ..ops.products.recurrent_cell import DEFAULTS, GATES, STATES, Cell
+from ..ops.rnn.cell import DEFAULTS, GATES, STATES, Cell
 from .case import Case, ErrorCase, FunctionCase, floats
 
 ALL = ("b", "initial_h", "initial_c", "peepholes")

@@ -10,7 +10,7 @@ import vksched as vs
 
 from ..common.dtypes import BOOL, FLOAT32, INT32, NDArray
 from ..ir.attrs import AttrValue
-from ..ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
+from ..ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
 from .case import Case, ErrorCase, FunctionCase, bools, floats, halves, ints
 
 FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)

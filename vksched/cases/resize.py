@@ -11,7 +11,7 @@ import vksched as vs
 from ..common.dtypes import NDArray, TensorType
 from ..ir.attrs import Attrs
 from ..ir.op import get_op
-from ..ops.windows.resize import COORDINATES, NEAREST
+from ..ops.conv.resize import COORDINATES, NEAREST
 from .calls import FunctionCall, call
 from .case import Case, ErrorCase, bools, floats, ints
 

@@ -13,8 +13,8 @@ import numpy as np
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import UnsupportedOp
 from ..ir.op import OUTPUT, SCRATCH, STATUS, view_offset
-from ..ops.core.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..ops.elementwise import BINARY, UNARY
+from ..ops.lowering.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..runtime.vulkan.buffers import HostBuffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.memory import read_words, write_words

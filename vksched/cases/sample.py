@@ -10,7 +10,7 @@ import vksched as vs
 
 from ..common.dtypes import NDArray
 from ..ir.attrs import AttrValue
-from ..ops.windows.sample import MODES, PADDINGS
+from ..ops.conv.grid_sample import MODES, PADDINGS
 from .calls import call
 from .case import Case, ErrorCase, bools, floats, ints
 

@@ -9,7 +9,7 @@ import numpy as np
 import vksched as vs
 
 from ..common.dtypes import NDArray
-from ..ops.moves.scatter import SCATTER_CODES
+from ..ops.layout.scatter import SCATTER_CODES
 from .case import Case, ErrorCase, FunctionCase, bools, floats, ints
 from .index import bad, picks, tuples
 from .layout import sample

@@ -27,7 +27,7 @@ from ..common.errors import UnsupportedOp
 from ..ir.op import all_ops, computing_ops, get_op, view_offset
 from ..ir.value_range import bounds_of_data, bounds_of_result, fits
 from ..ir.vjp import rule_of, why_no_gradient
-from ..ops.core.lower import lower
+from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
 from .case import Case
 from .table import CASES, FUNCTIONS, is_taken

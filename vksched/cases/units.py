@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from ..common.dtypes import NDArray
-from ..ops.core.variants import UNITS
-from ..ops.products.blocks import unpacked
+from ..ops.lowering.variants import UNITS
+from ..ops.quantized.gguf_formats import unpacked
 from .case import Case
 
 CUT = 2.0**-22

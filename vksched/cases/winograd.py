@@ -12,7 +12,7 @@ from ..common.dtypes import NDArray, Shape
 from ..ir.attrs import Attrs
 from ..ir.evaluate import compute
 from ..ir.op import get_op
-from ..ops.windows import winograd
+from ..ops.conv import winograd
 from .case import Case, ErrorCase, floats
 from .conv import edges
 

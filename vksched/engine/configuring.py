@@ -17,7 +17,7 @@ from ..common.user_warning import VkschedWarning
 from ..ir.graph import Graph
 from ..ir.graph_builder import Made
 from ..ir.tensor import Tensor
-from ..ops.sources.state import StatePiece
+from ..ops.creation.state import StatePiece
 from ..parallel.apply import Applied, Pieces, apply_config
 from ..parallel.config.value import Config
 from ..parallel.shard.layout import Cut, Devices

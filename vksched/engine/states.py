@@ -32,7 +32,7 @@ from ..common.errors import (
 )
 from ..ir.graph import Graph
 from ..ir.tensor import Tensor, convert
-from ..ops.sources.state import StatePiece, check_values
+from ..ops.creation.state import StatePiece, check_values
 from ..plan.plan import Plan
 from ..runtime.device import Device
 

@@ -6,7 +6,7 @@
     bfloat16  operands may be rounded to bfloat16, which has float32's range; products and sums in
               float32
     int8      as float32, but for products by weights of few bits: their other operand may be
-              rounded to 8 bits in runs of 32 (vksched/ops/products/rounded.py)
+              rounded to 8 bits in runs of 32 (vksched/ops/quantized/q8_activations.py)
 
 It is an attribute of a node, set by a pass (vksched/passes/precision.py); a node without it is
 float32. `Op.factors` names the operands that count. A word is a permission: a device that has no

@@ -25,7 +25,7 @@ from enum import Enum
 from ..common.dtypes import Shape, TensorType
 from ..common.errors import VkschedError
 from .attrs import Attrs, AttrValue
-from .op import THEN, get_op
+from .op import THEN
 
 
 class Form(Enum):
@@ -103,7 +103,6 @@ def no_sharding(reason: str, *ops: str) -> None:
 
 
 def _declare(op: str) -> None:
-    get_op(op)
     if op in _RULES or op in _REASONS:
         raise VkschedError(f"[sharding] {op!r} has two rules")
 

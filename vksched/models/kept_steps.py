@@ -45,7 +45,7 @@ from ..common.user_warning import warn
 from ..common.version import __version__
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
-from ..ops.core import loops
+from ..ops.lowering import native_kernels
 from ..plan.documents.graphs import NONSENSE
 from ..plan.documents.kept import KeptPlan
 from ..storage.disk_cache import (
@@ -168,7 +168,7 @@ def key_of(model: LanguageModel, cache: KeyValueCache, size: int, rewriting: str
     """Returns a hash of all that decides what graph a step has; None where that is not known, as
     the model is in memory, or as native modules were built anew since they were loaded.
     """
-    native = getattr(loops.native, "__file__", None)
+    native = getattr(native_kernels.native, "__file__", None)
     about = about_loaded(native) if native else None
     if model.file.identity is None or (native and about is None):
         return None

@@ -22,7 +22,7 @@ from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
 from ..engine.precision import check_precision
 from ..ir.precision import BYTES, PRECISIONS, SINGLE
-from ..ops.products.ahead import Ahead as MadeAhead
+from ..ops.quantized.weight_repack import Ahead as MadeAhead
 from ..plan.documents.kept import DamagedPlan
 from ..runtime.device import Ahead, Uploads
 from .kept_steps import KeptStep

@@ -2,6 +2,44 @@
 
 from __future__ import annotations
 
+from .attention.attention import attention
+from .attention.kv_q8_0 import from_q8_0, to_q8_0
+from .attention.rotary import rotary_cache, rotary_embedding
+from .conv import winograd as winograd
+from .conv.conv import conv, conv_transpose
+from .conv.conv_int8 import conv_integer
+from .conv.grid_sample import affine_grid, grid_sample
+from .conv.pool import (
+    adaptive_average_pool,
+    adaptive_max_pool,
+    average_pool,
+    global_average_pool,
+    global_lp_pool,
+    global_max_pool,
+    lp_pool,
+    max_pool,
+    max_pool_indices,
+)
+from .conv.resize import resize
+from .creation.create import (
+    arange,
+    eye,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from .creation.random import (
+    bernoulli,
+    dropout,
+    random_bits,
+    random_integers,
+    random_normal,
+    random_uniform,
+)
 from .elementwise.activation import (
     celu,
     elu,
@@ -53,7 +91,8 @@ from .elementwise.binary import (
     sub,
     subtract,
 )
-from .elementwise.quantize import quantize, requantize
+from .elementwise.dequantize_linear import widen
+from .elementwise.quantize_linear import quantize, requantize
 from .elementwise.select import (
     addcmul,
     bitcast,
@@ -104,10 +143,10 @@ from .elementwise.unary import (
     tanh,
     trunc,
 )
-from .elementwise.widen import widen
-from .moves.depth import depth_to_space, space_to_depth
-from .moves.identity import stop_gradient
-from .moves.index import (
+from .layout.control import stop_gradient
+from .layout.depth_to_space import depth_to_space, space_to_depth
+from .layout.dynamic_update_slice import write_rows
+from .layout.index import (
     embedding,
     gather,
     gather_elements,
@@ -115,19 +154,8 @@ from .moves.index import (
     one_hot,
     take_along_axis,
 )
-from .moves.layout import (
-    concat,
-    expand,
-    expand_dims,
-    reshape,
-    squeeze,
-    transpose,
-)
-from .moves.layout import (
-    slice_ as slice,
-)
-from .moves.pad import pad
-from .moves.rearrange import (
+from .layout.pad import pad
+from .layout.rearrange import (
     broadcast_to,
     flatten,
     flip,
@@ -145,40 +173,18 @@ from .moves.rearrange import (
     unsqueeze,
     unstack,
 )
-from .moves.scatter import (
-    scatter,
-    scatter_elements,
-    scatter_nd,
-)
-from .moves.write_rows import write_rows
-from .products.attention import attention
-from .products.codes import pack_codes
-from .products.einsum import einsum
-from .products.grouped import grouped_linear
-from .products.integer import matmul_integer
-from .products.linear import (
-    dot,
-    gemm,
-    linear,
-    outer,
-    tensordot,
-    vecdot,
-)
-from .products.matmul import matmul
-from .products.packed import packed, unpack
-from .products.q8_rows import from_q8_0, to_q8_0
-from .products.recurrent import (
-    gru,
-    lstm,
-    rnn,
-)
-from .products.rotary import rotary_cache, rotary_embedding
-from .rows.arg import (
-    argmax,
-    argmin,
-    nonzero,
-)
-from .rows.channel_norm import (
+from .layout.reshape import concat, expand, expand_dims, reshape, squeeze, transpose
+from .layout.reshape import slice_ as slice
+from .layout.scatter import scatter, scatter_elements, scatter_nd
+from .linalg.einsum import einsum
+from .linalg.int8_matmul import matmul_integer
+from .linalg.int8_weights import pack_codes
+from .linalg.linear import dot, gemm, linear, outer, tensordot, vecdot
+from .linalg.matmul import matmul
+from .quantized.moe_linear import grouped_linear
+from .quantized.quantized_linear import packed, unpack
+from .reduction.arg_reduce import argmax, argmin, nonzero
+from .reduction.batch_norm import (
     batch_norm,
     batch_norm_training,
     group_norm,
@@ -187,8 +193,8 @@ from .rows.channel_norm import (
     lp_normalize,
     mean_variance_normalize,
 )
-from .rows.norm import layer_norm, rms_norm
-from .rows.reduce import (
+from .reduction.layer_norm import layer_norm, rms_norm
+from .reduction.reduce import (
     reduce_all,
     reduce_any,
     reduce_l1,
@@ -204,51 +210,10 @@ from .rows.reduce import (
     reduce_sum_square,
     reduce_var,
 )
-from .rows.scan import cumprod, cumsum
-from .rows.softmax import log_softmax, softmax
-from .rows.sort import (
-    argsort,
-    sort,
-    topk,
-)
-from .sources.create import (
-    arange,
-    eye,
-    full,
-    full_like,
-    linspace,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from .sources.random import (
-    bernoulli,
-    dropout,
-    random_bits,
-    random_integers,
-    random_normal,
-    random_uniform,
-)
-from .windows import winograd as winograd
-from .windows.conv import (
-    conv,
-    conv_transpose,
-)
-from .windows.conv_integer import conv_integer
-from .windows.pool import (
-    adaptive_average_pool,
-    adaptive_max_pool,
-    average_pool,
-    global_average_pool,
-    global_lp_pool,
-    global_max_pool,
-    lp_pool,
-    max_pool,
-    max_pool_indices,
-)
-from .windows.resize import resize
-from .windows.sample import affine_grid, grid_sample
+from .reduction.scan import cumprod, cumsum
+from .reduction.softmax import log_softmax, softmax
+from .reduction.sort import argsort, sort, topk
+from .rnn.rnn import gru, lstm, rnn
 
 __all__ = [
     "abs",

@@ -9,7 +9,7 @@ from typing import Any, overload
 from ..common.errors import GradientError
 from ..ir.tensor import Tensor
 from ..ops.elementwise import minimum, sqrt
-from ..ops.rows.reduce import reduce_sum_square
+from ..ops.reduction.reduce import reduce_sum_square
 from .common import Params, in_range, sequence
 
 

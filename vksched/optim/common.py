@@ -12,8 +12,8 @@ import numpy as np
 from ..common.dtypes import FLOAT32, as_float, as_floats
 from ..common.errors import DTypeError, GradientError, GraphError, ShapeError
 from ..ir.tensor import Tensor, as_tensor
+from ..ops.creation.state import state
 from ..ops.elementwise import add, cast
-from ..ops.sources.state import state
 
 Params = Tensor | Sequence[Tensor] | Mapping[Any, Tensor]
 """States, and their gradients in the same form."""

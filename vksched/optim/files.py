@@ -19,7 +19,7 @@ import numpy as np
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import GraphError, ModelFormatError, VkschedError
 from ..ir.tensor import Tensor
-from ..ops.sources.state import check_values
+from ..ops.creation.state import check_values
 
 FORMAT = "vksched states 1"
 

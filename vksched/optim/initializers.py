@@ -2,7 +2,7 @@
 
 The values of a parameter depend on the seed and on its name, and on nothing else: not on the device
 and not on what was made before. They come from the counter-based generator of the random ops
-(ops/sources/random.py), computed by numpy.
+(ops/creation/random.py), computed by numpy.
 
     w = vs.state(vs.init.kaiming_normal((64, 128), name="w", seed=1), "w")
 """
@@ -20,7 +20,7 @@ from ..common.errors import ShapeError
 from ..ir.evaluate import compute
 from ..ir.op import get_op
 from ..ir.tensor import Tensor
-from ..ops.sources.random import random_normal, random_uniform
+from ..ops.creation.random import random_normal, random_uniform
 
 Sizes = int | Sequence[int]
 

@@ -10,10 +10,10 @@ from ..common.errors import DTypeError, ShapeError
 from ..ir.name_scope import scope
 from ..ir.tensor import Tensor, TensorLike, as_tensor
 from ..ops.elementwise import abs, cast, equal, less, log, minimum, softplus, square, where
-from ..ops.moves.index import take_along_axis
-from ..ops.moves.layout import expand_dims, squeeze
-from ..ops.rows.reduce import reduce_mean, reduce_sum
-from ..ops.rows.softmax import log_softmax
+from ..ops.layout.index import take_along_axis
+from ..ops.layout.reshape import expand_dims, squeeze
+from ..ops.reduction.reduce import reduce_mean, reduce_sum
+from ..ops.reduction.softmax import log_softmax
 
 REDUCTIONS = ("mean", "sum", "none")
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
-from ..ops.products.beside import BESIDE_BUFFERS, COLUMNS, GATES, MOST_WEIGHTS, NAME, NORM
-from ..ops.products.rounded import rounds_codes
+from ..ops.quantized.merged_linear import BESIDE_BUFFERS, COLUMNS, GATES, MOST_WEIGHTS, NAME, NORM
+from ..ops.quantized.q8_activations import rounds_codes
 from ..topology.host_names import CPU, device_of
 from ..topology.limits import Limits
 from .rewrite import Rewriter, Rule, rewrite

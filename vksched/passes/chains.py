@@ -21,8 +21,7 @@ import numpy as np
 
 from ..common.dtypes import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
 from ..ir.graph import Graph, Node
-from ..ops.core.strides import broadcast_strides, collapse
-from ..ops.elementwise.chain import (
+from ..ops.elementwise.fused_elementwise import (
     MAX_AXES,
     MAX_COST,
     MAX_INPUTS,
@@ -32,6 +31,7 @@ from ..ops.elementwise.chain import (
     program_attrs,
     shader_inputs,
 )
+from ..ops.lowering.strides import broadcast_strides, collapse
 from ..storage.lazy_array import as_array
 from ..topology.limits import Limits
 from .rewrite import Rewriter, rewrite

@@ -23,9 +23,9 @@ from ..ir.evaluate import compute
 from ..ir.graph import Graph, Node
 from ..ir.op import Call, get_op
 from ..ir.precision import kept_precision
-from ..ops.core.lower import lower
-from ..ops.products.matmul import step_cost
-from ..ops.windows.winograd import TILES
+from ..ops.conv.winograd import TILES
+from ..ops.linalg.matmul import step_cost
+from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
 from .rewrite import Rewriter, Rule, rewrite
 from .wishes import Wishes

@@ -21,9 +21,6 @@ from ..common.errors import UnsupportedOp
 from ..ir.attrs import Attrs
 from ..ir.graph import Graph, Node
 from ..ir.op import THEN, Call, get_op
-from ..ops.core import loops
-from ..ops.core.lower import lower
-from ..ops.elementwise.chain import Step, program_of
 from ..ops.elementwise.epilogue import (
     BUFFERS,
     FUNCTIONS,
@@ -32,6 +29,9 @@ from ..ops.elementwise.epilogue import (
     takes_residual,
     then,
 )
+from ..ops.elementwise.fused_elementwise import Step, program_of
+from ..ops.lowering import native_kernels
+from ..ops.lowering.lower import lower
 from ..topology.limits import Limits
 from .chains import word_of
 from .rewrite import Rewriter, rewrite
@@ -59,7 +59,7 @@ def fuse_epilogues(graph: Graph, wishes: Wishes) -> Graph:
     few = limits is not None and limits.software and limits.subgroup_size < LEAST_LANES
     taken = OPS - EXPONENTIAL if few else OPS
     if limits is None:
-        ops, taken, most = ("conv",), loops.conv_functions(), len(graph.nodes)
+        ops, taken, most = ("conv",), native_kernels.conv_functions(), len(graph.nodes)
     with_numbers: set[tuple[object, ...]] = set()
 
     def rule(r: Rewriter, node: Node) -> int | None:

@@ -29,7 +29,7 @@ from ..ir.precision import (
     kept_precision,
     precision_of,
 )
-from ..ops.products.blocks import format_of, held_words
+from ..ops.quantized.gguf_formats import format_of, held_words
 from ..topology.limits import Limits
 from .rewrite import Rewriter, rewrite
 from .wishes import Wishes

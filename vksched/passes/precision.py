@@ -17,7 +17,7 @@ from dataclasses import replace
 from ..common.dtypes import FLOAT32
 from ..ir.graph import Graph, Node
 from ..ir.precision import BYTES, SINGLE, precision_of, with_word
-from ..ops.products.rounded import takes_codes
+from ..ops.quantized.q8_activations import takes_codes
 
 
 def set_precision(graph: Graph, words: Mapping[int, str]) -> Graph:

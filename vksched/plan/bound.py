@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..schedule import Task, TaskGraph, Topology
-from ..schedule.bounds import find_bounds
-from ..schedule.problem import make_problem
-from ..schedule.values import MOST as MOST_AMOUNT
+from ..schedule.model.lower_bounds import find_bounds
+from ..schedule.model.problem import make_problem
+from ..schedule.model.task_graph import MOST as MOST_AMOUNT
 from ..topology.links import Link
 from ..topology.power import watts_of
 from ..topology.topology import Machine

@@ -20,8 +20,8 @@ from ..common.dtypes import FLOAT16
 from ..common.errors import UnsupportedOp
 from ..ir.graph import Graph, Node
 from ..ir.op import THEN, Call, Op, Work
-from ..ops.core.lower import Lowering, choice_of, conversion_bytes, lower
-from ..ops.core.variants import Choice
+from ..ops.lowering.lower import Lowering, choice_of, conversion_bytes, lower
+from ..ops.lowering.variants import Choice
 from ..topology.device_spec import ALIGN_BYTES, DeviceSpec
 from ..topology.perf_model import ANY, BOUNDS
 from ..topology.topology import Machine

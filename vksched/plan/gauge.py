@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..schedule import Metrics, Objective
-from ..schedule.objectives import LATENCY, least_of
+from ..schedule.model.objectives import LATENCY, least_of
 from .decision import value_text
 from .value import PlanValue
 

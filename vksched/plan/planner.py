@@ -20,7 +20,7 @@ from ..common.formatting import count_of, format_seconds
 from ..common.gc_pause import resting_collector
 from ..ir.graph import Graph
 from ..schedule import Objective
-from ..schedule.objectives import LATENCY
+from ..schedule.model.objectives import LATENCY
 from ..topology.topology import Machine
 from .check.verify import verify_plan
 from .decision import Tradeoffs

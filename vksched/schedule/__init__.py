@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from ..topology.links import Link
 from ..topology.power import Watts
-from .make import Schedule, policies, schedule
-from .objectives import Metrics, Objective
-from .result import Transfer
-from .values import Task, TaskGraph, Topology
+from .model.objectives import Metrics, Objective
+from .model.task_graph import Task, TaskGraph, Topology
+from .schedule import Schedule, policies, schedule
+from .schedule_result import Transfer
 
 __all__ = [
     "Link",

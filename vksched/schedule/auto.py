@@ -15,17 +15,17 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from .bounds import path_bound, pinned_bound
-from .improve.judged import STARTS, descend
-from .improve.loads import spread
-from .improve.search import search
-from .improve.steps import PER_S, steps_of
-from .memory import respecting_memory
-from .objectives import Objective, least_of, values_of
+from .local_search.annealing import search
+from .local_search.by_objective import STARTS, descend
+from .local_search.loads import spread
+from .local_search.step_budget import PER_S, steps_of
+from .memory_aware import respecting_memory
+from .model.lower_bounds import path_bound, pinned_bound
+from .model.objectives import Objective, least_of, values_of
+from .model.problem import Problem
+from .model.simulate_tasks import Placed, simulate
 from .policies import POLICIES, fastest, heft, single
 from .policies.heft import OTHER_RANKS
-from .problem import Problem
-from .simulate import Placed, simulate
 
 ORDER = (
     "heft",

@@ -12,7 +12,7 @@ import os
 from ..common.formatting import format_bytes, format_joules, format_moment
 from ..viz.gantt import Bar, Crossing, Row, draw_timeline
 from ..viz.svg import save_picture
-from .result import ScheduleValue
+from .schedule_result import ScheduleValue
 
 
 def save_gantt(plan: ScheduleValue, path: str | os.PathLike[str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from ..common.dtypes import BOOL, FLOAT16, FLOAT32, NDArray
 from ..common.errors import DeviceError, DeviceTimeout
 from ..ir.op import OUTPUT, SCRATCH, STATUS, Call, Op
-from ..ops.core.lower import Lowering, lower
+from ..ops.lowering.lower import Lowering, lower
 from ..plan.make.memory import aligned
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.device import VulkanDevice

@@ -14,22 +14,22 @@ from ..ir.graph import Graph
 from ..ir.op import Call, Op, get_op
 from ..ir.precision import BRAIN, BYTES, HALF, MIXED, PRECISION
 from ..ir.tensor import Tensor, apply, input
-from ..ops.core.lower import choice_of, key_of
-from ..ops.moves.layout import transpose
-from ..ops.products.attention import attention
-from ..ops.products.attention_gradient import attention_gradient
-from ..ops.products.blocks import format_of
-from ..ops.products.codes import words_shape
-from ..ops.products.grouped import grouped_linear
-from ..ops.products.integer import matmul_integer
-from ..ops.products.matmul import matmul
-from ..ops.products.q8_rows import row_words
-from ..ops.products.recurrent import lstm
-from ..ops.rows.norm import layer_norm, rms_norm
-from ..ops.rows.reduce import reduce_sum
-from ..ops.rows.softmax import softmax
-from ..ops.windows.conv import conv
-from ..ops.windows.conv_integer import conv_integer
+from ..ops.attention.attention import attention
+from ..ops.attention.backward import attention_gradient
+from ..ops.attention.kv_q8_0 import row_words
+from ..ops.conv.conv import conv
+from ..ops.conv.conv_int8 import conv_integer
+from ..ops.layout.reshape import transpose
+from ..ops.linalg.int8_matmul import matmul_integer
+from ..ops.linalg.int8_weights import words_shape
+from ..ops.linalg.matmul import matmul
+from ..ops.lowering.lower import choice_of, key_of
+from ..ops.quantized.gguf_formats import format_of
+from ..ops.quantized.moe_linear import grouped_linear
+from ..ops.reduction.layer_norm import layer_norm, rms_norm
+from ..ops.reduction.reduce import reduce_sum
+from ..ops.reduction.softmax import softmax
+from ..ops.rnn.rnn import lstm
 from ..plan.cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
 from ..topology.device_spec import DeviceSpec

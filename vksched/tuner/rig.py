@@ -39,10 +39,10 @@ from ..ir.op import Call, Op, get_op
 from ..ir.tensor import Tensor, apply, input, weight
 from ..ops.elementwise.activation import gelu
 from ..ops.elementwise.unary import relu
-from ..ops.moves.index import gather
-from ..ops.moves.layout import transpose
-from ..ops.products.matmul import matmul
-from ..ops.rows.softmax import softmax
+from ..ops.layout.index import gather
+from ..ops.layout.reshape import transpose
+from ..ops.linalg.matmul import matmul
+from ..ops.reduction.softmax import softmax
 from ..plan.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executor import Executor

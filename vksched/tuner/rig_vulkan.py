@@ -17,7 +17,7 @@ import numpy as np
 from ..common.dtypes import WORD_BYTES, TensorType
 from ..common.errors import UnsupportedOp
 from ..ir.op import Call, Op
-from ..ops.core.lower import choice_of
+from ..ops.lowering.lower import choice_of
 from ..plan.make.memory import aligned
 from ..runtime.device import Device
 from ..runtime.vulkan.buffers import Buffer

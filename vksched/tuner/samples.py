@@ -19,18 +19,18 @@ from ..ir.build_graph import build_graph
 from ..ir.graph import Graph
 from ..ir.op import Call, Op
 from ..ir.tensor import Tensor, input, weight
+from ..ops.attention.attention import attention
+from ..ops.conv.conv import conv
+from ..ops.conv.pool import average_pool, max_pool
 from ..ops.elementwise.activation import gelu
 from ..ops.elementwise.unary import exp, relu
-from ..ops.moves.index import gather
-from ..ops.moves.layout import concat, transpose
-from ..ops.moves.pad import pad
-from ..ops.products.attention import attention
-from ..ops.products.matmul import matmul
-from ..ops.rows.norm import layer_norm, rms_norm
-from ..ops.rows.reduce import reduce_mean, reduce_sum
-from ..ops.rows.softmax import softmax
-from ..ops.windows.conv import conv
-from ..ops.windows.pool import average_pool, max_pool
+from ..ops.layout.index import gather
+from ..ops.layout.pad import pad
+from ..ops.layout.reshape import concat, transpose
+from ..ops.linalg.matmul import matmul
+from ..ops.reduction.layer_norm import layer_norm, rms_norm
+from ..ops.reduction.reduce import reduce_mean, reduce_sum
+from ..ops.reduction.softmax import softmax
 from ..plan.cost import call_cost, call_of, call_work, estimate, way_of, why_not
 from ..topology.device_spec import DeviceSpec
 from ..topology.perf_model import LEAST_S

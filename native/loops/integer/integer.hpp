@@ -1,6 +1,6 @@
 // What loops over codes of 8 bits share: the ways to multiply on this processor, and codes in words.
 //
-// Words of weights are laid out by vksched/ops/products/codes.py: tiles of 16 columns, in each a row
+// Words of weights are laid out by vksched/ops/linalg/int8_weights.py: tiles of 16 columns, in each a row
 // of their sums, then four codes of a column in a word.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Formats of weights of few bits, as data for templates: vksched/ops/products/blocks.py has the same.
+// Formats of weights of few bits, as data for templates: vksched/ops/quantized/gguf_formats.py has the same.
 #pragma once
 
 #include "loops/packed/packed.hpp"

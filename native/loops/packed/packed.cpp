@@ -1,4 +1,4 @@
-// Loops over weights of few bits, whose words vksched/ops/products/blocks.py lays out; calls.cpp has
+// Loops over weights of few bits, whose words vksched/ops/quantized/gguf_formats.py lays out; calls.cpp has
 // what Python calls.
 //
 // Written in the vectors that GCC and Clang have for all processors; GCC compiles them twice for x86.

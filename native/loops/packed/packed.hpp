@@ -1,5 +1,5 @@
 // What loops over weights of few bits share: their layout, as
-// vksched/ops/products/block_layout.py has it.
+// vksched/ops/quantized/quant_layout.py has it.
 #pragma once
 
 #include "loops/loops.hpp"
@@ -8,7 +8,7 @@
 #ifdef HAS_VECTORS
 typedef uint32_t Four __attribute__((vector_size(16)));
 
-constexpr uint32_t WORDS_VERSION = 2; // of this layout, as vksched/ops/core/loops.py has it
+constexpr uint32_t WORDS_VERSION = 2; // of this layout, as vksched/ops/lowering/native_kernels.py has it
 constexpr uint32_t TILE = 256, RUN = 32, RUNS = 8;
 
 // Words of a row: the last tile ends with its last run, and tails are those of pairs of tiles.

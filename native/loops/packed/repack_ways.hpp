@@ -3,7 +3,7 @@
 //
 //   a tile's blocks --split--> 256 codes of a byte, head --planes--> head | high bits | low bits
 //
-// Layout of the words: vksched/ops/products/block_layout.py. Of the blocks: ggml's ggml-quants.c.
+// Layout of the words: vksched/ops/quantized/quant_layout.py. Of the blocks: ggml's ggml-quants.c.
 
 typedef uint8_t Bytes __attribute__((vector_size(16)));
 

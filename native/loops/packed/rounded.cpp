@@ -1,5 +1,5 @@
 // Products of weights of few bits whose other operand is rounded to 8 bits, as
-// vksched/ops/products/rounded.py has it: integers meet integers. calls.cpp has what Python calls.
+// vksched/ops/quantized/q8_activations.py has it: integers meet integers. calls.cpp has what Python calls.
 //
 // Codes of x lie in the order in which words hold those of a weight. On x86 compiled for several
 // kinds of processors. Examples: tests/ops/test_rounded_loops.py.

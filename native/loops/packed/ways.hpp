@@ -1,6 +1,6 @@
 // The loops over weights of few bits, included once for each way to compile them, in a namespace and
 // with a target of its own (packed.cpp), as compilers lower vectors before they inline
-// functions. Layout of the words: vksched/ops/products/blocks.py.
+// functions. Layout of the words: vksched/ops/quantized/gguf_formats.py.
 
 #include "loops/packed/scales.hpp"
 

@@ -29,7 +29,7 @@ INLINED float of_half(uint32_t half)
     return bits_as<float>(bits_as<uint32_t>(scaled) | special | (half & 0x8000u) << 16);
 }
 
-// Values of a row: where it lies, or in `made`. Of q8_0 as vksched/ops/products/q8_rows.py says.
+// Values of a row: where it lies, or in `made`. Of q8_0 as vksched/ops/attention/kv_q8_0.py says.
 INLINED const float* row_values(const char* base, int64_t offset, int64_t kind, int64_t count,
                                 float* made)
 {

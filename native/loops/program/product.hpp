@@ -4,7 +4,7 @@
 #include "loops/loops.hpp"
 
 // Rows (those of a vector as columns) and columns of a piece are a multiple of so many, but for the last, as
-// vksched/ops/products/division.py has it.
+// vksched/ops/linalg/matmul_blocks.py has it.
 constexpr int64_t PRODUCT_UNITS[] = {12, 32};
 
 // gemm, gemv: addresses of cblas_sgemm and cblas_sgemv. wide: their integers have 64 bits.

@@ -2,7 +2,7 @@
 //
 //   recurrent("lstm", backwards, activations, clip, coupled, linear, gates, r, state, own, lengths, out)
 //
-// Operands as vksched/ops/products/recurrent_cell.py has them: rows have no gaps, and may lie apart.
+// Operands as vksched/ops/rnn/cell.py has them: rows have no gaps, and may lie apart.
 // The states are in the last rows of the result, from the first turn on.
 #include "loops/arrays.hpp"
 #include "loops/recurrent/recurrent.hpp"

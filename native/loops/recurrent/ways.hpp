@@ -1,6 +1,6 @@
 // The turns of recurrent layers, included once for each way to compile them, in a namespace and with
 // a target of its own (recurrent.cpp). What a layer computes:
-// vksched/ops/products/recurrent_host.py.
+// vksched/ops/rnn/rnn_cpu.py.
 
 constexpr size_t LANES = 8;
 typedef float Floats __attribute__((vector_size(4 * LANES)));

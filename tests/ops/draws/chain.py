@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case, floats
 from vksched.cases.chain import chain, step
-from vksched.ops.elementwise.chain import Step
+from vksched.ops.elementwise.fused_elementwise import Step
 
 from .common import Draw, Pick, broadcasting
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vksched.cases.case import Case
 from vksched.cases.conv import call, sums
 from vksched.cases.winograd import call as winograd_call
-from vksched.ops.windows.winograd import TILES
+from vksched.ops.conv.winograd import TILES
 
 from .common import Draw, Pick, array
 from .epilogue import followed

@@ -8,7 +8,7 @@ from vksched.cases.case import Case
 from vksched.cases.grouped import choice
 from vksched.cases.packed import words
 from vksched.common.dtypes import NDArray
-from vksched.ops.products.blocks import FORMATS, unpacked
+from vksched.ops.quantized.gguf_formats import FORMATS, unpacked
 
 from .common import Draw, Pick, array
 from .packed import terms

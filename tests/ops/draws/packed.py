@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from vksched.cases.case import Case
 from vksched.cases.packed import words
 from vksched.common.dtypes import NDArray
-from vksched.ops.products.beside import GATES
-from vksched.ops.products.block_layout import RUN
-from vksched.ops.products.blocks import FORMATS, unpacked
+from vksched.ops.quantized.gguf_formats import FORMATS, unpacked
+from vksched.ops.quantized.merged_linear import GATES
+from vksched.ops.quantized.quant_layout import RUN
 
 from .common import Draw, Pick, array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.ops.products.q8_rows import to_words
+from vksched.ops.attention.kv_q8_0 import to_words
 
 from .common import Draw, Pick, array, shapes
 

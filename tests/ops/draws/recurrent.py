@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.ops.products.recurrent_cell import DEFAULTS, GATES, NAMED, STATES, Cell
+from vksched.ops.rnn.cell import DEFAULTS, GATES, NAMED, STATES, Cell
 
 from .common import Draw, Pick, array
 

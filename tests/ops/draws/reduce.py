@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from vksched.cases.case import Case
 from vksched.cases.reduce import TOLERANCE
 from vksched.ir.attrs import AttrValue
-from vksched.ops.rows.arg import ARG_DTYPES
-from vksched.ops.rows.reduce import NEEDS_VALUES, REDUCE_DTYPES
+from vksched.ops.reduction.arg_reduce import ARG_DTYPES
+from vksched.ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
 
 from .common import Draw, Pick, array, axes_of, shapes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from vksched.cases.case import Case
-from vksched.ops.rows.scan import SCAN_DTYPES
-from vksched.ops.rows.sort import SORT_SHADERS
+from vksched.ops.reduction.scan import SCAN_DTYPES
+from vksched.ops.reduction.sort import SORT_SHADERS
 
 from .common import Draw, Pick, array, shapes
 

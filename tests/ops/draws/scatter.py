@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vksched.cases.case import Case
 from vksched.cases.index import picks, tuples
-from vksched.ops.moves.scatter import SCATTER_CODES
+from vksched.ops.layout.scatter import SCATTER_CODES
 
 from .common import Draw, Pick, array, shapes
 from .index import within

@@ -10,7 +10,7 @@ import pytest
 from vksched.cases.case import Case, FunctionCase
 from vksched.cases.packed import BLOCKS, words
 from vksched.common.dtypes import NDArray
-from vksched.ops.products.blocks import FORMATS
+from vksched.ops.quantized.gguf_formats import FORMATS
 
 from .common import FunctionOracle, Oracle
 from .epilogue import with_epilogue

@@ -11,7 +11,7 @@ from vksched.cases.case import Case, FunctionCase
 from vksched.cases.recurrent import SETTINGS, Setting
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
-from vksched.ops.products.recurrent_cell import cell_of, operands_of
+from vksched.ops.rnn.cell import cell_of, operands_of
 
 from .common import FunctionOracle, Oracle, onnx
 

@@ -12,7 +12,7 @@ from conftest import needs_linux, needs_posix
 
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, ModelFormatError, VkschedError
-from vksched.ops.products.blocks import held_words
+from vksched.ops.quantized.gguf_formats import held_words
 from vksched.runtime.remote.cache import WeightCache, hash_of
 from vksched.runtime.remote.folders import ModelFolders, file_document
 from vksched.runtime.remote.holding import Holding

@@ -15,7 +15,7 @@ import clusters
 import pytest
 
 from vksched.common.errors import DeviceError, VkschedError
-from vksched.ops.core import loops
+from vksched.ops.lowering import native_kernels
 from vksched.runtime.remote import listener as listening
 from vksched.runtime.remote import secure
 from vksched.runtime.remote.hello import exchange, hello, require_equal
@@ -346,7 +346,7 @@ def test_nodes_without_shaders_compare_how_words_hold_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = hello("caller", "desk", "desk")
-    monkeypatch.setattr(loops, "WORDS_VERSION", 1)
+    monkeypatch.setattr(native_kernels, "WORDS_VERSION", 1)
     with pytest.raises(DeviceError, match="ops"):
         require_equal(mine, hello("node", "node1", "desk"), "node1")
 

@@ -25,7 +25,7 @@ from ...plan.query import buffers
 from ...plan.value import PlanValue
 from ...plan.what_if import Change, Outcome, compare_plan
 from ...schedule import Metrics, Objective
-from ...schedule.objectives import LATENCY
+from ...schedule.model.objectives import LATENCY
 from ...topology.device_spec import DeviceSpec
 from ...topology.edit import with_device
 from ...topology.links import Link

@@ -31,8 +31,8 @@ from ...ops import (
     where,
     write_rows,
 )
-from ...ops.products.q8_rows import row_words
-from ...ops.sources.state import state
+from ...ops.attention.kv_q8_0 import row_words
+from ...ops.creation.state import state
 from .architectures.sinks import after_sink
 from .architectures.text import Sight
 

@@ -14,9 +14,9 @@ from gguf.constants import GGMLQuantizationType
 from ...common.dtypes import WORD_BYTES, NDArray
 from ...common.errors import ModelFormatError
 from ...ir.tensor import Tensor, weight
-from ...ops.products.block_layout import Format
-from ...ops.products.blocks import held_words, numbered
-from ...ops.products.packed import packed, unpack
+from ...ops.quantized.gguf_formats import held_words, numbered
+from ...ops.quantized.quant_layout import Format
+from ...ops.quantized.quantized_linear import packed, unpack
 from ...storage.lazy_array import ORIGINS, Apart, Held, Joined, late_bytes
 from ...storage.model_file import copied
 from .read.dequantize import dequantize

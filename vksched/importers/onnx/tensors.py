@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from ...common.errors import GraphError, UnsupportedOp, close_text
 from ...ir.tensor import Tensor
-from ...ops.sources.state import state
+from ...ops.creation.state import state
 from .lower.context import ModelContext
 from .lower.lowering import Frame, FrameLowering, NeedsInputs
 from .nodes.elements import to_storage

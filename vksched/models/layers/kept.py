@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...common.schema import Either, Row, Table, check
 from ...common.user_warning import warn
-from ...ops.core import loops
+from ...ops.lowering import native_kernels
 from ...storage.disk_cache import (
     code_files,
     folder_of,
@@ -96,7 +96,7 @@ def key_of(
     bare = replace(machine, devices=tuple(replace(d, memory_bytes=0) for d in machine.devices))
     tensors = [(t.name, t.shape, t.type) for t in model.file.tensors.values()]
     told = (
-        *(FORMAT, code_files(), loops.native is not None, repr(model.hyper), tensors),
+        *(FORMAT, code_files(), native_kernels.native is not None, repr(model.hyper), tensors),
         *(cache.length, cache.dtype, list(sizes), bare.as_dict(), repr(machine.links.default)),
     )
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]

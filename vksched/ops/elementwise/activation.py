@@ -8,7 +8,7 @@ from ...common.dtypes import FLOAT32, NDArray
 from ...common.errors import DTypeError
 from ...ir.attr_domains import Real
 from ...ir.tensor import Tensor, TensorLike, binary
-from ..core.loops import one_pass
+from ..lowering.native_kernels import one_pass
 from .pointwise import LEAST_NORMAL, declare_binary, declare_unary, number, unary
 from .select import clip
 from .special import (

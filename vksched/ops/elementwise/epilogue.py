@@ -38,10 +38,10 @@ from ...ir.op import (
     halves_of,
     no_variants,
 )
-from .chain import HOST, Step, program_attrs
-from .chain import recipe_of as recipe_of_chain
-from .chain import steps_of as steps_of_chain
-from .programs import Then
+from .fused_elementwise import HOST, Step, program_attrs
+from .fused_elementwise import recipe_of as recipe_of_chain
+from .fused_elementwise import steps_of as steps_of_chain
+from .program_domains import Then
 
 MAX_STEPS = 4
 """What a kernel computes beside a product: its registers are full."""

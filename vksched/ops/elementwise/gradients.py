@@ -18,7 +18,7 @@ from ...ir.tensor import Tensor
 from ...ir.vjp import Pull, Pulled, Rule, gradient, is_smooth, no_gradient, sum_to
 from .activation import sigmoid, softplus
 from .binary import div, equal, floor_divide, hypot, logical_and, maximum, minimum, mul, pow
-from .half import all_computed_wide
+from .fp16 import all_computed_wide
 from .pointwise import COMPARISONS, LEAST_NORMAL, unary
 from .select import cast, clip, where
 from .unary import abs, cos, cosh, exp, log, neg, round, rsqrt, sign, sin, sinh, square, tanh

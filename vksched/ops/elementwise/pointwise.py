@@ -29,9 +29,15 @@ from ...ir.cpu_kernel import HostKernel, cut_elements
 from ...ir.native_program import Recipe
 from ...ir.op import OUTPUT, Call, Dispatch, InPlace, Kernel, Op, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
-from ..core.chain_loop import chain_recipe, step_of
-from ..core.quads import both_readings, can_take_quads, launch_lines, launch_run, reading
-from ..core.strides import broadcast_strides, collapse, pad
+from ..lowering.fused_loop import chain_recipe, step_of
+from ..lowering.strides import broadcast_strides, collapse, pad
+from ..lowering.vec4 import (
+    both_readings,
+    can_take_quads,
+    launch_lines,
+    launch_run,
+    reading,
+)
 
 INTS = (INT32, UINT32)
 NUMBERS = (FLOAT32, *INTS)

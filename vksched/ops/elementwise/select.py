@@ -34,9 +34,9 @@ from ...ir.tensor import (
     convert,
     register_method,
 )
-from ..core.chain_loop import chain_recipe, step_of
-from ..core.quads import both_readings, can_take_quads, launch_lines, reading
-from ..core.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
+from ..lowering.fused_loop import chain_recipe, step_of
+from ..lowering.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
+from ..lowering.vec4 import both_readings, can_take_quads, launch_lines, reading
 from .pointwise import ALL, NUMBERS, declare_unary, lower_words, number, unary, word
 
 # -- cast --------------------------------------------------------------------------------------

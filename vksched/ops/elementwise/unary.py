@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.dtypes import BOOL, FLOAT32, FLOATS, INT32, UINT32, NDArray
 from ...ir.tensor import Tensor, TensorLike
-from ..core.loops import one_pass
+from ..lowering.native_kernels import one_pass
 from .pointwise import INTS, NUMBERS, WHOLE, declare_unary, unary
 from .special import erf_into, erf_reference, erfc_reference
 

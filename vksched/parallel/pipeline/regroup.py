@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from ...ir.sharding_rule import Factor, with_size
-from ...ops.moves.sharding import groups
+from ...ops.layout.sharding import groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Maker
 from ...ir.sharding_rule import ANY, TERMS, Sharded, factors_of
-from ...ops.sources.state import StatePiece
+from ...ops.creation.state import StatePiece
 from .layout import Cut, Devices, Way, shares, units_of
 from .moves import Moves
 

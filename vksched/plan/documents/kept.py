@@ -25,7 +25,7 @@ from ...common.errors import PlanError
 from ...common.schema import Either, check
 from ...common.serialize import plain
 from ...ir.graph import Graph
-from ...schedule.objectives import LATENCY
+from ...schedule.model.objectives import LATENCY
 from ...topology.topology import Machine
 from ...trace.format import CARRIED, DECISION
 from ..make.memory import aligned

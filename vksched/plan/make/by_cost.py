@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from ...common.errors import OutOfMemory
 from ...common.formatting import count_of, format_seconds
 from ...schedule import Objective
-from ...schedule.objectives import LATENCY, WORDS, least_of
+from ...schedule.model.objectives import LATENCY, WORDS, least_of
 from ...topology.power import watts_of
 from ...topology.topology import Machine
 from ..cost import estimated_text, submission_seconds, written_down

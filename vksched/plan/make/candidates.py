@@ -23,8 +23,8 @@ from ...common.dtypes import WORD_BYTES
 from ...common.errors import PlanError
 from ...ir.graph import Node
 from ...schedule import Objective, Task, TaskGraph, Topology, schedule
-from ...schedule.improve.steps import budget_by_size
-from ...schedule.values import MOST as MOST_AMOUNT
+from ...schedule.local_search.step_budget import budget_by_size
+from ...schedule.model.task_graph import MOST as MOST_AMOUNT
 from ...topology.host_names import CALLER
 from ...topology.links import Link
 from ...topology.power import watts_of

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from ...common.dtypes import WORD_BYTES
 from ...schedule import Task
-from ...schedule.values import MOST as MOST_AMOUNT
+from ...schedule.model.task_graph import MOST as MOST_AMOUNT
 from ..support import Support
 from ..value import value_of
 from .bundles import Bundle

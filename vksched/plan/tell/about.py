@@ -14,8 +14,8 @@ from typing import Any
 from ...common.dtypes import TensorType
 from ...common.formatting import count_of, format_bytes, format_seconds
 from ...ir.graph import Node
-from ...ops.core.variants import Choice
 from ...ops.elementwise.epilogue import attrs_text
+from ...ops.lowering.variants import Choice
 from .. import cost
 from ..query import split_of
 from ..support import Support

@@ -21,7 +21,7 @@ from ...common.errors import IndexOutOfRange
 from ...ir.graph import Graph, Node
 from ...ir.native_program import Recipe
 from ...ir.precision import rounds_factors
-from ...ops.core import loops
+from ...ops.lowering import native_kernels
 from ...plan.value import PlanValue, Split
 from ..states import HostValues
 from .evaluate import Values, named
@@ -42,7 +42,7 @@ def writes_state(node: Node) -> bool:
 def recipes_of(plan: PlanValue, split: Split, known: Mapping[int, NDArray]) -> dict[int, Recipe]:
     """Returns the recipes of the nodes of a split that native loops run. known: its weights."""
     graph, found = plan.graph, dict[int, Recipe]()
-    if not loops.has_programs():
+    if not native_kernels.has_programs():
         return found
     by_call: dict[int, Recipe | None] = {}
     for node_id in split.nodes:
@@ -129,7 +129,7 @@ class Segment:
         for slot in written:
             open_.pop(slot)
         self._open = tuple(open_.values())
-        self._native = loops.native.Program(steps, slots.sizes, [*written, *open_])
+        self._native = native_kernels.native.Program(steps, slots.sizes, [*written, *open_])
         for slot, array in own.items():
             self._native.bind(slot, array)
             self._kept.append(array)

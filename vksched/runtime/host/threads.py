@@ -2,8 +2,8 @@
 
     run ---- one thread for the library ---- end ---- as many as before ----> the user's products
 
-Why: vksched/ops/core/blas.py. Who sets OPENBLAS_NUM_THREADS or its like has chosen, and nothing is
-touched. Examples: tests/runtime/test_busy_threads.py.
+Why: vksched/ops/lowering/blas.py. Who sets OPENBLAS_NUM_THREADS or its like has chosen, and nothing
+is touched. Examples: tests/runtime/test_busy_threads.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...common.fork_guard import in_child
-from ...ops.core import blas
+from ...ops.lowering import blas
 
 
 def _set(counts: list[int]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...common.dtypes import DTYPES, MAX_RANK, NARROW, NDArray, numpy_dtype
 from ...common.errors import VkschedError
-from ...ops.products.blocks import held_words
+from ...ops.quantized.gguf_formats import held_words
 from ...storage.lazy_array import Held, Origin, late_bytes
 from ...storage.model_file import FileBytes, ModelFile, Unchanged, content_of
 from ...storage.safe_open import opened_below, parts_of

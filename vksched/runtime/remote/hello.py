@@ -19,7 +19,7 @@ from ...common.formatting import printable
 from ...common.schema import Wrong, check
 from ...common.version import __version__
 from ...ir.op import all_ops
-from ...ops.core import loops
+from ...ops.lowering import native_kernels
 from ..vulkan.shaders import load_manifest
 from .messages import HELLO, Fields
 from .stream import Closed, Stream
@@ -107,7 +107,7 @@ def shaders_hash() -> str:
 def ops_hash() -> str:
     """Returns a hash of the names of all ops, and of how words hold weights of few bits."""
     names = sorted(name for name in all_ops() if not name.startswith(_HOST_OPS))
-    return _hash((*names, f"words {loops.WORDS_VERSION}"))
+    return _hash((*names, f"words {native_kernels.WORDS_VERSION}"))
 
 
 def _hash(lines: Iterable[str]) -> str:

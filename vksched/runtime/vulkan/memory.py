@@ -25,8 +25,8 @@ from ...common.dtypes import (
     numpy_dtype,
 )
 from ...common.errors import DeviceLost, DTypeError
-from ...ops.core import loops
-from ...ops.products.blocks import Repacked
+from ...ops.lowering import native_kernels
+from ...ops.quantized.gguf_formats import Repacked
 from ...plan.make.memory import ALIGN_WORDS, aligned
 from ...plan.value import Span
 from ...storage.lazy_array import Held, Late
@@ -142,10 +142,10 @@ class _Part:
     def file(self) -> int | None:
         """The file of which native loops make the value; None where they do not."""
         held = self.held
-        known = isinstance(held, Repacked) and loops.has_repack_file() and held.place
+        known = isinstance(held, Repacked) and native_kernels.has_repack_file() and held.place
         return known[0] if known else None
 
-    def of_file(self, piece: NDArray) -> loops.FilePart:
+    def of_file(self, piece: NDArray) -> native_kernels.FilePart:
         """Returns whole rows as `loops.repack_file` takes them."""
         assert isinstance(self.held, Repacked)
         return self.held.part(piece[self.at : self.behind], self.start // self.held.shape[-1])
@@ -399,7 +399,7 @@ def _write(words: NDArray, parts: Sequence[_Part], zeros: Zeros | None) -> None:
     left = [part for part in parts if part.file is None]
     for _, some in groupby(in_file, lambda part: part.file):
         same = list(some)
-        left += same[loops.repack_file([part.of_file(words) for part in same]) :]
+        left += same[native_kernels.repack_file([part.of_file(words) for part in same]) :]
         same[0].require()
     for part in left:  # where the file lacks something, it says so
         part.write(words)

@@ -17,7 +17,7 @@ from typing import Any
 from ...common.env import is_on
 from ...common.errors import DeviceError
 from ...common.user_warning import warn_user
-from ...ops.core import loops
+from ...ops.lowering import native_kernels
 from ...topology.device_spec import GIB, DeviceSpec
 from ...topology.limits import FEATURES, Limits
 from ..host.memory import host_memory_bytes
@@ -213,7 +213,7 @@ def cpu_device() -> DeviceInfo:
         label="numpy",
         type="cpu",
         vendor="",
-        driver=", ".join(filter(None, (f"numpy {_numpy_version()}", loops.about()))),
+        driver=", ".join(filter(None, (f"numpy {_numpy_version()}", native_kernels.about()))),
         uuid="",
         memory_total_bytes=total,
         memory_free_bytes=free,

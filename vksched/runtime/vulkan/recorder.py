@@ -20,7 +20,7 @@ from typing import Protocol
 from ...common.errors import DeviceError
 from ...ir.graph import Graph
 from ...ir.op import OUTPUT, SCRATCH, STATUS, Dispatch
-from ...ops.core.lower import Lowering
+from ...ops.lowering.lower import Lowering
 from ...plan import cost
 from ...plan.make.split import SUBMISSION_S
 from ...plan.value import (

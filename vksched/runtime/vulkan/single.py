@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...ir.op import SCRATCH
-from ...ops.core.lower import Lowering
+from ...ops.lowering.lower import Lowering
 from .buffers import Buffer
 from .context import Context, Pipeline, Recording
 from .shaders import load_shader

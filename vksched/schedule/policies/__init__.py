@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..problem import Problem
-from ..simulate import Placed
+from ..model.problem import Problem
+from ..model.simulate_tasks import Placed
 from .cpop import cpop
 from .dls import dls
 from .etf import etf

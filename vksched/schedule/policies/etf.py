@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..problem import INFINITY, Problem
-from ..simulate import Placed
+from ..model.problem import INFINITY, Problem
+from ..model.simulate_tasks import Placed
 from .ready import Step, place_ready
 
 

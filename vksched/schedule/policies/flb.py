@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import heapq
 
-from ..partial import Partial
-from ..problem import Problem
-from ..ranks import levels
-from ..simulate import Placed
+from ..model.partial_schedule import Partial
+from ..model.problem import Problem
+from ..model.ranks import levels
+from ..model.simulate_tasks import Placed
 from .fcp import enabling, place_fast, start_on
 from .idle import Idle
 

@@ -8,10 +8,10 @@ tests/schedule/test_policies.py.
 
 from __future__ import annotations
 
-from ..partial import place_in_order
-from ..problem import Problem
-from ..ranks import by_rank, upward
-from ..simulate import Placed
+from ..model.partial_schedule import place_in_order
+from ..model.problem import Problem
+from ..model.ranks import by_rank, upward
+from ..model.simulate_tasks import Placed
 
 OTHER_RANKS = ("fastest", "all links", "half links", "no links")
 """Ranks beside the paper's; each is best somewhere. See `rank_of`."""

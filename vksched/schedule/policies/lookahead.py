@@ -8,10 +8,10 @@ those that are. Examples: tests/schedule/test_policies.py.
 
 from __future__ import annotations
 
-from ..partial import Partial
-from ..problem import INFINITY, Problem
-from ..ranks import by_rank, upward
-from ..simulate import Placed
+from ..model.partial_schedule import Partial
+from ..model.problem import INFINITY, Problem
+from ..model.ranks import by_rank, upward
+from ..model.simulate_tasks import Placed
 
 CONSUMERS = 8
 """Consumers that are looked at, the most urgent ones."""

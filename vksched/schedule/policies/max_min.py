@@ -7,8 +7,8 @@ Complexity: see ready.py. Examples: tests/schedule/test_policies.py.
 
 from __future__ import annotations
 
-from ..problem import Problem
-from ..simulate import Placed
+from ..model.problem import Problem
+from ..model.simulate_tasks import Placed
 from .ready import Step, place_ready
 
 

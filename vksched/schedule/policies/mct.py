@@ -7,9 +7,9 @@ Complexity: edges * devices. Examples: tests/schedule/test_policies.py.
 
 from __future__ import annotations
 
-from ..partial import place_in_order
-from ..problem import Problem
-from ..simulate import Placed
+from ..model.partial_schedule import place_in_order
+from ..model.problem import Problem
+from ..model.simulate_tasks import Placed
 
 
 def mct(problem: Problem) -> Placed:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..partial import place_in_order
-from ..problem import Problem
-from ..ranks import by_rank
-from ..simulate import Placed
+from ..model.partial_schedule import place_in_order
+from ..model.problem import Problem
+from ..model.ranks import by_rank
+from ..model.simulate_tasks import Placed
 
 
 def peft(problem: Problem) -> Placed:

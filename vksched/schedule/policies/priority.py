@@ -7,9 +7,9 @@ Complexity: tasks * devices. Examples: tests/schedule/test_policies.py.
 
 from __future__ import annotations
 
-from ..partial import Partial
-from ..problem import Problem
-from ..simulate import Placed
+from ..model.partial_schedule import Partial
+from ..model.problem import Problem
+from ..model.simulate_tasks import Placed
 
 
 def priority(problem: Problem) -> Placed:

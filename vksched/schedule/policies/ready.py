@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..partial import DeadEnd, Partial
-from ..problem import INFINITY, Problem
-from ..ranks import levels, upward
-from ..simulate import Placed
+from ..model.partial_schedule import DeadEnd, Partial
+from ..model.problem import INFINITY, Problem
+from ..model.ranks import levels, upward
+from ..model.simulate_tasks import Placed
 
 WINDOW = 256
 WIDE_WINDOW = 32

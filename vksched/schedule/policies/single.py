@@ -6,10 +6,10 @@ Complexity: tasks * devices. Examples: tests/schedule/test_policies.py.
 
 from __future__ import annotations
 
-from ..partial import Partial
-from ..problem import Problem
-from ..ranks import by_rank, upward
-from ..simulate import Placed
+from ..model.partial_schedule import Partial
+from ..model.problem import Problem
+from ..model.ranks import by_rank, upward
+from ..model.simulate_tasks import Placed
 
 
 def single(problem: Problem, device: int) -> Placed:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....common.dtypes import NDArray
 from ....common.errors import ModelFormatError
-from ....ops.core import loops
+from ....ops.lowering import native_kernels
 
 _LENGTH = struct.Struct("<Q")
 _layout = cache(lambda codes: struct.Struct(f"<{codes}"))
@@ -98,7 +98,9 @@ class Cursor:
         """Returns strings. Bytes that are no UTF-8 come as `surrogateescape` makes them: pieces of
         a vocabulary may be parts of a letter.
         """
-        out, at = loops.texts(self.data, self.at, count) or _texts(self.data, self.at, count)
+        out, at = native_kernels.texts(self.data, self.at, count) or _texts(
+            self.data, self.at, count
+        )
         self._go_behind(at, len(out), count, what)
         return out
 
@@ -106,7 +108,7 @@ class Cursor:
         """Goes behind strings that are all there, and makes none; returns False, having gone
         nowhere, where only `texts` can.
         """
-        skipped = loops.skip_texts(self.data, self.at, count)
+        skipped = native_kernels.skip_texts(self.data, self.at, count)
         if skipped is None:
             return False
         found, at = skipped

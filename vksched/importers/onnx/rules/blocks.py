@@ -13,7 +13,7 @@ from ....common.dtypes import NDArray
 from ....ir.tensor import Tensor
 from ....ops import gather, matmul, where
 from ....ops import unpack as unpack_words
-from ....ops.products.blocks import numbered, repack
+from ....ops.quantized.gguf_formats import numbered, repack
 from ..nodes.elements import ANY, NARROW_FLOATS, storage
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -2,8 +2,8 @@
 
     codes, words of weights -> matmul_integer, conv_integer -> int32 -> requantize -> codes
 
-Known weights become words once (ops/products/codes.py). Wider integers, zero points for rows of a,
-and convolutions in groups are sums of int32.
+Known weights become words once (ops/linalg/int8_weights.py). Wider integers, zero points for rows
+of a, and convolutions in groups are sums of int32.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .... import ops
 from ....common.dtypes import FLOAT32, NDArray, Shape
 from ....ir.graph import INLINE_BYTES
 from ....ir.tensor import Tensor, constant
-from ....ops.products.codes import SHIFT, as_signed, pack
-from ....ops.windows.conv_integer import as_matrix
+from ....ops.conv.conv_int8 import as_matrix
+from ....ops.linalg.int8_weights import SHIFT, as_signed, pack
 from ..nodes.elements import element_name, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known

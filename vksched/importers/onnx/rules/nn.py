@@ -17,7 +17,7 @@ from ....ops import (
     transpose,
     unsqueeze,
 )
-from ....ops.windows.window import Padding
+from ....ops.conv.window import Padding
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ....ir.tensor import Tensor
 from ....ops import transpose
-from ....ops.windows.window import Padding
+from ....ops.conv.window import Padding
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
 

@@ -1,0 +1,244 @@
+"""Attention without its score matrix: a tile of queries meets the keys a tile at a time.
+
+q: rows of all heads that share keys   x   k, v: keys, in parts
+each (rows, part): sums, largest score, total weight -> one result, or parts that are combined
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...common.dtypes import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    TensorType,
+    as_float,
+    as_int,
+    broadcast_shapes,
+)
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Domains, Flag, Real, Whole, wholes
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.op import Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ..elementwise.select import cast
+from ..layout.reshape import reshape, transpose
+from ..reduction.softmax import as_mask
+from .attention_cpu import HOST, attention_reference
+from .attention_kernels import KERNEL, UNBOUNDED, by_heads
+from .attention_native import attention_recipe
+
+# -- types and values --------------------------------------------------------------------------
+
+
+SCORES: Domains = {
+    "scale": Real(),
+    "softcap": Real(0.0),
+    "past": Whole(1 - UNBOUNDED // 2, UNBOUNDED // 2 - 1),
+    "left": Whole(-1, UNBOUNDED // 2 - 1),
+    "right": Whole(-1, UNBOUNDED // 2 - 1),
+}
+"""How scores are made and which keys are visible: attributes of attention and its gradients."""
+ATTENTION: Domains = {
+    **SCORES,
+    "by_length": wholes(0, 1, 4),
+    "none_seen_is_nan": Flag(),
+}
+
+
+def infer_attention(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    q, k, v = inputs[:3]
+    if any(t.dtype != FLOAT32 for t in (q, k, v)):
+        got = " and ".join(t.dtype for t in (q, k, v))
+        raise DTypeError(f"[attention] expected float32, got {got}; try vs.cast")
+    if any(t.rank != 4 for t in (q, k, v)):
+        raise ShapeError(
+            "[attention] expected (batch, heads, length, size) three times, got "
+            f"{q.shape}, {k.shape} and {v.shape}; try heads= for (batch, length, heads * size)"
+        )
+    q, k, v = by_heads(inputs, attrs)
+    if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise ShapeError(
+            "[attention] expected q (b, h, m, d), k (b, g, n, d) and v (b, g, n, e), "
+            f"got {q.shape}, {k.shape} and {v.shape}"
+        )
+    heads, shared = q.shape[1], k.shape[1]
+    if heads != shared and (shared == 0 or heads % shared):
+        raise ShapeError(
+            f"[attention] expected heads of q that are a multiple of those of k, got {heads} "
+            f"and {shared}"
+        )
+    if len(inputs) > 3:
+        mask, scores = inputs[3], (*q.shape[:3], k.shape[2])
+        if mask.dtype not in (BOOL, FLOAT32):
+            raise DTypeError(
+                f"[attention] expected a mask of bool or float32, got {mask.dtype}; try vs.cast"
+            )
+        if mask.rank > 4 or broadcast_shapes("attention", mask.shape, scores) != scores:
+            raise ShapeError(
+                f"[attention] expected a mask that broadcasts to {scores}, got {mask.shape}"
+            )
+    shape = (*q.shape[:3], v.shape[3])
+    if attrs.as_ints("by_length")[3]:
+        shape = (shape[0], shape[2], shape[1], shape[3])
+    return TensorType(shape, q.dtype)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    q, k, v = (t.shape for t in by_heads(inputs, attrs))
+    flops = 2.0 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
+    return Work(flops, float(sum(t.device_bytes for t in inputs) + output.device_bytes))
+
+
+register(
+    Op(
+        "attention",
+        infer_attention,
+        attention_reference,
+        KERNEL,
+        attrs=ATTENTION,
+        operands=(3, 4),
+        work=_work,
+        factors=(0, 1, 2),
+        host=HOST,
+        recipe=attention_recipe,
+    )
+)
+
+
+# -- builder -----------------------------------------------------------------------------------
+
+
+def attention(
+    q: TensorLike,
+    k: TensorLike,
+    v: TensorLike,
+    mask: TensorLike | None = None,
+    *,
+    causal: bool = False,
+    past: int = 0,
+    window: tuple[int | None, int | None] = (None, None),
+    scale: float | None = None,
+    softcap: float = 0.0,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    by_length: bool = False,
+    used: TensorLike | None = None,
+    new: tuple[TensorLike, TensorLike] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """softmax(q k^T * scale) v for every head, as ONNX Attention; the scores are never stored.
+
+    q: (b, h, m, d), k: (b, g, n, d), v: (b, g, n, e) -> (b, h, m, e); h is a multiple of g, and
+    h / g heads of q in a row share a head of k and v. by_length: operands and result are
+    (b, length, heads, size) instead; with `heads` (and `kv_heads`, by default the same) they are
+    (b, length, heads * size).
+    Where some of q, k and v are float16 and some float32, the result is float32.
+    mask: broadcasts to (b, h, m, n); bool, true where a key is seen, or float32, added to the
+    scores after the soft cap softcap * tanh(score / softcap).
+    causal: query i sees the keys up to i + past; window: and no more than so many to the left and
+    right of i + past. scale: by default 1 / sqrt(d).
+    used: only so many of the first keys count, an int or (b,) ints, and past is counted from there;
+    new: keys and values that follow these, as k and v are but of any length. The time grows with
+    used, not with n. Beside q, k and v may be float16, or `vs.from_q8_0` of words: they are read as
+    they lie.
+    A hidden key, or one of weight 0, counts as not there, whatever k and v hold; the result of a
+    query that sees no key is 0.
+    """
+    if new is not None and (not isinstance(new, Sequence) or len(new) != 2):
+        raise ShapeError(f"[attention] expected new keys and values (keys, values), got {new!r}")
+    operands = [as_tensor(q)]
+    operands += [as_tensor(t, like=operands[0]) for t in (k, v, *(new or ()))]
+    operands = _of_one_type(operands, (1, 2) if used is not None else ())
+    if heads is not None or kv_heads is not None:
+        q, k, v, *rest = _apart(operands, heads, kv_heads)
+        out = attention(
+            *(q, k, v, mask),
+            causal=causal,
+            past=past,
+            window=window,
+            scale=scale,
+            softcap=softcap,
+            by_length=True,
+            used=used,
+            new=None if new is None else (rest[0], rest[1]),
+        )
+        return reshape(out, (*out.shape[:2], out.shape[2] * out.shape[3]), name=name)
+    if not isinstance(window, Sequence) or len(window) != 2 or isinstance(window, str):
+        raise ShapeError(f"[attention] expected a window (left, right), got {window!r}")
+    left, right = (_bound(side) for side in window)
+    past = as_int("attention", "past", past)
+    if not 0 <= abs(past) < UNBOUNDED // 2:
+        raise ShapeError(f"[attention] expected a past under 2**29, got {past}")
+    depth = operands[0].shape[-1] if operands[0].rank else 1
+    if scale is None:
+        scale = 1 / math.sqrt(max(1, depth))
+    scale, softcap = (
+        as_float("attention", what, value)
+        for what, value in (("scale", scale), ("softcap", softcap))
+    )
+    if not (abs(scale) <= 3e38 and 0 <= softcap <= 3e38):
+        raise DTypeError(
+            f"[attention] expected a float32 scale and a softcap of 0 or more, got {scale!r} and "
+            f"{softcap!r}"
+        )
+    attrs: dict[str, AttrValue] = {
+        "scale": float(scale),
+        "softcap": float(softcap),
+        "past": past,
+        "left": left,
+        "right": 0 if causal else right,
+        "by_length": (int(by_length),) * 4,
+        "none_seen_is_nan": False,
+    }
+    if used is not None:
+        if mask is not None:
+            raise ShapeError("[attention] expected a mask or a number of keys in use, got both")
+        kept, beside = operands[:3], operands[3:]
+        if by_length:
+            beside = [transpose(t, (0, 2, 1, 3)) for t in beside]
+        return apply("cached_attention", [*kept, as_tensor(used), *beside], attrs, name)
+    if new is not None:
+        raise ShapeError("[attention] expected new keys with `used`, got them without; try used=n")
+    if mask is not None:
+        operands.append(as_mask(mask, operands[0]))
+    return apply("attention", operands, attrs, name)
+
+
+def _of_one_type(operands: list[Tensor], kept: tuple[int, ...]) -> list[Tensor]:
+    """Widens float16 beside float32. kept: operands that are read as they are."""
+    own = {t.dtype for i, t in enumerate(operands) if i not in kept}
+    if own != {FLOAT16, FLOAT32}:
+        return operands
+    return [
+        cast(t, FLOAT32) if t.dtype == FLOAT16 and i not in kept else t
+        for i, t in enumerate(operands)
+    ]
+
+
+def _bound(side: int | None) -> int:
+    if side is None:
+        return -1
+    keys = as_int("attention", "window", side)
+    if not 0 <= keys < UNBOUNDED // 2:
+        raise ShapeError(f"[attention] expected a window of 0 or more keys or None, got {side}")
+    return keys
+
+
+def _apart(operands: list[Tensor], heads: int | None, kv_heads: int | None) -> list[Tensor]:
+    """(batch, length, heads * size) as (batch, length, heads, size)."""
+    heads, kv_heads = (
+        None if count is None else as_int("attention", what, count)
+        for what, count in (("heads", heads), ("kv_heads", kv_heads))
+    )
+    counts = (heads or kv_heads or 0, *(kv_heads or heads or 0 for _ in operands[1:]))
+    out = []
+    for tensor, count in zip(operands, counts, strict=True):
+        if tensor.rank != 3 or count <= 0 or tensor.shape[2] % count:
+            raise ShapeError(
+                f"[attention] expected (batch, length, {count} heads * size), got {tensor.shape}"
+            )
+        out.append(reshape(tensor, (*tensor.shape[:2], count, tensor.shape[2] // count)))
+    return out

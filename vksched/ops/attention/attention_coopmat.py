@@ -1,0 +1,112 @@
+"""Attention by matrix units: which of a device's cooperative matrices compute a call.
+
+    one subgroup: the rows of one matrix of queries, against some keys at a time
+    one group:    4 subgroups, which share keys and values as float16 in shared memory
+
+Both products are of float16, summed in float32, the softmax between is float32. As with products
+(matrix_units.py), no variant is used before the tuner has measured it and compared its result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ...ir.op import Call
+from ...topology.limits import Limits
+from ..linalg.coopmat import LEAST_SIDE, rounds, shapes_of, unit_name, unit_subgroups
+
+_SUBGROUPS = 4
+_KEYS = {False: 32, True: 16}
+_MOST_COLUMNS = {False: 128, True: 16}
+"""Keys at a time; values of a query, and columns of v of one dispatch, which a subgroup holds in
+registers. By whether the device is a CPU driver: llvmpipe takes a minute to compile more.
+"""
+
+
+def most_columns(limits: Limits) -> int:
+    """Returns how many columns of v one dispatch works on, and how deep queries may be."""
+    return _MOST_COLUMNS[limits.software]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionUnit:
+    """A variant of `attention_matrices`. shape: rows, columns and depth of one cooperative matrix.
+    subgroup: its lanes. keys: at a time.
+    """
+
+    shape: tuple[int, int, int]
+    subgroup: int
+    keys: int
+
+    @property
+    def rows(self) -> int:
+        """Queries of a group."""
+        return _SUBGROUPS * self.shape[0]
+
+    @property
+    def name(self) -> str:
+        return unit_name(self.shape, self.rows, self.keys, self.subgroup)
+
+    def matrices(self, depth: int, columns: int) -> tuple[int, int]:
+        """Returns how many matrices queries are deep, and values are wide."""
+        return -(-depth // self.shape[2]), -(-columns // self.shape[1])
+
+    def shared_bytes(self, depth: int, columns: int) -> int:
+        deep, wide = self.matrices(depth, columns)
+        keys = 2 * self.keys * (deep * self.shape[2] + wide * self.shape[1] + 16)
+        row = 2 * (self.keys + 8) + 4 * (self.keys + 4) + 4 * self.shape[1] + 12
+        return keys + self.rows * row
+
+    def constants(self, depth: int, columns: int, row: int) -> tuple[tuple[str, int], ...]:
+        """Returns those for so many columns of v, of `row` in memory. Matrices that are full are
+        read by words, two of float16 in each.
+        """
+        deep, wide = self.matrices(depth, columns)
+        full = deep * self.shape[2] == depth and wide * self.shape[1] == columns and row % 2 == 0
+        rows, across, steps = self.shape
+        return (
+            ("LOCAL_X", _SUBGROUPS * self.subgroup),
+            *(("MATRIX_M", rows), ("MATRIX_N", across), ("MATRIX_K", steps)),
+            *(("DEPTHS", deep), ("COLUMNS", wide)),
+            ("KEYS", self.keys),
+            ("PADDED", int(not full)),
+        )
+
+    def fits(self, limits: Limits, depth: int, columns: int) -> bool:
+        """Whether a device can run it for such heads."""
+        whole = all(self.keys % side == side % 8 == 0 for side in self.shape)
+        # lanes that share a row in the softmax, each with eight keys or more
+        sharing, rest = divmod(self.subgroup, self.shape[0])
+        most = min(limits.max_invocations, limits.max_local_size[0])
+        return (
+            whole
+            and rest == 0 < sharing <= self.keys // 8
+            and _SUBGROUPS * self.subgroup <= most
+            and self.shared_bytes(depth, min(columns, most_columns(limits))) <= limits.shared_bytes
+        )
+
+
+@lru_cache(maxsize=64)
+def _units(limits: Limits, depth: int, columns: int) -> dict[str, AttentionUnit]:
+    if not (limits.subgroup_shuffle and 0 < depth <= most_columns(limits)):
+        return {}
+    units = (
+        AttentionUnit(shape, subgroup, _KEYS[limits.software])
+        for shape in shapes_of(limits)
+        for subgroup in unit_subgroups(limits)
+    )
+    return {unit.name: unit for unit in units if unit.fits(limits, depth, columns)}
+
+
+def attention_unit(call: Call, depth: int, columns: int) -> AttentionUnit | None:
+    """Returns the unit of a call's variant, None where that is another kernel."""
+    named = call.variant.startswith("matrices ")
+    return _units(call.limits, depth, columns).get(call.variant) if named else None
+
+
+def unit_variants(call: Call, rows: int, keys: int, depth: int, columns: int) -> tuple[str, ...]:
+    """Returns the variants that can compute a call, of so many rows of q for each head of keys."""
+    if min(rows, keys) < LEAST_SIDE or not rounds(call):
+        return ()
+    return tuple(_units(call.limits, depth, columns))

@@ -1,0 +1,187 @@
+"""Attention in numpy: head by head as the reference, and all heads at once.
+
+scores = q @ k^T -> scale, softcap, mask -> exp -> times v, over the total of each row
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ...common.dtypes import NDArray
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, sum_rows
+from ..linalg.matmul_blocks import heads
+from .attention_kernels import seen_keys
+
+REFERENCE_SCORES = 1 << 22
+"""Scores that the reference holds at a time."""
+
+
+def _swapped(x: NDArray, turned: int) -> NDArray:
+    """Returns (batch, heads, length, size) of (batch, length, heads, size), or the other way."""
+    return x.swapaxes(1, 2) if turned else x
+
+
+def attention_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns attention head by head, some rows of its scores at a time."""
+    *turned, turn_result = attrs.as_ints("by_length")
+    out = _attend_all((*map(_swapped, inputs[:3], turned), *inputs[3:]), attrs)
+    return np.ascontiguousarray(_swapped(out, turn_result))
+
+
+def _attend_all(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    q, k, v = inputs[:3]
+    shape = (*q.shape[:3], v.shape[3])
+    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
+    if out.size == 0 or k.shape[2] == 0:
+        return out
+    keys, share = k.shape[2], q.shape[1] // k.shape[1]
+    mask = np.broadcast_to(inputs[3], (*q.shape[:3], keys)) if len(inputs) > 3 else None
+    rows = max(1, REFERENCE_SCORES // keys)
+    for batch, head in np.ndindex(*q.shape[:2]):
+        for start in range(0, q.shape[2], rows):
+            at = (batch, head, slice(start, start + rows))
+            of_k = (batch, head // share)
+            out[at] = attend(
+                q[at], k[of_k], v[of_k], None if mask is None else mask[at], start, attrs
+            )
+    return out
+
+
+def attend(
+    q: NDArray, k: NDArray, v: NDArray, mask: NDArray | None, start: int, attrs: Attrs
+) -> NDArray:
+    """One head: rows of q from a query on, all keys."""
+    scores = (q @ k.T) * q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores = softcap * np.tanh(scores / softcap)
+    low, high = seen_keys(attrs)
+    ahead = np.arange(len(k)) - np.arange(start, start + len(q))[:, None]
+    hidden = (ahead < low) | (ahead > high)
+    if mask is not None and mask.dtype == bool:
+        hidden |= ~mask
+    elif mask is not None:
+        hidden |= np.isneginf(mask)
+        scores = scores + mask
+    scores[hidden] = -np.inf
+    # a score that is NaN makes the whole row NaN by its own weight
+    largest = np.fmax.reduce(scores, axis=1, keepdims=True)
+    largest[~(largest > -np.inf)] = 0
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=1, keepdims=True)
+    out = np.asarray(_mix(weights, v) / np.where(total == 0, 1, total), q.dtype)
+    if attrs.as_bool("none_seen_is_nan"):
+        out[total[:, 0] == 0] = np.nan
+    return out
+
+
+def _mix(weights: NDArray, v: NDArray) -> NDArray:
+    """weights @ v, where what has weight 0 is not there, even if it is NaN or infinite."""
+    odd = np.flatnonzero(~np.isfinite(v).all(axis=1))
+    if not odd.size:
+        return np.asarray(weights @ v)
+    plain = v.copy()
+    plain[odd] = 0
+    out = np.asarray(weights @ plain)
+    for key in odd:
+        weight = weights[:, key : key + 1]
+        out += np.where(weight == 0, 0, weight * v[key])
+    return out
+
+
+_PLAIN_SCORES = 32
+"""Scores within this need not be held against the largest of their row: exp of them, and the sums,
+stay far from the ends of float32.
+"""
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """All heads at once where their scores are few."""
+    *turned, turn_result = attrs.as_ints("by_length")
+    q, k, v = map(_swapped, inputs[:3], turned)
+    keys, share = k.shape[2], q.shape[1] // max(1, k.shape[1])
+    few = 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES
+    if not few or not np.isfinite(v).all():
+        out[...] = attention_reference(inputs, attrs)
+        return
+    # heads that share keys and values are as many more rows of one product
+    together = (*k.shape[:2], share * q.shape[2])
+    scores = np.matmul(q.reshape(*together, q.shape[3]), k.swapaxes(2, 3))
+    scores = scores.reshape(*q.shape[:3], keys)
+    scores *= q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores /= softcap
+        np.tanh(scores, out=scores)
+        scores *= softcap
+    if len(inputs) > 3 and inputs[3].dtype != bool:
+        scores += inputs[3]
+    hidden = hidden_keys(attrs, inputs[3:], 0, q.shape[2], keys)
+    to_weights(scores, hidden, attrs.as_bool("none_seen_is_nan"))
+    # before the product, as values may be as large or small as float32 holds
+    made = np.matmul(scores.reshape(*together, keys), v)
+    _swapped(out, turn_result)[...] = made.reshape(*q.shape[:3], v.shape[3])
+
+
+def to_weights(scores: NDArray, hidden: Iterable[NDArray], none_seen_is_nan: bool = False) -> None:
+    """Makes weights of scores, in place. hidden: what says which do not count."""
+    plain = -_PLAIN_SCORES < scores.min() <= scores.max() < _PLAIN_SCORES
+    for each in hidden:
+        np.copyto(scores, -np.inf, where=each)
+    if not plain:
+        largest = np.fmax.reduce(scores, axis=-1, keepdims=True)
+        largest[~(largest > -np.inf)] = 0
+        scores -= largest
+    np.exp(scores, out=scores)
+    total = sum_rows(scores)
+    if not none_seen_is_nan:
+        total[total == 0] = 1
+    scores /= total
+
+
+def hidden_keys(
+    attrs: Attrs, masks: tuple[NDArray, ...], start: int, rows: int, keys: int
+) -> Iterator[NDArray]:
+    """Yields what says which scores do not count: by their place, and by the mask. start: the
+    query of the first row.
+    """
+    low, high = seen_keys(attrs)
+    if low > 1 - (start + rows) or high < keys - 1 - start:
+        ahead = np.arange(keys) - np.arange(start, start + rows)[:, None]
+        yield (ahead < low) | (ahead > high)
+    for mask in masks:
+        yield ~mask if mask.dtype == bool else np.isneginf(mask)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some heads of some examples at a time."""
+    turn_q, turn_k, *_ = attrs.as_ints("by_length")
+    q, keys = _swapped(inputs[0], turn_q), _swapped(inputs[1], turn_k).shape[2]
+    masks = [np.broadcast_to(mask, (*q.shape[:3], keys)) for mask in inputs[3:]]
+    work = (q.size + out.size) * keys
+    for own, (some, of_q, _), part in cut_heads(inputs[:3], attrs, out, work):
+        yield (*own, *(mask[some, of_q] for mask in masks)), part
+
+
+def cut_heads(
+    inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray, work: float
+) -> Iterator[tuple[tuple[NDArray, ...], tuple[slice, slice, slice], NDArray]]:
+    """Yields q, k and v of some heads; which examples, heads of q and heads of k these are; and
+    their part of the result. work: multiply-adds of all heads.
+    """
+    *turned, turn_result = attrs.as_ints("by_length")
+    q, k, v = map(_swapped, inputs, turned)
+    made, (batch, shared) = _swapped(out, turn_result), k.shape[:2]
+    share = q.shape[1] // shared
+    for some, of_k in heads(batch, shared, work):
+        of_q = slice(of_k.start * share, of_k.stop * share)
+        parts = q[some, of_q], k[some, of_k], v[some, of_k]
+        own = tuple(map(_swapped, parts, turned))
+        yield own, (some, of_q, of_k), _swapped(made[some, of_q], turn_result)
+
+
+HOST = HostKernel(_compute, _cut)

@@ -1,0 +1,352 @@
+"""How attention runs on a device: dispatches, and where operands lie.
+
+The keys are gone through in one segment, or in two: those in use of a cache, whose number is known
+when the graph runs, and new ones. All parts of all segments are combined at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
+from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
+from ..layout.strided_copy import WHOLE_COPIES, copy_run
+from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
+from .attention_launch import (
+    CACHED_BUFFERS,
+    LANES_ACROSS,
+    LEAST_CPU_PART,
+    LEAST_PART,
+    ROWS,
+    STATE_WORDS,
+    TILED,
+    TILES,
+    UNBOUNDED,
+    Launch,
+    Sizes,
+    by_heads,
+    lanes_of,
+    launch,
+    rows_of_parts,
+    sizes_of,
+    unit_of,
+    variants,
+)
+
+__all__ = ["CACHED_KERNEL", "KERNEL", "UNBOUNDED", "by_heads", "seen_keys"]
+
+UNITS = "attention_matrices"
+MASKED, USED, FEW = "_masked", "_used", "_used_few"
+"""What the shaders of a segment are called that read a mask, or the number of keys in use, or find
+it behind the queries, as the device binds few buffers.
+"""
+KEPT = {FLOAT32: "", FLOAT16: "_half", UINT32: "_q8_0"}
+"""And by the type in which keys and values are kept; words are those of q8_rows.py."""
+TILED_WAYS = {"tiled": "tiled", "mixed": "tiled_mixed", "packed": "tiled_packed"}
+"""What the shaders in shared memory are called, by their kind of tiles."""
+Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
+
+
+def seen_keys(attrs: Attrs) -> tuple[int, int]:
+    """Returns a, b: query i sees the keys i + a .. i + b."""
+    past, left, right = (attrs.as_int(name) for name in ("past", "left", "right"))
+    return (
+        past - left if left >= 0 else -UNBOUNDED,
+        past + right if right >= 0 else UNBOUNDED,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
+    turned: whether keys, and values, have the length before the heads. first_part: of all parts.
+    used_behind: the word behind the first of q at which the numbers of keys in use lie. are_new:
+    whether the keys are those behind the ones in use.
+    """
+
+    kind: str
+    operands: tuple[int, ...]
+    turned: tuple[int, ...]
+    sizes: Sizes
+    cut: Launch
+    first_part: int = 0
+    used_behind: int = 0
+    are_new: bool = False
+
+
+def _whole(call: Call) -> tuple[_Segment, ...]:
+    s, turned = sizes_of(call), call.attrs.as_ints("by_length")
+    masked = len(call.inputs) > 3
+    operands = tuple(range(len(call.inputs)))
+    return (_Segment(MASKED * masked, operands, turned[1:3], s, launch(call, s)),)
+
+
+def _cached(call: Call) -> tuple[_Segment, ...]:
+    s, turned = sizes_of(call), call.attrs.as_ints("by_length")
+    kept = _Segment(USED, (0, 1, 2, 3), turned[1:3], s, launch(call, s))
+    keys = call.inputs[4].shape[2] if len(call.inputs) > 4 else 0
+    if call.limits.storage_buffers < CACHED_BUFFERS:
+        beside = SCRATCH - bool(keys or kept.cut.parts > 1)
+        behind = max(1, call.inputs[0].size)
+        kept = replace(kept, kind=FEW, operands=(beside, 1, 2), used_behind=behind)
+    kept = replace(kept, kind=kept.kind + KEPT[call.inputs[1].dtype])
+    return (kept, _behind(call, kept, keys)) if keys else (kept,)
+
+
+def _behind(call: Call, kept: _Segment, keys: int) -> _Segment:
+    """Returns new keys as a segment, of the shaders of those in use where these are floats, too:
+    drivers compile no others then.
+    """
+    sizes = replace(kept.sizes, keys=keys)
+    cut, first = launch(call, sizes), kept.cut.parts
+    if KEPT[call.inputs[1].dtype]:
+        return _Segment("", (0, 4, 5), (0, 0), sizes, cut, first)
+    q, _, _, *used = kept.operands
+    return replace(
+        kept,
+        operands=(q, 4, 5, *used),
+        turned=(0, 0),
+        sizes=sizes,
+        cut=cut,
+        first_part=first,
+        are_new=True,
+    )
+
+
+def _parts(segments: tuple[_Segment, ...]) -> int:
+    """Of all segments, each of which has one at least."""
+    return sum(segment.cut.parts for segment in segments)
+
+
+def _used_beside(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
+    """Copies queries and numbers of keys in use into one buffer."""
+    if not kept.used_behind:
+        return ()
+    q, used, beside = call.inputs[0], call.inputs[3], kept.operands[0]
+    return (
+        copy_run(0, beside, q.size, call.limits),
+        copy_run(3, beside, used.size, call.limits, kept.used_behind),
+    )
+
+
+def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
+    """Returns the words from one position to the next, and from one head to the next."""
+    _, one, other, size = shape
+    return (other * size, size) if by_length else (size, other * size)
+
+
+def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
+    parts = _parts(segments)
+    dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
+    if before := _used_beside(call, segments[0]):
+        dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
+    if call.variant in lanes_of(call.limits) or unit_of(call, segments[0].sizes):
+        repairs = (_repair(call, segment, parts) for segment in segments)
+        first, *others = _side_by_side(repairs)
+        dispatches += [replace(first, barrier=True), *others]
+    if len(dispatches) >= MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[attention] {call.inputs[0].shape} queries on {segments[0].sizes.keys} keys need "
+            f"{len(dispatches)} dispatches, over {MAX_DISPATCHES}"
+        )
+    return (*dispatches, *(() if parts == 1 else _combine(call, segments[0].sizes, parts)))
+
+
+def _side_by_side(runs: Iterable[Iterator[Dispatch]]) -> Iterator[Dispatch]:
+    """Runs of dispatches that need nothing of each other: no barrier before the first of each."""
+    for run in runs:
+        yield replace(next(run), barrier=False)
+        yield from run
+
+
+def _main(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
+    return _dispatches(call, _shader(call, segment), segment, segment.cut, parts)
+
+
+def _repair(call: Call, segment: _Segment, parts: int) -> Iterator[Dispatch]:
+    cut = rows_of_parts(call, segment.sizes, segment.cut.parts)
+    return _dispatches(call, f"attention_repair{segment.kind}", segment, cut, parts)
+
+
+def _dispatches(
+    call: Call, shader: str, segment: _Segment, cut: Launch, parts: int
+) -> Iterator[Dispatch]:
+    """Some tiles of rows and columns each. parts: of all segments."""
+    s, whole = segment.sizes, parts == 1
+    row = s.columns + STATE_WORDS
+    push = (*_push(call, segment, cut), ("parts", parts), *_places(call, segment, whole))
+    constants = (
+        ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
+        ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
+        ("WHOLE", int(whole)),
+        _none_seen(call),
+    )
+    operands = (*segment.operands, OUTPUT if whole else SCRATCH)
+    shifts = (*(0 for _ in segment.operands), segment.first_part * row)
+    unit = unit_of(call, s) if shader.startswith(UNITS) else None
+    most, own_parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
+    for block in range(0, s.columns, cut.columns):
+        columns = min(cut.columns, s.columns - block)
+        for start in range(0, cut.tiles, cut.each):
+            end = min(start + cut.each, cut.tiles)
+            yield Dispatch(
+                shader,
+                operands,
+                (min(end - start, most), own_parts, 1),
+                (
+                    *push,
+                    *(("first_tile", start), ("end_tile", end)),
+                    *(("first_column", block), ("columns", columns)),
+                ),
+                (
+                    *constants,
+                    *_more_constants(call, shader, cut.tile, columns),
+                    *(unit.constants(s.depth, columns, s.columns) if unit else ()),
+                ),
+                shifts,
+                barrier=True,
+                subgroup=unit.subgroup if unit else 0,
+            )
+
+
+def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
+    s, (low, high) = segment.sizes, seen_keys(call.attrs)
+    push: Push = (
+        *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
+        *(("heads", s.heads), ("first_seen", low), ("last_seen", high)),
+        *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
+    )
+    if segment.kind.startswith(USED):
+        least = LEAST_CPU_PART if call.limits.software else LEAST_PART
+        part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
+        stride = len(call.inputs[3].shape)
+        own = (("used_stride", stride), ("own_parts", cut.parts), ("are_new", int(segment.are_new)))
+        behind = (("used_behind", segment.used_behind),) if segment.used_behind else ()
+        return (*push, ("part_keys", part_keys), *own, *behind)
+    push = (*push, ("part_keys", cut.part_keys))
+    if segment.kind != MASKED:
+        return push
+    scores = (s.batches // s.heads, s.heads * s.rows // s.queries, s.queries, s.keys)
+    return (*push, ("mask_strides", broadcast_strides(call.inputs[3].shape, scores)))
+
+
+def _places(call: Call, segment: _Segment, whole: bool) -> Iterator[tuple[str, int]]:
+    """Yields where the operands and the result of a segment have rows and heads."""
+    turn_q, _, _, turn_result = call.attrs.as_ints("by_length")
+    q, k, v = (call.inputs[i].shape for i in (0, *segment.operands[1:3]))
+    result = _strides(call.output.shape, turn_result)
+    places = {
+        "q": _strides(q, turn_q),
+        "k": _strides(k, segment.turned[0]),
+        "v": _strides(v, segment.turned[1]),
+        "result": result if whole else (segment.sizes.columns + STATE_WORDS, 0),
+    }
+    for name, (row, head) in places.items():
+        yield f"{name}_row", row
+        yield f"{name}_head", head
+
+
+def _shader(call: Call, segment: _Segment) -> str:
+    if call.variant in TILED:
+        kind, _ = TILED[call.variant]
+        return f"attention_{TILED_WAYS[kind]}{segment.kind}"
+    if call.variant == ROWS:
+        return f"attention_rows{segment.kind}"
+    if unit_of(call, segment.sizes):
+        return f"{UNITS}{segment.kind}"
+    low, high = seen_keys(call.attrs)
+    s = segment.sizes
+    sees_all = low <= 1 - s.queries and high >= s.keys - 1 and not call.attrs.as_float("softcap")
+    shaped = segment.kind or "_shaped" * (not sees_all)
+    return f"attention_{call.variant.replace(' ', '_')}_of_{call.limits.subgroup_size}{shaped}"
+
+
+def _more_constants(
+    call: Call, shader: str, tile: int, columns: int
+) -> tuple[tuple[str, int], ...]:
+    if call.variant in TILED:
+        # 1, 2, 4 or 8: fewer pipelines than one for each number; packed sums have two columns each
+        least = 2 if TILED[call.variant][0] == "packed" else 1
+        wanted = max(least, -(-columns // LANES_ACROSS))
+        return ("ROWS", tile), ("COLUMNS", 1 << (wanted - 1).bit_length())
+    return (("LOCAL_X", call.limits.subgroup_size),) if "_lanes_" in shader else ()
+
+
+def _none_seen(call: Call) -> tuple[str, int]:
+    """The bits of the result of a query that sees no key: 0, or NaN."""
+    return "NONE_SEEN", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
+
+
+def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
+    count = call.output.size
+    each = max(1, LOOP_STEPS // (2 * parts + 1)) if call.limits.software else 4
+    groups = min(-(-count // (LOCAL_SIZE * each)), call.limits.max_groups[0])
+    if call.limits.software and groups * LOCAL_SIZE * each < count:
+        raise UnsupportedOp(f"[attention] {parts} parts are too many for this CPU driver")
+    row, head = _strides(call.output.shape, call.attrs.as_ints("by_length")[3])
+    push = (
+        *(("count", count), ("row", s.columns), ("parts", parts), ("queries", s.queries)),
+        *(("heads", s.heads * s.rows // s.queries), ("result_row", row), ("result_head", head)),
+    )
+    return (
+        Dispatch(
+            "attention_combine",
+            (SCRATCH, OUTPUT),
+            (groups, 1, 1),
+            push,
+            (_none_seen(call),),
+            barrier=True,
+        ),
+    )
+
+
+def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
+    s, parts = segments[0].sizes, _parts(segments)
+    sums = () if parts == 1 else (parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
+    behind = segments[0].used_behind
+    return (*sums, behind + call.inputs[3].size) if behind else sums
+
+
+def _shaders(*kinds: str) -> tuple[str, ...]:
+    """The shaders of all segments, by their kinds."""
+    of_rows = (
+        f"attention_{way}{kind}"
+        for way in ("rows", "repair", *TILED_WAYS.values(), "matrices")
+        for kind in kinds
+    )
+    of_lanes = (
+        f"attention_lanes_{rows}x{columns}_of_{lanes}{kind}"
+        for lanes, tiles in TILES.items()
+        for rows, columns in tiles
+        for kind in (*kinds, "_shaped")
+    )
+    return ("attention_combine", *of_rows, *of_lanes)
+
+
+_KINDS_OF_USED = tuple(USED + kept for kept in KEPT.values())
+_SHADERS_OF_FEW = tuple(
+    f"attention_{way}{FEW}{kept}" for way in TILED_WAYS.values() for kept in KEPT.values()
+)
+
+
+def _kept_halves(call: Call) -> tuple[int, ...]:
+    """Keys and values that are kept as float16 are read as they are."""
+    return tuple(operand for operand in halves_of(call) if operand in (1, 2))
+
+
+KERNEL = Kernel(
+    _shaders("", MASKED),
+    lambda call: _lower(call, _whole(call)) if call.output.size else (),
+    lambda call: _scratch(call, _whole(call)) if call.output.size else (),
+    variants=variants,
+)
+CACHED_KERNEL = Kernel(
+    (*_shaders("", *_KINDS_OF_USED), *_SHADERS_OF_FEW, *WHOLE_COPIES),
+    lambda call: _lower(call, _cached(call)) if call.output.size else (),
+    lambda call: _scratch(call, _cached(call)) if call.output.size else (),
+    variants=variants,
+    takes_halves=_kept_halves,
+)

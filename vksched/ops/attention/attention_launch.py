@@ -1,0 +1,253 @@
+"""How a call of attention is cut for a device: variants, the rows of a group, parts of the keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...common.dtypes import TensorType
+from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import Call
+from ...topology.limits import Limits
+from ..linalg.matmul_vec4 import tile_kinds
+from ..lowering.strides import LOOP_STEPS
+from ..lowering.vec4 import has_lanes
+from .attention_coopmat import AttentionUnit, attention_unit, most_columns, unit_variants
+
+UNBOUNDED = 1 << 30
+"""Further than any query sees."""
+LANES_ACROSS = 32
+"""Columns of the lanes of a group in shaders/products/attention_tiled.glsl."""
+KEYS_AT_ONCE = 64
+"""Keys that such a group works on at a time."""
+MOST_COLUMNS = 8 * LANES_ACROSS
+"""Columns of v that one dispatch for GPUs works on; more are several."""
+LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
+"""Lanes of a group of `rows`; keys that an invocation works on at a time."""
+TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
+"""Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
+ROWS = "rows"
+"""The variant for CPU drivers that takes any size: an invocation has one row."""
+TALL, MIDDLE, FLAT = 32, 16, 4
+TILED = {
+    f"{kind} {rows}": (kind, rows)
+    for kind in ("tiled", "mixed", "packed")
+    for rows in (TALL, MIDDLE, FLAT)
+}
+"""Variants in shared memory: their kind of tiles, as products have them (matmul_kernels.py), and
+the rows of a group.
+"""
+TALL_BYTES, TALL_COLUMNS, TALL_GROUPS = 22 << 10, 128, 512
+"""Of the tallest: shared memory of a group, over the 16 KiB that every device has; columns up to
+which an invocation's sums stay in registers; groups from which they keep a GPU busy, and reading
+keys and values half as often pays.
+"""
+CACHED_BUFFERS = 5
+"""What the keys in use of a cache need bound: q, k, v, the number of these, and the result."""
+STATE_WORDS = 4
+"""Behind the sums of a part."""
+GROUPS_WANTED, LEAST_PART = 256, 128
+"""A GPU with fewer groups than this gets the keys in parts, of this length at least."""
+CPU_GROUPS_WANTED, LEAST_CPU_PART = 8, 256
+"""The same of a CPU driver, whose groups are dear."""
+_LOADS = {8: 16, 4: 5}
+"""What the loads of a tile take, in the products of so many rows: seen on llvmpipe (8 lanes) and
+SwiftShader (4).
+"""
+DISPATCH_FLOPS = 1e11
+"""Of one dispatch on a GPU, as drivers kill what takes seconds."""
+
+
+def by_heads(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Returns the types of q, k and v as they are with the heads before the length."""
+    return tuple(
+        TensorType((t.shape[0], t.shape[2], t.shape[1], t.shape[3]), t.dtype) if turned else t
+        for t, turned in zip(inputs[:3], attrs.as_ints("by_length")[:3], strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """batches: with heads of k. rows: of q in each, of all heads that share keys."""
+
+    batches: int
+    heads: int
+    rows: int
+    queries: int
+    keys: int
+    depth: int
+    columns: int
+
+
+def sizes_of(call: Call) -> Sizes:
+    """Returns the sizes of a call, with those of operand 1 as its keys."""
+    q, k, _ = (t.shape for t in by_heads(call.inputs, call.attrs))
+    columns = call.output.shape[3]
+    return Sizes(k[0] * k[1], k[1], q[1] // max(1, k[1]) * q[2], q[2], k[2], q[3], columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a call is cut.
+
+    tile: rows of a group. tiles: of all batches. each: tiles of one dispatch. parts: of the keys,
+    with part_keys each. columns: of v, of one dispatch.
+    """
+
+    tile: int
+    tiles: int
+    each: int
+    parts: int
+    part_keys: int
+    columns: int
+
+
+def variants(call: Call) -> tuple[str, ...]:
+    """Shared memory on GPUs; on CPU drivers blocks in registers, as tall as the rows fill; last
+    those of matrix units.
+    """
+    if call.output.size == 0:
+        return ()
+    s = sizes_of(call)
+    few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
+    units = () if few else unit_variants(call, s.rows, s.keys, s.depth, s.columns)
+    return (*_plain_variants(call, s), *units)
+
+
+def unit_of(call: Call, s: Sizes) -> AttentionUnit | None:
+    """Returns the matrix unit of a call's variant, None where that is another kernel."""
+    return attention_unit(call, s.depth, s.columns)
+
+
+def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
+    few = len(call.inputs) > 3 and call.limits.storage_buffers < CACHED_BUFFERS
+    if few or not call.limits.software:
+        kinds = ("tiled",) if call.limits.software else tile_kinds(call)
+        return tuple(f"{kind} {rows}" for kind in kinds for rows in _heights(s, call.limits))
+    in_fours = s.depth % 4 == 0 and s.columns % 4 == 0
+    tiles = lanes_of(call.limits) if in_fours else {}
+    lanes = call.limits.subgroup_size
+    return (*sorted(tiles, key=lambda name: _cost(s, *tiles[name], lanes)), ROWS)
+
+
+def lanes_of(limits: Limits) -> dict[str, tuple[int, int]]:
+    """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
+    tiles = TILES[limits.subgroup_size] if has_lanes(limits, TILES) else ()
+    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in tiles}
+
+
+def _cost(s: Sizes, rows: int, columns: int, lanes: int) -> int:
+    """Returns about how long a call takes for each key, in products of a row."""
+    tiles = -(-s.rows // rows) * -(-s.columns // columns)
+    return tiles * (_LOADS[lanes] + rows) * (s.depth + columns)
+
+
+def _heights(s: Sizes, limits: Limits) -> tuple[int, ...]:
+    """Returns the rows that groups in shared memory may have, the best guess first."""
+    if s.rows <= 2 * FLAT:
+        return FLAT, MIDDLE
+    small = limits.shared_bytes < TALL_BYTES or s.columns > TALL_COLUMNS
+    if small or s.rows <= MIDDLE:
+        return MIDDLE, FLAT
+    fills = -(-s.rows // TALL) * s.batches >= TALL_GROUPS
+    return (TALL, MIDDLE, FLAT) if fills else (MIDDLE, TALL, FLAT)
+
+
+def launch(call: Call, s: Sizes) -> Launch:
+    """Returns how a call, or a segment of its keys, is cut."""
+    if call.variant in TILED:
+        return _on_gpu(call, s)
+    unit = unit_of(call, s)
+    if unit is not None:
+        return _by_unit(call, s, unit)
+    return _by_rows(call, s) if call.variant == ROWS else _by_lanes(call, s)
+
+
+def _by_unit(call: Call, s: Sizes, unit: AttentionUnit) -> Launch:
+    """Repairs have the same parts of the keys."""
+    tiles, limits = -(-s.rows // unit.rows) * s.batches, call.limits
+    groups = CPU_GROUPS_WANTED if limits.software else GROUPS_WANTED
+    parts, part_keys = _even(s, max(1, min(groups // tiles, s.keys // LEAST_PART)))
+    columns = min(s.columns, most_columns(limits))
+    each = _tiles_of_dispatch(unit.rows, s, columns)
+    return Launch(unit.rows, tiles, min(tiles, each), parts, part_keys, columns)
+
+
+def _tiles_of_dispatch(rows: int, s: Sizes, columns: int) -> int:
+    """Returns how many tiles of so many rows a GPU works on at most."""
+    flops = 2.0 * rows * max(1, s.keys) * (s.depth + columns)
+    return max(1, int(DISPATCH_FLOPS / flops))
+
+
+def _by_lanes(call: Call, s: Sizes) -> Launch:
+    rows, columns = lanes_of(call.limits)[call.variant]
+    lanes = call.limits.subgroup_size
+    tiles = -(-s.rows // rows) * s.batches
+    # repairs have the same parts
+    rounds = 1 + s.depth // 4 + lanes + (rows if call.attrs.as_float("softcap") else 0)
+    longest = min(_longest_part(s), (LOOP_STEPS - 16 * rows) // rounds * 4 * lanes)
+    parts = max(-(-s.keys // longest), min(CPU_GROUPS_WANTED // tiles, s.keys // LEAST_CPU_PART), 1)
+    parts, part_keys = _even(s, parts)
+    most = call.limits.max_groups
+    if parts > most[1]:
+        raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
+    return Launch(rows, tiles, min(tiles, most[0]), parts, part_keys, min(s.columns, columns))
+
+
+def _even(s: Sizes, wanted: int) -> tuple[int, int]:
+    """Returns how many parts the keys have that are as many as wanted or fewer, and their size."""
+    part_keys = max(1, -(-s.keys // wanted))
+    return max(1, -(-s.keys // part_keys)), part_keys
+
+
+def _rounds(s: Sizes) -> tuple[int, int]:
+    """Returns how often an invocation of `rows` goes round its loops: at each block of keys, and
+    beside that.
+    """
+    rounds = 1 + s.depth // 4 + s.depth % 4 + s.columns // 4 + s.columns % 4
+    return rounds, 3 * s.columns + 2
+
+
+def _longest_part(s: Sizes) -> int:
+    """Returns how many keys an invocation of `rows` may work on."""
+    rounds, around = _rounds(s)
+    part_keys = (LOOP_STEPS - around) // rounds * KEYS_IN_ROWS
+    if part_keys <= 0:
+        raise UnsupportedOp(
+            f"[attention] heads of size {s.depth} and {s.columns} are too long for a CPU driver: "
+            "such drivers end long loops early"
+        )
+    return part_keys
+
+
+def _by_rows(call: Call, s: Sizes) -> Launch:
+    """A part of the keys is as long as an invocation may go round its loops."""
+    parts = max(1, -(-s.keys // _longest_part(s)))
+    return rows_of_parts(call, s, parts)
+
+
+def rows_of_parts(call: Call, s: Sizes, parts: int) -> Launch:
+    """Returns how `rows` works on keys in as many parts."""
+    parts, part_keys = _even(s, parts)
+    tiles = -(-s.rows // LANES_ON_CPU) * s.batches
+    most = call.limits.max_groups
+    if not call.limits.software:
+        each = min(tiles, _tiles_of_dispatch(LANES_ON_CPU, s, s.columns))
+        return Launch(LANES_ON_CPU, tiles, each, parts, part_keys, s.columns)
+    rounds, around = _rounds(s)
+    runs = LOOP_STEPS // (-(-part_keys // KEYS_IN_ROWS) * rounds + around)
+    each = runs // -(-parts // most[1])
+    if each == 0:
+        raise UnsupportedOp(f"[attention] {s.keys} keys are too many for this CPU driver")
+    return Launch(LANES_ON_CPU, tiles, min(tiles, each * most[0]), parts, part_keys, s.columns)
+
+
+def _on_gpu(call: Call, s: Sizes) -> Launch:
+    _, tile = TILED[call.variant]
+    tiles = -(-s.rows // tile) * s.batches
+    wanted = max(1, min(GROUPS_WANTED // tiles, s.keys // LEAST_PART))
+    part_keys = max(1, -(-s.keys // (wanted * KEYS_AT_ONCE))) * KEYS_AT_ONCE
+    parts = max(1, -(-s.keys // part_keys))
+    columns = min(s.columns, MOST_COLUMNS)
+    each = min(tiles, _tiles_of_dispatch(tile, s, columns))
+    return Launch(tile, tiles, each, parts, part_keys, columns)

@@ -1,0 +1,59 @@
+"""Attention as a step of native programs (native/loops/program/attention.cpp), pieces by heads.
+
+Examples: tests/ops/test_recipes.py.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe
+from ..lowering.strides import broadcast_strides
+from .attention_kernels import by_heads, seen_keys
+
+KEPT, SCORES = 1 << 15, 1 << 16
+"""Elements of keys and values, and scores, of a head, which stay in a cache; numpy's products are
+as fast with more.
+"""
+PIECE = 1 << 19
+"""Multiply-adds of a piece at least, some 20 us."""
+
+
+def attention_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """Returns the loop of a call of few queries and keys, None where numpy makes it."""
+    q, k, v = by_heads(inputs, attrs)
+    batches, heads, queries, depth = q.shape
+    shared, keys, columns = k.shape[1], k.shape[2], v.shape[3]
+    if any(t.dtype != FLOAT32 for t in inputs) or attrs.as_float("softcap") or not output.size:
+        return None
+    if not keys or keys * (depth + columns) > KEPT or queries * keys > SCORES:
+        return None
+    turned = attrs.as_ints("by_length")
+    *given, result = (
+        head_steps(t.shape, turn) for t, turn in zip((*inputs[:3], output), turned, strict=True)
+    )
+    mask: tuple[int, ...] = (0, 0, 0, 0)
+    for t in inputs[3:]:
+        mask = broadcast_strides(t.shape, (*q.shape[:3], keys))
+    numbers = (
+        *(batches, heads, shared, queries, keys, depth, columns, *seen_keys(attrs)),
+        *(int(attrs.as_bool("none_seen_is_nan")), len(inputs) - 3),
+        *(*chain.from_iterable((*given, result)), *mask),
+    )
+    work = batches * heads * queries * keys * (depth + columns)
+    pieces = max(1, min(work // PIECE, batches * heads, 2 * SHARES))
+    operands = tuple(range(len(inputs)))
+    reals = (attrs.as_float("scale"),)
+    return Recipe((Loop("attention", operands, output.size, numbers, reals, pieces, work),))
+
+
+def head_steps(shape: tuple[int, ...], turn: int) -> tuple[int, int, int]:
+    """Returns how far batches, heads and rows are from one another."""
+    inner = shape[2] * shape[3]
+    ways = (shape[3], inner) if turn else (inner, shape[3])
+    return shape[1] * inner, *ways

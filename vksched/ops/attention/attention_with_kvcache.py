@@ -1,0 +1,275 @@
+"""Attention to the keys in use of a cache, and to new ones: what a step of a language model needs.
+
+    k, v   kept kept kept free free free        used 3: the first keys count, and cost something
+    new    new new                              the keys of this step, which lie elsewhere
+
+Those of the cache are floats, maybe of 16 bits, or rows in q8_0 (q8_rows.py); they are read as they
+are. Attribute `columns` says how many values a row of v has in q8_0; a row of k has those of q.
+The new ones need not be in the cache, so it can be written when all else of the run is done
+(`write_rows`). How many are in use is known when the graph runs: the work grows with them, not with
+the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate, chain
+
+import numpy as np
+
+from ...common.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    INT64,
+    UINT32,
+    NDArray,
+    TensorType,
+)
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Optional, Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.native_program import Loop, Recipe
+from ...ir.op import Op, Work, register
+from ...ir.vjp import no_gradient
+from .attention import ATTENTION, infer_attention
+from .attention_cpu import REFERENCE_SCORES, attend, cut_heads, hidden_keys, to_weights
+from .attention_kernels import CACHED_KERNEL, by_heads, seen_keys
+from .attention_native import head_steps
+from .kv_q8_0 import check_words, values_of
+
+NAME = "cached_attention"
+NARROWER = (FLOAT16, FLOAT32)
+"""What keys and values may be beside queries of any floats."""
+
+
+def _columns(q: tuple[int, ...], attrs: Attrs) -> tuple[int, int]:
+    """Returns how many values rows of k and v have where they are words."""
+    return q[-1], attrs.as_int("columns")
+
+
+def _as_floats(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Returns the types of q, k and v, those of words as of the floats that they stand for."""
+    q, *kept = inputs[:3]
+    if q.rank and all(t.dtype == UINT32 for t in kept):
+        if "columns" not in attrs:
+            raise ShapeError(
+                "[attention] expected an attribute columns for rows of words, got none"
+            )
+        columns = _columns(q.shape, attrs)
+        for words, count in zip(kept, columns, strict=True):
+            check_words("attention", words, count)
+        kept = [
+            TensorType((*words.shape[:-1], count), FLOAT16)
+            for words, count in zip(kept, columns, strict=True)
+        ]
+    return q, *kept
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    if len(inputs) == 5:
+        raise ShapeError("[attention] expected new keys and values, got one of the two")
+    floats, used, new = _as_floats(inputs, attrs), inputs[3], inputs[4:]
+    q, *kept = floats
+    if q.dtype not in FLOATS or any(t.dtype not in (q.dtype, *NARROWER) for t in kept):
+        raise DTypeError(
+            f"[attention] expected floats, and keys and values of {q.dtype}, float32 or float16, "
+            f"got {' and '.join(t.dtype for t in floats)}; try vs.cast"
+        )
+    if kept[0].dtype != kept[1].dtype:
+        raise DTypeError(f"[attention] expected keys of {kept[1].dtype}, got {kept[0].dtype}")
+    result = infer_attention(tuple(t.as_dtype(FLOAT32) for t in floats), attrs)
+    _, k, v = by_heads(floats, attrs)
+    if used.dtype not in (INT32, INT64) or used.shape not in ((), (k.shape[0],)):
+        raise (ShapeError if used.dtype in (INT32, INT64) else DTypeError)(
+            f"[attention] expected the number of keys in use as one int32 or as ({k.shape[0]},), "
+            f"got {used}"
+        )
+    for old, given in zip((k, v), new, strict=False):
+        fits = given.rank == 4 and given.shape[:2] == old.shape[:2]
+        if not fits or given.shape[3] != old.shape[3] or given.shape[2] != new[0].shape[2]:
+            raise ShapeError(
+                "[attention] expected new keys and values (b, g, r, d) and (b, g, r, e) beside "
+                f"{k.shape} and {v.shape}, got {' and '.join(str(t.shape) for t in new)}"
+            )
+        if given.dtype != q.dtype:
+            raise DTypeError(
+                f"[attention] expected new keys and values of {q.dtype}, got {given.dtype}; "
+                "try vs.cast"
+            )
+    return result.as_dtype(q.dtype)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """With half of the cache in use: it fills up."""
+    q, k, _ = (t.shape for t in by_heads(inputs, attrs))
+    new = inputs[4].shape[2] if len(inputs) > 4 else 0
+    flops = 2.0 * math.prod(q[:3]) * (k[2] / 2 + new) * (q[3] + output.shape[3])
+    kept = sum(t.device_bytes for t in inputs[1:3]) / 2
+    moved = kept + inputs[0].device_bytes + sum(t.device_bytes for t in (*inputs[4:], output))
+    return Work(flops, float(moved))
+
+
+# -- numpy -------------------------------------------------------------------------------------
+
+Segments = tuple[tuple[NDArray, NDArray], ...]
+"""Keys and values, with heads before the length, of those in use and of the new ones."""
+
+
+def _texts(inputs: tuple[NDArray, ...], attrs: Attrs) -> Iterator[tuple[slice, int, Segments]]:
+    """Yields examples with one number of keys in use, that number, and their keys and values."""
+    _, turn_k, turn_v, _ = attrs.as_ints("by_length")
+    k, v = inputs[1].swapaxes(1, 1 + turn_k), inputs[2].swapaxes(1, 1 + turn_v)
+    used, new = inputs[3], inputs[4:]
+    depth, columns = _columns(inputs[0].shape, attrs) if k.dtype == np.uint32 else (0, 0)
+    counts = used.reshape(-1).tolist()
+    for number, count in enumerate([min(max(0, count), k.shape[2]) for count in counts]):
+        at = slice(None) if used.ndim == 0 else slice(number, number + 1)
+        kept = _wide(k[at, :, :count], depth), _wide(v[at, :, :count], columns)
+        yield at, count, (kept, (_wide(new[0][at]), _wide(new[1][at]))) if new else (kept,)
+
+
+def _wide(x: NDArray, columns: int = 0) -> NDArray:
+    """Float16 is computed as float32, and so are words, as many values of each row."""
+    if x.dtype == np.uint32:
+        return values_of(x, columns)
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    turn_q, _, _, turn_result = attrs.as_ints("by_length")
+    q = _wide(inputs[0].swapaxes(1, 1 + turn_q))
+    words = inputs[2].dtype == np.uint32
+    shape = (*q.shape[:3], attrs.as_int("columns") if words else inputs[2].shape[3])
+    out = np.full(shape, np.nan if attrs.as_bool("none_seen_is_nan") else 0, q.dtype)
+    for at, count, segments in _texts(inputs, attrs):
+        k, v = (np.concatenate(parts, axis=2) for parts in zip(*segments, strict=True))
+        part, share = out[at], q.shape[1] // max(1, k.shape[1])
+        if not part.size or not k.shape[2]:
+            continue
+        rows = max(1, REFERENCE_SCORES // k.shape[2])
+        for batch, head in np.ndindex(*part.shape[:2]):
+            for start in range(0, q.shape[2], rows):
+                here, of_k = (batch, head, slice(start, start + rows)), (batch, head // share)
+                part[here] = attend(q[at][here], k[of_k], v[of_k], None, count + start, attrs)
+    return np.ascontiguousarray(out.swapaxes(1, 1 + turn_result), inputs[0].dtype)
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """All heads at once where their scores are few; keys and values are read where they lie."""
+    turn_q, _, _, turn_result = attrs.as_ints("by_length")
+    q, result = _wide(inputs[0].swapaxes(1, 1 + turn_q)), out.swapaxes(1, 1 + turn_result)
+    texts = list(_texts(inputs, attrs))
+    keys = max([sum([k.shape[2] for k, _ in segments]) for _, _, segments in texts], default=0)
+    if 0 < math.prod(q.shape[:3]) * keys <= REFERENCE_SCORES:
+        for at, count, segments in texts:
+            _attend_at_once(q[at], segments, count, attrs, result[at])
+        # a value that is NaN or infinite makes its column so, even where its weight is 0
+        if np.isfinite(out).all():
+            return
+    out[...] = _reference(inputs, attrs)
+
+
+def _attend_at_once(
+    q: NDArray, segments: Segments, shift: int, attrs: Attrs, result: NDArray
+) -> None:
+    """Queries that share keys are rows of one matrix. shift: the place of query 0 in the text."""
+    batches, heads, queries, depth = q.shape
+    shared = segments[0][0].shape[1]
+    ends = [0, *accumulate([k.shape[2] for k, _ in segments])]
+    spans = [slice(*span) for span in zip(ends, ends[1:], strict=False)]
+    if not ends[-1]:
+        result[...] = np.nan if attrs.as_bool("none_seen_is_nan") else 0
+        return
+    rows = q.reshape(batches, shared, heads // shared * queries, depth)
+    scores = np.empty((*rows.shape[:3], ends[-1]), q.dtype)
+    for (k, _), span in zip(segments, spans, strict=True):
+        np.matmul(rows, k.swapaxes(2, 3), out=scores[..., span])
+    scores *= q.dtype.type(attrs.as_float("scale"))
+    if attrs.as_float("softcap"):
+        softcap = q.dtype.type(attrs.as_float("softcap"))
+        scores /= softcap
+        np.tanh(scores, out=scores)
+        scores *= softcap
+    by_query = scores.reshape(batches, shared, heads // shared, queries, ends[-1])
+    hidden = hidden_keys(attrs, (), shift, queries, ends[-1])
+    to_weights(by_query, hidden, attrs.as_bool("none_seen_is_nan"))
+    parts = [scores[..., span] @ v for (_, v), span in zip(segments, spans, strict=True)]
+    for part in parts[1:]:
+        parts[0] += part
+    result[...] = parts[0].reshape(result.shape)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some heads of some examples at a time."""
+    used, new = inputs[3], inputs[4:]
+    _, turn_k, *_ = attrs.as_ints("by_length")
+    kept = min(int(used.max(initial=0)), inputs[1].shape[1 if turn_k else 2])
+    keys = max(0, kept) + (new[0].shape[2] if new else 0)
+    work = (inputs[0].size + out.size) * keys
+    for own, (some, _, of_k), part in cut_heads(inputs[:3], attrs, out, work):
+        counts = used[some] if used.ndim else used
+        yield (*own, counts, *(x[some, of_k] for x in new)), part
+
+
+# -- native loops --------------------------------------------------------------------------------
+
+RECIPE_ROWS = 8
+"""Rows of a head's queries up to which native loops go through the keys one by one."""
+
+
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    q, k, v, used, *new = inputs
+    kinds = {FLOAT32: 0, FLOAT16: 1, UINT32: 2}
+    rows, kept = by_heads(inputs, attrs)[:2]
+    batches, heads, queries, depth = rows.shape
+    shared, keys = kept.shape[1:3]
+    if any(t.dtype != FLOAT32 for t in (q, output, *new)) or k.dtype not in kinds:
+        return None
+    if queries > RECIPE_ROWS or not output.size or not shared or len(new) not in (0, 2):
+        return None
+    together = 1 if k.dtype == FLOAT32 else heads // shared  # rows are unpacked once for all
+    low, high = seen_keys(attrs)
+    turned = attrs.as_ints("by_length")
+    *given, result = (
+        head_steps(t.shape, turn) for t, turn in zip((q, k, v, output), turned, strict=True)
+    )
+    fresh = [head_steps(t.shape, 0) for t in new] or [(0, 0, 0)] * 2
+    numbers = (
+        *(batches, heads, shared, queries, depth, output.shape[-1], keys),
+        *(new[0].shape[2] if new else 0, together, kinds[k.dtype]),
+        *(int(used.dtype == INT64), int(used.rank > 0), low, high),
+        int(attrs.as_bool("none_seen_is_nan")),
+        *chain.from_iterable((*given, *fresh, result)),
+    )
+    loop = Loop(
+        NAME,
+        tuple(range(len(inputs))) if new else (0, 1, 2, 3, 0, 0),
+        output.size,
+        numbers,
+        (attrs.as_float("scale"), attrs.as_float("softcap")),
+        batches * heads // together,
+        2 * batches * heads * queries * keys * depth // 2,
+    )
+    return Recipe((loop,))
+
+
+register(
+    Op(
+        NAME,
+        _infer,
+        _reference,
+        CACHED_KERNEL,
+        attrs={**ATTENTION, "columns": Optional(Whole(1))},
+        operands=(4, 6),
+        work=_work,
+        factors=(0, 1, 2, 4, 5),
+        any_dtype=True,
+        host=HostKernel(_compute, _cut),
+        recipe=_recipe,
+    )
+)
+no_gradient("reads a cache, which is no part of a training: try a mask", NAME)

@@ -1,0 +1,191 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...common.dtypes import FLOAT32, NDArray, TensorType, as_float, as_int, check_made
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Flag, Whole
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel
+from ...ir.native_program import Recipe, one_loop
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, constant
+from ...ir.vjp import Pull, Pulled, gradient
+from ..elementwise.unary import neg
+from ..layout.reshape import slice_
+from ..lowering.strides import spread
+from ..reduction.reduce import reduce_sum
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, half = inputs[0], attrs.as_int("turned") // 2
+    if any(t.dtype != FLOAT32 for t in inputs):
+        got = " and ".join(t.dtype for t in inputs)
+        raise DTypeError(f"[rotary_embedding] expected float32, got {got}; try vs.cast")
+    if x.rank != 4:
+        raise ShapeError(
+            f"[rotary_embedding] expected x (batch, heads, length, depth), got {x.shape}"
+        )
+    if attrs.as_int("turned") > x.shape[3] or attrs.as_int("turned") % 2:
+        raise ShapeError(
+            f"[rotary_embedding] expected an even rotary_dim in 0..{x.shape[3]}, got "
+            f"{attrs.as_int('turned')}"
+        )
+    wanted = ((x.shape[2], half), (x.shape[0], x.shape[2], half))
+    for cache in inputs[1:]:
+        if cache.shape not in wanted:
+            raise ShapeError(
+                f"[rotary_embedding] expected cos and sin of shape {wanted[0]} or {wanted[1]}, "
+                f"got {cache.shape}"
+            )
+    return x
+
+
+def _pairs(attrs: Attrs) -> tuple[slice, slice]:
+    """Returns where the first and the second of all pairs lie."""
+    turned = attrs.as_int("turned")
+    if attrs.as_bool("interleaved"):
+        return slice(0, turned, 2), slice(1, turned, 2)
+    return slice(turned // 2), slice(turned // 2, turned)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, (first, second) = inputs[0], _pairs(attrs)
+    cos, sin = (c if c.ndim == 2 else c[:, None] for c in inputs[1:])
+    out = x.copy()
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., first] * sin + x[..., second] * cos
+    return np.asarray(out)
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """The same operations, in the result's memory."""
+    x, turned, (first, second) = inputs[0], attrs.as_int("turned"), _pairs(attrs)
+    cos, sin = [c if c.ndim == 2 else c[:, None] for c in inputs[1:]]
+    a, b, to_a, to_b = x[..., first], x[..., second], out[..., first], out[..., second]
+    np.multiply(a, cos, out=to_a)
+    to_a -= b * sin
+    np.multiply(a, sin, out=to_b)
+    to_b += b * cos
+    if turned < x.shape[3]:
+        out[..., turned:] = x[..., turned:]
+
+
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    half, interleaved = attrs.as_int("turned") // 2, int(attrs.as_bool("interleaved"))
+    batches = (math.prod(t.shape[1:]) if t.rank == 3 else 0 for t in inputs[1:])
+    numbers = (*output.shape, half, interleaved, *batches)
+    return one_loop("rotary_embedding", inputs, output, numbers)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    shape, half = call.output.shape, call.attrs.as_int("turned") // 2
+    if call.output.size == 0:
+        return ()
+    rows = call.output.size // shape[3]
+    cos, sin = (t.size // shape[0] if t.rank == 3 else 0 for t in call.inputs[1:])
+    push = (
+        *(("rows", rows), ("length", shape[2]), ("heads", shape[1]), ("depth", shape[3])),
+        *(("half_turned", half), ("cosine_batch", cos), ("sine_batch", sin)),
+    )
+    groups = spread(rows * (half + (shape[3] - 2 * half + 1) // 2), call.limits)
+    constants = (("INTERLEAVED", int(call.attrs.as_bool("interleaved"))),)
+    return (Dispatch("rotary_embedding", (0, 1, 2, OUTPUT), groups, push, constants),)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    return Work(3.0 * output.size, 2.0 * output.device_bytes)
+
+
+register(
+    Op(
+        "rotary_embedding",
+        _infer,
+        _reference,
+        Kernel(("rotary_embedding",), _lower),
+        attrs={"interleaved": Flag(), "turned": Whole(0)},
+        operands=(3, 3),
+        work=_work,
+        host=HostKernel(_host),
+        recipe=_recipe,
+    )
+)
+
+
+@gradient("rotary_embedding")
+def _gradient(call: Pull) -> Pulled:
+    """of x: turned back; of cos and sin: sums over the heads, and over the batch where they are the
+    same for each.
+    """
+    (x, cos, sin), g, turned = call.inputs, call.grad, call.attrs.as_int("turned")
+    of_x = apply("rotary_embedding", (g, cos, neg(sin)), call.attrs)
+    (x1, x2), (g1, g2) = (_halves(t, turned, call.attrs.as_bool("interleaved")) for t in (x, g))
+    of_cos, of_sin = g1 * x1 + g2 * x2, g2 * x1 - g1 * x2
+    return (
+        of_x,
+        *(
+            reduce_sum(t, (0, 1) if cache.rank == 2 else 1)
+            for t, cache in ((of_cos, cos), (of_sin, sin))
+        ),
+    )
+
+
+def _halves(x: Tensor, turned: int, interleaved: bool) -> tuple[Tensor, Tensor]:
+    """Returns the first and the second elements of all pairs."""
+    if interleaved:
+        return slice_(x, 0, turned, 3, 2), slice_(x, min(1, turned), turned, 3, 2)
+    return slice_(x, 0, turned // 2, 3), slice_(x, turned // 2, turned, 3)
+
+
+def rotary_embedding(
+    x: TensorLike,
+    cos: TensorLike,
+    sin: TensorLike,
+    *,
+    interleaved: bool = False,
+    rotary_dim: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Pairs of x turned by angles that depend on the position, as ONNX RotaryEmbedding.
+
+    x: (batch, heads, length, depth); cos, sin: (length, rotary_dim / 2), or the same for each
+    batch. The pairs are (i, i + rotary_dim / 2), with `interleaved` (2 i, 2 i + 1); what lies
+    beyond rotary_dim, by default the whole depth, stays. See `rotary_cache`; for positions other
+    than 0, 1, ... take its rows with `vs.gather`.
+    """
+    tensor = as_tensor(x)
+    depth = tensor.shape[-1] if tensor.rank else 0
+    turned = depth
+    if rotary_dim is not None:
+        turned = as_int("rotary_embedding", "rotary_dim", rotary_dim)
+    if not 0 <= turned <= depth or turned % 2:
+        raise ShapeError(
+            f"[rotary_embedding] expected an even rotary_dim in 0..{depth}, got {turned}"
+        )
+    attrs: dict[str, AttrValue] = {"interleaved": bool(interleaved), "turned": turned}
+    caches = [as_tensor(t, like=tensor) for t in (cos, sin)]
+    return apply("rotary_embedding", (tensor, *caches), attrs, name)
+
+
+def rotary_cache(
+    length: int, dim: int, base: float = 10000.0, *, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of position * base ** (-2 i / dim), two constants of shape (length, dim / 2)."""
+    length, dim = as_int("rotary_cache", "length", length), as_int("rotary_cache", "dim", dim)
+    base = as_float("rotary_cache", "base", base)
+    if length < 0 or dim < 0 or dim % 2 or base <= 0:
+        raise ShapeError(
+            "[rotary_cache] expected a length, an even dim and a base over 0, "
+            f"got {length}, {dim} and {base}"
+        )
+    check_made("rotary_cache", max(length * dim, length, dim))
+    rates = base ** (-np.arange(0, dim, 2, dtype=np.float64) / max(dim, 1))
+    angles = np.arange(length, dtype=np.float64)[:, None] * rates
+    return (
+        constant(np.cos(angles).astype(np.float32), name and f"{name}.cos"),
+        constant(np.sin(angles).astype(np.float32), name and f"{name}.sin"),
+    )

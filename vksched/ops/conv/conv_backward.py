@@ -1,0 +1,209 @@
+"""Gradient rules of the convolutions, which are convolutions themselves.
+
+    y[i] = sum over k of w[k] * x[i * stride + k * dilation - begin]
+
+    by x: every y gives back to the places that its window read     -> conv_transpose of dy with w,
+                                      or, with steps of 1, a conv of dy with w turned round, for
+                                      which devices have faster kernels
+    by w: w[k] met x at steps of `stride`, one for each result y    -> products of dy with slices of
+                                      x; of depthwise ones sums of their own (depthwise_weights)
+    by the bias: it was added to all results of its channel         -> a sum
+
+Places of x that no window reads are cut off before the second, and are the output padding of the
+transpose. All rules are of linear ops, so gradients of gradients come from the same ones. Examples:
+tests/autograd/test_rules_windows.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...common.dtypes import Shape
+from ...ir.attrs import AttrValue
+from ...ir.tensor import Tensor, apply
+from ...ir.vjp import Pull, Pulled, gradient, no_gradient
+from ..layout.pad import pad
+from ..layout.reshape import concat, reshape, slice_, transpose
+from ..linalg.matmul import matmul
+from ..reduction.reduce import reduce_sum
+from .conv import conv
+from .conv_direct import conv_window, transpose_window
+from .depthwise_conv_weight_grad import depthwise_weights, window_of
+from .flip_filters import turn_kernels
+from .window import Window, extent
+from .winograd import winograd_conv, winograd_weights
+
+_MOST_ROWS = 4
+"""Rows of a channel from which on products serve a depthwise convolution better."""
+MOST_MET = 1 << 22
+"""Elements of x, repeated for some places of a window, that are laid out at once."""
+
+no_gradient(
+    "is what a pass makes of conv, after gradients are taken",
+    *(build.__name__ for build in (winograd_conv, winograd_weights)),
+)
+
+
+@gradient("conv")
+def _conv(call: Pull) -> Pulled:
+    x, w = call.inputs[:2]
+    g, groups = call.grad, call.attrs.as_int("groups")
+    window = conv_window((x.type, w.type), call.attrs)
+    made = (
+        _input_gradient(g, w, window, groups),
+        _weight_gradient(x, g, window, groups),
+        _bias_gradient(g),
+    )
+    return made[: len(call.inputs)]
+
+
+@gradient("conv_transpose")
+def _conv_transpose(call: Pull) -> Pulled:
+    x, w = call.inputs[:2]
+    g, groups = call.grad, call.attrs.as_int("groups")
+    window = transpose_window((x.type, w.type), call.attrs)
+    read, begin, end = _read_part(g, window, x.shape[2:])
+    by_x = conv(
+        read,
+        w,
+        stride=window.stride,
+        dilation=window.dilation,
+        padding=(*begin, *end),
+        groups=groups,
+    )
+    made = by_x, _weight_gradient(g, x, window, groups), _bias_gradient(g)
+    return made[: len(call.inputs)]
+
+
+@gradient("depthwise_weights")
+def _depthwise_weights(call: Pull) -> Pulled:
+    (x, g), w = call.inputs, call.grad
+    window, groups = window_of((x.type, g.type), call.attrs), x.shape[1]
+    by_g = conv(
+        x,
+        w,
+        stride=window.stride,
+        dilation=window.dilation,
+        padding=(*window.begin, *window.end),
+        groups=groups,
+    )
+    return _input_gradient(g, w, window, groups), by_g
+
+
+def _bias_gradient(g: Tensor) -> Tensor:
+    return reduce_sum(g, (0, *range(2, g.rank)))
+
+
+def _input_gradient(g: Tensor, w: Tensor, window: Window, groups: int) -> Tensor:
+    """The gradient of a convolution's input: the transpose, padded at its end to that size."""
+    counts = g.shape[2:]
+    stride = tuple(s if n > 1 else 1 for s, n in zip(window.stride, counts, strict=True))
+    reach = extent(window.kernel, window.dilation)
+    before = [r - 1 - first for r, first in zip(reach, window.begin, strict=True)]
+    after = [
+        size - n + first for size, n, first in zip(window.sizes, counts, window.begin, strict=True)
+    ]
+    if max(stride) == 1 and min(*before, *after) >= 0 and 0 not in window.sizes:
+        turned = turn_kernels(w, groups)
+        padding = (*before, *after)
+        return conv(g, turned, dilation=window.dilation, padding=padding, groups=groups)
+    behind = tuple(  # places behind the last window; below 0 where it reaches over the end
+        size + first - r
+        for size, first, r in zip(window.sizes, window.begin, _reached(window, counts), strict=True)
+    )
+    attrs: dict[str, AttrValue] = {
+        "stride": stride,
+        "dilation": window.dilation,
+        "begin": window.begin,
+        "end": tuple(max(0, -b) for b in behind),
+        "groups": groups,
+        "output_padding": tuple(max(0, b) for b in behind),
+    }
+    return apply("conv_transpose", (g, w), attrs)
+
+
+def _weight_gradient(x: Tensor, g: Tensor, window: Window, groups: int) -> Tensor:
+    """The gradient of the weights that a window over x (N, groups * C, sizes) and results with the
+    gradient g (N, groups * R, counts) share: (groups * R, C, kernel).
+    """
+    read, begin, end = _read_part(x, window, g.shape[2:])
+    padding = (*begin, *end)
+    if x.shape[1] == groups and g.shape[1] < _MOST_ROWS * groups and g.size:
+        return depthwise_weights(read, g, window, padding)
+    return _by_products(read, g, window, padding, groups)
+
+
+def _by_products(x: Tensor, g: Tensor, window: Window, padding: Shape, groups: int) -> Tensor:
+    """The gradient of the weights as matrix products: for each place of the window, g times what
+    that place met of x. Places share a product as long as what they met together is not too large.
+    """
+    axes = len(window.sizes)
+    around = ((0, 0), (0, 0), *zip(padding[:axes], padding[axes:], strict=True))
+    whole = pad(x, around) if any(padding) else x
+    images, places, channels = x.shape[0], math.prod(g.shape[2:]), x.shape[1] // groups
+    rows = reshape(g, (images, groups, g.shape[1] // groups, places))
+    met = [
+        reshape(_met(whole, place, window, g.shape[2:]), (images, groups, channels, 1, places))
+        for place in np.ndindex(*window.kernel)
+    ]
+    together = max(1, MOST_MET // max(1, met[0].size))
+    made: list[Tensor] = []
+    for first in range(0, len(met), together):  # the places of a channel beside each other
+        part = met[first : first + together]
+        columns = concat(part, 3) if len(part) > 1 else part[0]
+        columns = reshape(columns, (images, groups, channels * len(part), places))
+        made.append(reshape(_summed(rows, columns), (g.shape[1], channels, len(part))))
+    return reshape(
+        concat(made, 2) if len(made) > 1 else made[0], (g.shape[1], channels, *window.kernel)
+    )
+
+
+def _met(x: Tensor, place: Shape, window: Window, counts: Shape) -> Tensor:
+    """Returns what one place of the window met of x, padding included: (N, C, counts)."""
+    if x.shape[2:] == counts and not any(place):
+        return x
+    starts = tuple(p * d for p, d in zip(place, window.dilation, strict=True))
+    ends = tuple(
+        first + (n - 1) * s + 1 for first, n, s in zip(starts, counts, window.stride, strict=True)
+    )
+    return slice_(x, starts, ends, range(2, x.rank), window.stride)
+
+
+def _summed(rows: Tensor, columns: Tensor) -> Tensor:
+    """The sum over images of rows (N, groups, R, places) times columns (N, groups, C, places)
+    transposed: (groups, R, C). Either the products of all images are summed up, or both are turned
+    for one product, whichever moves less.
+    """
+    images, groups, _, places = rows.shape
+    if rows.size * columns.shape[2] <= places * (rows.size + columns.size):
+        return reduce_sum(matmul(rows, columns, transpose_b=True), 0)
+    turned = (
+        reshape(transpose(t, (1, 2, 0, 3)), (groups, t.shape[2], images * places))
+        for t in (rows, columns)
+    )
+    return matmul(*turned, transpose_b=True)
+
+
+def _reached(window: Window, counts: Shape) -> Shape:
+    """Returns how many places of each padded axis lie before the end of its last window."""
+    return tuple(
+        (n - 1) * s + reach
+        for n, s, reach in zip(
+            counts, window.stride, extent(window.kernel, window.dilation), strict=True
+        )
+    )
+
+
+def _read_part(x: Tensor, window: Window, counts: Shape) -> tuple[Tensor, Shape, Shape]:
+    """Returns x without what lies behind its last window, and the padding by which that is where
+    all of them end.
+    """
+    reached = _reached(window, counts)
+    begin = tuple(min(b, r) for b, r in zip(window.begin, reached, strict=True))
+    kept = tuple(min(size, r - b) for size, r, b in zip(x.shape[2:], reached, begin, strict=True))
+    end = tuple(r - b - k for r, b, k in zip(reached, begin, kept, strict=True))
+    if kept != x.shape[2:]:
+        x = slice_(x, (0,) * len(kept), kept, range(2, x.rank))
+    return x, begin, end

@@ -1,0 +1,90 @@
+"""Convolutions by matrix units: the weights of a group, a matrix, times the windows of all images.
+
+    w (rows, C * taps) x windows (C * taps, N * places) --> result (N, rows, places) + bias
+
+The kernel gathers windows on their way to shared memory, so none is unfolded in memory. Which units
+there are, and when one is used: ops/linalg/coopmat.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...common.dtypes import TensorType
+from ...ir.op import SCRATCH, Call, Dispatch
+from ..linalg import matmul
+from ..linalg.coopmat import CONVOLUTION, MatrixTile, matrix_variants
+from ..linalg.matmul_kernels import DISPATCH_FLOPS
+from ..linalg.operands import product_attrs, up_to_fours
+from ..lowering.strides import LOOP_STEPS
+from .conv_direct import conv_constants, conv_operands, push_of, sum_of
+from .window import Window, three
+
+CONV_MATRICES = "conv_matrices"
+
+
+def conv_units(call: Call) -> tuple[str, ...]:
+    """Returns the variants by matrix units that can run a convolution."""
+    sums = sum_of(call)
+    columns = call.output.shape[0] * sums.places
+    if not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
+        return ()
+    return matrix_variants(call, sums.rows, columns, CONVOLUTION)
+
+
+def _weights_call(call: Call) -> Call:
+    """The product that reads the weights of each group as a matrix."""
+    sums, dtype = sum_of(call), call.output.dtype
+    w = TensorType((sums.groups, sums.rows, sums.steps), dtype)
+    windows = TensorType((sums.groups, sums.steps, sums.places), dtype)
+    result = TensorType((sums.groups, sums.rows, sums.places), dtype)
+    return Call((w, windows), result, product_attrs(call, False, False), call.limits)
+
+
+def unit_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of weights whose lines are packed to whole fours."""
+    sums = sum_of(call)
+    return (sums.groups * sums.rows * up_to_fours(sums.steps),) if sums.steps % 4 else ()
+
+
+def _guarded(window: Window, steps: int) -> int:
+    """Of the last axes, the number that holds all where a window may reach over the edge; the last
+    one where a line of packed weights is longer than a window, too.
+    """
+    over = three([b > 0 or e > 0 for b, e in zip(window.begin, window.end, strict=True)], 0)
+    axes = [len(over) - axis for axis, reaches in enumerate(over) if reaches]
+    return max(*axes, int(steps % 4 > 0), 0)
+
+
+def conv_by_units(call: Call, window: Window, tile: MatrixTile) -> tuple[Dispatch, ...]:
+    """One group computes a tile of rows by columns of all images; tiles are cut into dispatches
+    that take a GPU no longer than it may.
+    """
+    sums = sum_of(call)
+    packed = sums.steps % 4 > 0
+    pack = matmul.pack(_weights_call(call), 0, SCRATCH) if packed else None
+    before = () if pack is None else (replace(pack, operands=(1, SCRATCH)),)
+    columns = call.output.shape[0] * sums.places
+    tiles = sums.groups * -(-sums.rows // tile.rows) * -(-columns // tile.columns)
+    most = int(DISPATCH_FLOPS / (2.0 * tile.rows * tile.columns * sums.steps))
+    each = tiles if call.limits.software else max(1, most)
+    _, _, *others = conv_operands(call)
+    push = (*push_of(call, window), ("start", 0), ("end", sums.channels))
+    kernel = zip(("KERNEL_Z", "KERNEL_Y", "KERNEL_X"), three(window.kernel), strict=True)
+    guarded = ("GUARDED", _guarded(window, sums.steps))
+    constants = (*conv_constants(call), guarded, *kernel, *tile.constants)
+    return (
+        *before,
+        *(
+            Dispatch(
+                CONV_MATRICES,
+                (0, SCRATCH if packed else 1, *others),
+                (min(each, tiles - first, call.limits.max_groups[0]), 1, 1),
+                (*push, ("first_item", first), ("last_item", min(first + each, tiles))),
+                constants,
+                barrier=packed or first > 0,
+                subgroup=tile.subgroup,
+            )
+            for first in range(0, tiles, each)
+        ),
+    )

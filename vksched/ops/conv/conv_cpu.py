@@ -1,0 +1,212 @@
+"""How the CPU backend runs convolutions and pools: native loops (native/loops/conv/), which cut
+work among threads by images and channels; where these are not built, numpy's ways.
+
+The rule: all of float32 goes to the loops, whatever the window, as they read each tap of
+neighbouring results as one vector and take bias, residual and activation on their way. Measured
+beside it: products of OpenBLAS are faster for 1 x 1 windows alone, by less than the pass that bias
+and activation then take. Integers go to them as float32 where that holds all sums exactly, as it
+does of codes of 8 bits in groups, else to numpy as float64. Examples: tests/ops/test_conv_loops.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Shape
+from ...ir import cpu_kernel
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ..elementwise.epilogue import bare_attrs, program_of
+from ..elementwise.fused_elementwise import program_of as program_of_chain
+from ..elementwise.pointwise import parameters_of
+from ..lowering import native_kernels
+from .pool_reference import pool_window, window_counts
+from .window import Window
+
+Reference = Callable[[tuple[NDArray, ...], Attrs], NDArray]
+CHANNELS = 8
+"""Channels that the loops compute together."""
+
+
+def groups_of(x: NDArray, w: NDArray, attrs: Attrs) -> int:
+    """Returns the groups of a call or of a piece of one, which may have fewer."""
+    return x.shape[1] // w.shape[1] if w.shape[1] else attrs.as_int("groups")
+
+
+def conv_host(reference: Reference) -> HostKernel:
+    """Returns how numpy runs convolutions. reference: without epilogue."""
+
+    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        kind = None if out.dtype.kind == "f" else exact_floats(inputs)
+        if kind is not None:
+            made = np.empty(out.shape, kind)
+            compute(tuple(x.astype(kind) for x in inputs), attrs, made)
+            whole = made if kind is np.float32 else made.astype(np.int64)  # modulo 2**32
+            np.copyto(out, whole, casting="unsafe")
+        elif not _by_loops(inputs, attrs, out):
+            _by_numpy(reference, inputs, attrs, out)
+
+    return HostKernel(compute, _cut, fused=_by_loops)
+
+
+def exact_floats(inputs: tuple[NDArray, ...]) -> type[np.floating[Any]] | None:
+    """Returns the floats that hold all sums of a convolution of integers; None where none do."""
+    x, w, *bias = inputs
+    most = _extent(x) * _extent(w) * math.prod(w.shape[1:]) + sum(map(_extent, bias))
+    return next((kind for kind in (np.float32, np.float64) if most < 2 / np.finfo(kind).eps), None)
+
+
+def _extent(values: NDArray) -> int:
+    return max(int(values.max(initial=0)), -int(values.min(initial=0)))
+
+
+# -- native loops ------------------------------------------------------------------------------
+
+
+def _by_loops(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> bool:
+    """Writes a call with its epilogue; returns False where numpy has to."""
+    steps, (x, w, *rest) = _steps(attrs), inputs
+    bias = next((given for given in rest if given.ndim == 1), None)
+    residual = next((given for given in rest if given.ndim > 1), None)
+    if steps is None:
+        return False
+    return native_kernels.conv(x, w, bias, residual, out, _sliding(attrs), steps)
+
+
+@lru_cache(maxsize=1024)
+def _sliding(attrs: Attrs) -> Any:
+    return native_kernels.native.Sliding(
+        *(attrs.as_ints(name) for name in ("stride", "dilation", "begin"))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _steps(attrs: Attrs) -> Any:
+    """Returns an epilogue as the loops take it; None where they do not."""
+    if not native_kernels.conv_functions():
+        return None
+    found = program_of(attrs)
+    if found is None:
+        return native_kernels.native.Steps(1, [], [])
+    operands, program = found[0], program_of_chain(found[1])
+    steps = [
+        (op.name, at[0], at[-1], *parameters_of(op.name, given)) for op, at, given in program.steps
+    ]
+    if any(name not in native_kernels.conv_functions() for name, *_ in steps):
+        return None
+    return native_kernels.native.Steps(operands, [float(value) for value in program.values], steps)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Along images and channels, whole groups where there are several; without loops only where
+    each channel has weights of its own.
+    """
+    x, w = inputs[:2]
+    groups, (images, channels) = groups_of(x, w, attrs), out.shape[:2]
+    alone = groups == channels == x.shape[1]
+    if not alone and (_steps(attrs) is None or out.dtype != np.float32):
+        yield inputs, out
+        return
+    unit = channels // groups if groups > 1 else CHANNELS
+    flops = 2 * math.prod(out.shape) * math.prod(w.shape[1:])
+    pieces = max(-(-flops // cpu_kernel.LONG), -(-out.size // cpu_kernel.BLOCK))
+    if groups == 1:
+        pieces = max(min(pieces, cpu_kernel.SHARES), images)
+    if pieces == 1:
+        yield inputs, out
+        return
+    each = -(-images * channels // pieces)
+    step = -(-min(each, channels) // unit) * unit
+    taken = w.shape[1] if groups > 1 else 0
+    for image, first in product(range(images), range(0, channels, step)):
+        own, there = slice(first, first + step), slice(image, image + 1)
+        group = first // unit
+        read = slice(group * taken, (group + step // unit) * taken) if taken else slice(None)
+        rest = tuple(g[own] if g.ndim == 1 else g[there, own] for g in inputs[2:])
+        yield (x[there, read], w[own], *rest), out[there, own]
+
+
+# -- numpy -------------------------------------------------------------------------------------
+
+
+def _by_numpy(
+    reference: Reference, inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
+) -> None:
+    """Windows of one place are products without a copy of x; one channel per group is a sum over
+    taps of shifted images; all else as the reference.
+    """
+    x, w = inputs[:2]
+    names = ("stride", "dilation", "begin", "end")
+    window = Window(x.shape[2:], w.shape[2:], *(attrs.as_ints(name) for name in names))
+    groups, axes = groups_of(x, w, attrs), len(window.sizes)
+    if w.shape[1] == 1 and w.shape[0] == x.shape[1]:
+        _sum_of_shifted(x, w, window, out)
+    elif window.pointwise:
+        values = x.reshape(x.shape[0], groups, x.shape[1] // groups, math.prod(x.shape[2:]))
+        weights = w.reshape(groups, w.shape[0] // groups, w.shape[1])
+        target = out.reshape(*values.shape[:2], weights.shape[1], values.shape[3])
+        np.matmul(weights, values, out=target)
+    else:
+        out[...] = reference(inputs[:2], bare_attrs(attrs))
+    if len(inputs) > 2:
+        out += inputs[2].reshape(-1, *(1,) * axes)
+
+
+def _sum_of_shifted(x: NDArray, w: NDArray, window: Window, out: NDArray) -> None:
+    pads = ((0, 0), (0, 0), *zip(window.begin, window.end, strict=True))
+    padded, product_of_tap = np.pad(x, pads), np.empty_like(out)
+    weights = w[:, 0].reshape(-1, window.taps)
+    for number, tap in enumerate(product(*map(range, window.kernel))):
+        places = tuple(
+            slice(t * d, t * d + (count - 1) * stride + 1, stride)
+            for t, d, count, stride in zip(
+                tap, window.dilation, out.shape[2:], window.stride, strict=True
+            )
+        )
+        at = (slice(None), slice(None), *places)
+        weight = weights[:, number].reshape(-1, *(1,) * len(window.sizes))
+        np.multiply(padded[at], weight, out=product_of_tap if number else out)
+        if number:
+            out += product_of_tap
+
+
+# -- pools -------------------------------------------------------------------------------------
+
+
+def pool_host(kind: str, reference: Reference) -> HostKernel:
+    """Returns how numpy runs a pool. kind: "max" or "mean"."""
+
+    def compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+        x = inputs[0]
+        counts = counts_of(kind, x.shape[2:], attrs)
+        kernel = attrs.as_ints("kernel")
+        if not native_kernels.pool(kind, x, out, kernel, lambda: _sliding(attrs), counts):
+            out[...] = reference(inputs, attrs)
+
+    return HostKernel(compute, _cut_planes)
+
+
+@lru_cache(maxsize=1024)
+def counts_of(kind: str, sizes: Shape, attrs: Attrs) -> tuple[tuple[float, ...], ...]:
+    """Returns for each axis how many places its windows count; nothing for largest values."""
+    if kind != "mean":
+        return ()
+    window = pool_window((1, 1, *sizes), attrs)
+    padding = attrs.as_bool("count_include_pad")
+    counts = window_counts(window, attrs.as_ints("sizes"), padding)
+    return tuple(tuple(map(float, along)) for along in counts)
+
+
+def _cut_planes(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Along images and channels."""
+    x = inputs[0]
+    step = rows_of_piece(x.shape[0] * x.shape[1], max(x.size, out.size))
+    for image, first in product(range(x.shape[0]), range(0, x.shape[1], step)):
+        at = (slice(image, image + 1), slice(first, first + step))
+        yield (x[at],), out[at]

@@ -1,0 +1,276 @@
+"""Which kernels compute a convolution: directly, as a matrix product of its unfolded windows, or by
+matrix units (conv_matrices.py).
+
+    x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
+    x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window is all of an image
+
+Unfolding writes and reads every value as often as windows cover it, which pays where the product
+has work enough; for few channels each result is summed up directly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...common.dtypes import FLOAT32, TensorType
+from ...common.errors import UnsupportedOp
+from ...ir.op import SCRATCH, Call, Dispatch
+from ..linalg import matmul
+from ..linalg.coopmat import CONVOLUTION, matrix_tile
+from ..linalg.operands import product_attrs
+from ..lowering.strides import MAX_DISPATCHES
+from .conv_coopmat import CONV_MATRICES, conv_by_units, conv_units, unit_scratch
+from .conv_direct import (
+    BLOCK,
+    ConvSum,
+    conv_depthwise,
+    conv_depthwise_3x3,
+    conv_operands,
+    conv_window,
+    direct,
+    is_3x3,
+    sum_of,
+)
+from .window import Push, Window, launches, three
+
+_LEAST_STEPS, LEAST_ROWS = 8, 8
+"""Steps of a window in all channels and rows of a group from which a product pays."""
+SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 24, 1 << 17
+"""Words of unfolded windows at a time: on a CPU driver what a cache may hold."""
+_PASSES = 64
+"""Passes up to which a CPU driver's part stays that small: each takes two dispatches."""
+_WEIGHTS = SCRATCH - 1
+"""The weights, packed."""
+_CHUNK_PLACES = 64
+"""Places of a part of an image are a multiple of this."""
+
+
+# -- as a product ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A part of a convolution whose unfolded windows are in scratch memory at one time."""
+
+    image: int
+    images: int
+    place: int
+    places: int
+
+
+def _pass_size(call: Call) -> tuple[int, int]:
+    """Returns the images and the places of each that are unfolded at a time."""
+    parts, limits = sum_of(call), call.limits
+    per_place = parts.groups * parts.steps
+    total = per_place * parts.places * call.output.shape[0]
+    room = max(SOFTWARE_SCRATCH_WORDS, total // _PASSES) if limits.software else SCRATCH_WORDS
+    room = min(room, SCRATCH_WORDS, limits.max_buffer_bytes // 4)
+    if per_place * parts.places <= room:
+        return min(call.output.shape[0], room // (per_place * parts.places)), parts.places
+    return 1, max(room // per_place // _CHUNK_PLACES, 1) * _CHUNK_PLACES
+
+
+def _passes(call: Call) -> Iterator[_Pass]:
+    images, places = _pass_size(call)
+    total_images, total_places = call.output.shape[0], sum_of(call).places
+    for image in range(0, total_images, images):
+        for place in range(0, total_places, places):
+            yield _Pass(
+                *(image, min(images, total_images - image)),
+                *(place, min(places, total_places - place)),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """How unfolded windows lie: words from line to line, and lines of zeros behind an image's.
+
+    Kernels of CPU drivers read fours, along both axes.
+    """
+
+    row: int
+    zeros: int
+
+    def packed(self, part: _Pass) -> tuple[bool, bool]:
+        """Whether the weights and the windows are wider than what they hold."""
+        return self.zeros > 0, self.zeros > 0 or self.row != part.places
+
+
+def _lines(call: Call, part: _Pass) -> _Lines:
+    sums = sum_of(call)
+    zeros = -sums.steps % 4
+    if not call.limits.software or call.output.dtype != FLOAT32 or (zeros and sums.groups > 1):
+        return _Lines(part.places, 0)
+    return _Lines(part.places + -part.places % 4, zeros)
+
+
+def _matmul_call(call: Call, part: _Pass) -> Call:
+    sums, dtype = sum_of(call), call.output.dtype
+    w = TensorType((1, sums.groups, sums.rows, sums.steps), dtype)
+    columns = TensorType((part.images, sums.groups, sums.steps, part.places), dtype)
+    result = TensorType((part.images, sums.groups, sums.rows, part.places), dtype)
+    plain = product_attrs(call, False, False)
+    return Call((w, columns, *call.inputs[2:]), result, plain, call.limits)
+
+
+def _product(
+    call: Call, source: int, part: _Pass, packed: tuple[bool, bool] = (False, False)
+) -> tuple[Dispatch, ...]:
+    """w times the unfolded windows in `source`, for all groups of the images of a pass."""
+    sums = sum_of(call)
+    dispatches = matmul.product(
+        _matmul_call(call, part), sums.groups * sums.rows, sums.places, packed
+    )
+    operands = (_WEIGHTS if packed[0] else 1, source, *conv_operands(call)[2:])
+    shift = part.image * sums.groups * sums.rows * sums.places + part.place
+    return tuple(
+        replace(d, operands=operands, shifts=(*d.shifts[:3], d.shifts[3] + shift))
+        for d in dispatches
+    )
+
+
+def _unfold(call: Call, window: Window, part: _Pass) -> tuple[Dispatch, ...]:
+    channels = call.inputs[0].shape[1]
+    image = channels * math.prod(call.inputs[0].shape[2:])
+    lines = _lines(call, part)
+    push: Push = (
+        *window.push(),
+        ("x_sizes", three(window.sizes)),
+        ("result_sizes", three(call.output.shape[2:])),
+        *(("first_place", part.place), ("places", part.places)),
+        *(("channels", channels), ("row", lines.row), ("zeros", lines.zeros)),
+    )
+    items = part.images * channels * part.places
+    return tuple(
+        Dispatch(
+            "im2col",
+            (0, SCRATCH),
+            launch.groups,
+            (*push, *launch.push),
+            shifts=(part.image * image, 0),
+            barrier=launch.barrier,
+        )
+        for launch in launches("conv", items, window.rounds() + lines.zeros, call.limits)
+    )
+
+
+def _unfolded(call: Call, window: Window) -> tuple[Dispatch, ...]:
+    out: list[Dispatch] = []
+    for number, part in enumerate(_passes(call)):
+        packed = _lines(call, part).packed(part)
+        if packed[0] and number == 0:
+            weights = matmul.pack(_matmul_call(call, part), 0, _WEIGHTS)
+            out.append(replace(weights, operands=(1, _WEIGHTS)))
+        unfold, multiply = _unfold(call, window, part), _product(call, SCRATCH, part, packed)
+        # the windows of the pass before have been read, then those of this one written
+        out += [replace(unfold[0], barrier=number > 0), *unfold[1:]]
+        out += [replace(multiply[0], barrier=True), *multiply[1:]]
+        if len(out) > MAX_DISPATCHES:
+            raise UnsupportedOp(f"[conv] it needs more than {MAX_DISPATCHES} dispatches")
+    return tuple(out)
+
+
+def _is_linear(parts: ConvSum, window: Window) -> bool:
+    """Whether each result is a sum over all values of an image, as in squeeze-and-excitation."""
+    whole = window.kernel == window.sizes and not any((*window.begin, *window.end))
+    return whole and parts.places == 1 and parts.groups == 1 and parts.steps > 0
+
+
+def _linear(call: Call) -> tuple[Dispatch, ...]:
+    """The images are the rows of one product. As columns there would be one to an image, for which
+    no kernel is made, and a single sum along all steps loses digits to rounding.
+    """
+    sums, (x, _, *bias), out = sum_of(call), call.inputs, call.output
+    images, rows = (TensorType((n, sums.steps), x.dtype) for n in (out.shape[0], sums.rows))
+    result = TensorType((out.shape[0], sums.rows), out.dtype)
+    turned = product_attrs(call, False, True)
+    return matmul.product(Call((images, rows, *bias), result, turned, call.limits))
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+DEPTHWISE_3X3, DEPTHWISE, DIRECT = "depthwise 3x3", "depthwise", "direct"
+IM2COL, MATMUL, LINEAR = "im2col", "matmul", "linear"
+
+
+def conv_variants(call: Call) -> tuple[str, ...]:
+    """Returns the algorithms that can run a convolution, the best guess first."""
+    if call.output.size == 0:
+        return ()
+    plain = _plain_variants(call)
+    # the others are a product that finds units on its own, and one of too few rows or channels
+    return (*plain, *conv_units(call)) if {IM2COL, MATMUL}.intersection(plain) else plain
+
+
+def _plain_variants(call: Call) -> tuple[str, ...]:
+    parts, window = sum_of(call), conv_window(call.inputs, call.attrs)
+    if parts.channels == 1 and parts.rows < BLOCK:
+        return (DEPTHWISE_3X3, DEPTHWISE) if is_3x3(call, window) else (DEPTHWISE,)
+    if _is_linear(parts, window):
+        return (LINEAR,)
+    room = call.limits.max_buffer_bytes // 4
+    fits = parts.groups * parts.steps * min(_CHUNK_PLACES, parts.places) <= room
+    if window.pointwise and parts.channels:
+        product: tuple[str, ...] = (MATMUL,)
+    else:
+        product = (IM2COL,) if fits and parts.steps >= _LEAST_STEPS else ()
+    if parts.rows >= 2 * LEAST_ROWS and product:
+        return product
+    return (*product, DIRECT) if parts.rows >= LEAST_ROWS else (DIRECT, *product)
+
+
+def lower_conv(call: Call) -> tuple[Dispatch, ...]:
+    """Returns the dispatches of a convolution."""
+    if call.output.size == 0:
+        return ()
+    window, tile = conv_window(call.inputs, call.attrs), matrix_tile(call, CONVOLUTION)
+    if tile is not None:
+        return conv_by_units(call, window, tile)
+    if call.variant == MATMUL:
+        return _product(call, 0, _Pass(0, call.output.shape[0], 0, sum_of(call).places))
+    if call.variant == LINEAR:
+        return _linear(call)
+    if call.variant == IM2COL:
+        return _unfolded(call, window)
+    if call.variant == DEPTHWISE_3X3:
+        return conv_depthwise_3x3(call, window)
+    if call.variant == DEPTHWISE:
+        return conv_depthwise(call, window)
+    return direct("conv", call, window)
+
+
+def conv_rounds(call: Call) -> int:
+    """Returns the steps of one invocation that sums up windows, or copies one."""
+    if call.output.size == 0:
+        return 0
+    variant, parts = _plain_variants(call)[0], sum_of(call)
+    if variant in (MATMUL, LINEAR):
+        return 0
+    return parts.steps if variant == DIRECT else parts.taps
+
+
+def conv_scratch(call: Call) -> tuple[int, ...]:
+    """Returns the words of unfolded windows that a convolution needs at a time, or of weights."""
+    if call.output.size == 0:
+        return ()
+    if matrix_tile(call, CONVOLUTION):
+        return unit_scratch(call)
+    if call.variant != IM2COL:
+        return ()
+    part, parts = next(_passes(call)), sum_of(call)
+    lines = _lines(call, part)
+    columns = part.images * (parts.groups * parts.steps + lines.zeros) * lines.row
+    if not lines.zeros:
+        return (columns,)
+    return (columns, parts.rows * (parts.steps + lines.zeros))
+
+
+CONV_SHADERS = (
+    *("im2col", "conv_depthwise_3x3_1", "conv_depthwise_3x3_2"),
+    *(f"{kind}_{dtype}" for kind in ("conv", "conv_depthwise") for dtype in ("float32", "int32")),
+    *matmul.SHADERS,
+    CONV_MATRICES,
+)

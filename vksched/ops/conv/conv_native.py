@@ -1,0 +1,121 @@
+"""Convolutions and pools as steps of native programs (native/loops/conv/): pieces by images and
+channels, with all that follows a convolution. Examples: tests/ops/test_recipes.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe, Recipes
+from ..elementwise.epilogue import program_of
+from ..elementwise.fused_elementwise import loop_steps
+from ..lowering import native_kernels
+from ..lowering.fused_loop import tell_steps
+from .conv_cpu import CHANNELS, counts_of
+from .conv_direct import conv_window
+from .pool_reference import pool_window
+from .window import Window, three
+
+PIECE = 1 << 19
+"""Products of a piece at least, some 20 us."""
+ABREAST = 16
+"""Channels with weights of their own that the loops compute together at most."""
+ALONE = 4
+"""A product takes as long as so many where a channel of x is read for one of results alone."""
+SPAN = 192
+"""Places of a span at least."""
+PLANES = 1 << 15
+"""Values of x that a piece of a pool reads at least."""
+
+
+def conv_recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Returns the loop of a convolution with its epilogue."""
+    x, w = inputs[:2]
+    if not native_kernels.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
+        return None
+    found = program_of(attrs)
+    told = ((), ()) if found is None else loop_steps((output,) * found[0], found[1])
+    if told is None:
+        return None
+    groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
+    operands = 1 if found is None else found[0]
+    work = output.size * math.prod(w.shape[1:])
+    if w.shape[1] == 1:
+        work *= ALONE
+    each, spans = _channels(channels, groups, work // images), 1
+    window = conv_window(inputs[:2], attrs)
+    if window.pointwise and groups == 1 and channels > 1:  # one channel is read by longer vectors
+        spans = _spans(math.prod(output.shape[2:]), work // images)
+        each = channels if spans > 1 else each
+    has_bias = len(inputs) - operands - 1
+    steps, reals = tell_steps(operands, *told)
+    sizes = (images, w.shape[1], channels // groups, groups, each, spans, has_bias)
+    numbers = (*sizes, *_told(window, output), *steps)
+    pieces = images * math.ceil(channels / each) * spans
+    loop = Loop("conv", tuple(range(len(inputs))), output.size, numbers, reals, pieces, work)
+    return Recipe((loop,))
+
+
+def transpose_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """Returns the loop of a transposed convolution."""
+    x, w, *bias = inputs
+    if not native_kernels.conv_functions() or any(t.dtype != FLOAT32 for t in inputs):
+        return None
+    groups, (images, channels) = attrs.as_int("groups"), output.shape[:2]
+    work = x.size * math.prod(w.shape[1:])
+    each = math.ceil(channels / max(1, min(work // images // PIECE, SHARES)))
+    steps = (attrs.as_ints(name) for name in ("stride", "dilation", "begin", "end"))
+    window = _told(Window(x.shape[2:], w.shape[2:], *steps), output)
+    numbers = (images, w.shape[0] // groups, w.shape[1], groups, each, len(bias), *window)
+    pieces = images * math.ceil(channels / each)
+    operands = tuple(range(len(inputs)))
+    return Recipe((Loop("conv_transpose", operands, output.size, numbers, (), pieces, work),))
+
+
+def _channels(channels: int, groups: int, work: int) -> int:
+    """Returns the channels of a piece of an image: whole groups where there are several; of one
+    group few pieces, as each reads all of x.
+    """
+    unit = channels // groups if groups > 1 else CHANNELS
+    if unit == 1:
+        unit = ABREAST
+    pieces = max(1, min(work // PIECE, SHARES))
+    units = math.ceil(channels / unit)
+    return math.ceil(units / pieces) * unit
+
+
+def _spans(places: int, work: int) -> int:
+    """Returns into how many spans the places of 1 x 1 windows are cut, so that each reads x of its
+    own; 1 where channels are to be cut, as spans would be short.
+    """
+    pieces = max(1, min(work // PIECE, SHARES))
+    return pieces if places >= pieces * SPAN else 1
+
+
+def _told(window: Window, output: TensorType) -> tuple[int, ...]:
+    """Returns a window over three axes as the loops are told it."""
+    axes = (window.sizes, window.kernel, output.shape[2:], window.stride, window.dilation)
+    return tuple(n for values in axes for n in three(values, 1)) + three(window.begin, 0)
+
+
+def pool_recipe(kind: str) -> Recipes:
+    """Returns what makes the recipes of a pool. kind: "max" or "mean"."""
+
+    def recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+        (x,) = inputs
+        if not native_kernels.conv_functions() or x.dtype != FLOAT32:
+            return None
+        planes, work = x.shape[0] * x.shape[1], max(x.size, output.size)
+        counts = counts_of(kind, x.shape[2:], attrs)
+        missing = 3 - len(counts) if counts else 0
+        reals = (1.0,) * missing + tuple(n for along in counts for n in along)
+        numbers = (planes, int(kind == "mean"), *_told(pool_window(x.shape, attrs), output))
+        pieces = max(1, min(work // PLANES, planes, SHARES))
+        return Recipe((Loop("pool", (0,), output.size, numbers, reals, pieces, work),))
+
+    return recipe

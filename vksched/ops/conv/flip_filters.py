@@ -1,0 +1,99 @@
+"""The weights of the convolution that goes back: rows and channels exchanged, windows turned round.
+
+    w (groups * R, C, kernel) -> (groups * C, R, kernel), from the last place of the kernel on
+
+Turned twice they are what they were. Examples: tests/ops/test_ops.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...common.dtypes import NDArray, TensorType
+from ...common.errors import ShapeError
+from ...ir.attr_domains import Whole
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, register
+from ...ir.tensor import Tensor, apply
+from ...ir.vjp import Pull, Pulled, gradient
+from ..lowering.chunking import check_dispatches, check_serial
+from ..lowering.strides import LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
+
+OP = "turn_kernels"
+_SIDE = 8
+"""Rows and channels of a tile, that of one group: the shader's default."""
+_SOFTWARE_TILES = 16
+"""Tiles of a group on a CPU driver, which pays for every group."""
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    (w,), groups = inputs, attrs.as_int("groups")
+    if w.rank < 3 or w.shape[0] % groups:
+        raise ShapeError(
+            f"[{OP}] expected weights (groups * R, C, kernel) with a first axis that "
+            f"{groups} groups divide, got {w.shape}; try another groups"
+        )
+    rows, channels, *kernel = w.shape
+    return TensorType((groups * channels, rows // groups, *kernel), w.dtype)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    (w,), groups = inputs, attrs.as_int("groups")
+    rows, channels, *kernel = w.shape
+    split = w.reshape(groups, rows // groups, channels, *kernel).swapaxes(1, 2)
+    turned = np.flip(split, tuple(range(3, split.ndim)))
+    return np.ascontiguousarray(turned).reshape(groups * channels, rows // groups, *kernel)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size == 0:
+        return ()
+    groups, limits = call.attrs.as_int("groups"), call.limits
+    lines, channels, *kernel = call.inputs[0].shape
+    rows, taps = lines // groups, math.prod(kernel)
+    tiles = groups * -(-rows // _SIDE) * -(-channels // _SIDE)
+    check_serial(OP, taps + 1, limits)
+    most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // (taps + 1)
+    reach = limits.max_groups[0] * most
+    if not limits.software:
+        reach = min(reach, max(1, MOST_ROUNDS // (_SIDE * _SIDE * (taps + 1))))
+    check_dispatches(OP, -(-tiles // reach))
+    push = (("rows", rows), ("channels", channels))
+    each = min(_SOFTWARE_TILES, most) if limits.software else 1
+    return tuple(
+        Dispatch(
+            OP,
+            (0, OUTPUT),
+            (min(-(-(tiles - first) // each), limits.max_groups[0]), 1, 1),
+            (*push, ("first_tile", first), ("last_tile", min(first + reach, tiles))),
+            (("TAPS", taps),),
+            barrier=first > 0,
+        )
+        for first in range(0, tiles, reach)
+    )
+
+
+register(
+    Op(
+        OP,
+        _infer,
+        _reference,
+        Kernel((OP,), _lower),
+        attrs={"groups": Whole(1)},
+        operands=(1, 1),
+    )
+)
+
+
+@gradient(OP)
+def _pull(call: Pull) -> Pulled:
+    return (turn_kernels(call.grad, call.attrs.as_int("groups")),)
+
+
+def turn_kernels(w: Tensor, groups: int) -> Tensor:
+    """Returns weights (groups * R, C, kernel) from the last place of the kernel to the first, as
+    those of R channels to C: (groups * C, R, kernel).
+    """
+    return apply(OP, (w,), {"groups": groups})

@@ -1,0 +1,94 @@
+"""Sharding rules of what slides a window: examples and channels. Examples:
+tests/ops/test_sharding_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ...ir.attrs import AttrValue
+from ...ir.sharding_rule import (
+    TERMS,
+    WHOLE,
+    Factor,
+    Sharded,
+    all_terms,
+    linear_factors,
+    no_sharding,
+    row_factors,
+    sharding,
+)
+from . import conv as conv
+from . import pool as pool
+from . import winograd as winograd
+
+
+def _groups(start: int, units: int) -> Mapping[str, AttrValue]:
+    return {"groups": units}
+
+
+@sharding("conv")
+def _conv(call: Sharded) -> Iterable[Factor]:
+    return _conv_factors(call, 0, 1)
+
+
+@sharding("conv_transpose")
+def _conv_transpose(call: Sharded) -> Iterable[Factor]:
+    return _conv_factors(call, 1, 0)
+
+
+@sharding("depthwise_weights")
+def _depthwise_weights(call: Sharded) -> Iterable[Factor]:
+    images, channels = call.inputs[0].shape[:2]
+    yield Factor((1, 1), 0, channels)
+    yield Factor((0, 0), TERMS, images)
+    yield from linear_factors(call, 0, 1)
+
+
+@sharding("turn_kernels")
+def _turn_kernels(call: Sharded) -> Iterable[Factor]:
+    rows, channels = call.inputs[0].shape[:2]
+    groups = call.attrs.as_int("groups")
+    if groups > 1:
+        yield Factor((0,), 0, groups, _groups)
+    else:
+        yield Factor((0,), 1, rows)
+        yield Factor((1,), 0, channels)
+
+
+def _conv_factors(call: Sharded, out: int, into: int) -> Iterable[Factor]:
+    """out, into: the axes of the weights for the channels of the result and of x."""
+    x, w, *bias = call.inputs
+    groups = call.attrs.as_int("groups")
+    yield Factor((0, *(WHOLE for _ in call.inputs[1:])), 0, x.shape[0])
+    if groups > 1:
+        yield Factor((1, 0, *(0 for _ in bias)), 1, groups, _groups)
+    else:
+        yield Factor((WHOLE, out, *(0 for _ in bias)), 1, w.shape[out])
+        if not bias:
+            yield Factor((1, into), TERMS, w.shape[into])
+    if not bias:
+        yield from linear_factors(call, 0, 1)
+
+
+@sharding("max_pool", "adaptive_max_pool", "lp_pool")
+def _pool(call: Sharded) -> Iterable[Factor]:
+    return row_factors(call, (0, 1))
+
+
+@sharding("average_pool", "adaptive_average_pool")
+def _average(call: Sharded) -> Iterable[Factor]:
+    yield from row_factors(call, (0, 1))
+    yield all_terms(call)
+
+
+@sharding("grid_sample")
+def _grid_sample(call: Sharded) -> Iterable[Factor]:
+    yield Factor((0, 0), 0, call.output.shape[0])
+    yield Factor((1, WHOLE), 1, call.output.shape[1])
+    for axis in range(2, call.output.rank):
+        yield Factor((WHOLE, axis - 1), axis, call.output.shape[axis])
+
+
+no_sharding("counts positions over all of x", "max_pool_indices")
+no_sharding("is made by passes, of ops that were cut before", "winograd_conv", "winograd_weights")

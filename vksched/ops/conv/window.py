@@ -1,0 +1,280 @@
+"""Windows that slide over the spatial axes of a tensor: what convolutions and pools share."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ...common.dtypes import Shape
+from ...common.errors import ShapeError
+from ...ir.attr_domains import LONG, Domains, spatial, wholes
+from ...topology.limits import Limits
+from ..lowering.chunking import check_dispatches, check_serial
+from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MOST_ROUNDS, SERIAL_STEPS
+
+PerAxis = int | Sequence[int]
+"""One number for every spatial axis, or one for each."""
+Padding = str | int | Sequence[int]
+"""One number for both ends of every axis, one per axis, the numbers of all begins and then of all
+ends, or a rule by name: "valid", "same_upper", "same_lower".
+"""
+RULES = ("valid", "same_upper", "same_lower")
+KERNEL_AXES = 3
+"""Spatial axes of the kernels; calls with fewer have leading axes of size 1 there."""
+_LANE_ITEMS = 16
+"""Items of one invocation on a CPU driver, which pays for every group."""
+_PADDED, _WASTE = 1 << 26, 64
+"""Padded places of all planes that the CPU may write out, whatever windows read of them, or so many
+times those of the operand and the result.
+"""
+_BEYOND = 1 << 30
+"""Kernels add two places, strides or reaches below this in a signed word."""
+
+STEPS, PADDING = wholes(1, LONG, spatial), wholes(0, LONG, spatial)
+WINDOW: Domains = {"stride": STEPS, "dilation": STEPS, "begin": PADDING, "end": PADDING}
+"""The attributes of ops with a window, whose rule checks it (`Window.check`)."""
+
+Push = tuple[tuple[str, "int | tuple[int, ...]"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window over the spatial axes: it starts `begin` before the input, goes on by `stride`, and
+    reads every `dilation`-th place.
+    """
+
+    sizes: Shape
+    kernel: Shape
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+
+    @property
+    def extent(self) -> Shape:
+        """Places from the window's first to its last, along each axis."""
+        return extent(self.kernel, self.dilation)
+
+    @property
+    def taps(self) -> int:
+        """Places that the window reads."""
+        return math.prod(self.kernel)
+
+    @property
+    def pointwise(self) -> bool:
+        """Every window is the one place at its own index."""
+        same = set(self.kernel) == set(self.stride) == {1}
+        return same and not any((*self.begin, *self.end))
+
+    def counts(self, ceil_mode: bool = False) -> tuple[int, ...]:
+        """Returns how many windows there are along each axis; below 1 where none fits.
+
+        ceil_mode: a last window may reach over the padding, as long as it does not start there.
+        """
+        out = []
+        for size, reach, step, first, last in zip(
+            self.sizes, self.extent, self.stride, self.begin, self.end, strict=True
+        ):
+            room = size + first + last - reach
+            count = (-(-room // step) if ceil_mode else room // step) + 1
+            if ceil_mode and (count - 1) * step >= size + first:
+                count -= 1
+            out.append(count)
+        return tuple(out)
+
+    def output(self, op: str, planes: int) -> tuple[int, ...]:
+        """Returns how many windows there are along each axis. planes: as `check` has them.
+
+        Raises:
+            ShapeError: as `check`.
+        """
+        counts = self.counts()
+        self.check(op, counts, planes)
+        return counts
+
+    def check(self, op: str, counts: Sequence[int] = (), planes: int = 1) -> None:
+        """Raises ShapeError where a stride, dilation, reach or padded size is too large, there is
+        no window, or padding is far more than what windows read. planes: of all images and
+        channels.
+        """
+        padded = tuple(
+            first + size + max(last, 0)
+            for first, size, last in zip(self.begin, self.sizes, self.end, strict=True)
+        )
+        for what, values in (
+            ("stride", self.stride),
+            ("dilation", self.dilation),
+            ("window", self.extent),
+            ("padded size", padded),
+        ):
+            if max(values) >= _BEYOND:
+                raise ShapeError(
+                    f"[{op}] expected a {what} below {_BEYOND} along each axis, got {values}"
+                )
+        if min(counts, default=1) < 1:
+            raise ShapeError(
+                f"[{op}] expected a window within the padded input, got {self.kernel} dilated "
+                f"by {self.dilation} over {self.sizes} padded by {self.begin} and {self.end}; "
+                "try a larger padding"
+            )
+        read = math.prod(self.sizes) + math.prod(counts)
+        if counts and planes * math.prod(padded) > max(_PADDED, _WASTE * planes * read):
+            raise ShapeError(
+                f"[{op}] expected a padding of {self.sizes} that {math.prod(counts)} windows read, "
+                f"got {self.begin} and {self.end}; try a smaller stride or dilation"
+            )
+
+    def push(self) -> Push:
+        """Returns the window's push fields, with three axes each."""
+        return (
+            ("kernel", three(self.kernel)),
+            ("stride", three(self.stride)),
+            ("dilation", three(self.dilation)),
+            ("begin", three(self.begin, 0)),
+        )
+
+    def rounds(self, inner: int = 0) -> int:
+        """Returns how often loops over the window's axes, and one of `inner` rounds in them, go
+        round.
+        """
+        count = 1 + inner
+        for size in reversed(three(self.kernel)):
+            count = 1 + size * count
+        return count
+
+
+def extent(kernel: Shape, dilation: tuple[int, ...]) -> Shape:
+    """Returns how many places a dilated window covers along each axis."""
+    return tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
+
+
+def three(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
+    """Returns values with leading ones added for the kernels' three spatial axes."""
+    return (fill,) * (KERNEL_AXES - len(values)) + tuple(values)
+
+
+def check_rank(op: str, shape: Shape) -> int:
+    """Returns the number of spatial axes of (N, C, spatial...)."""
+    if not 3 <= len(shape) <= 2 + KERNEL_AXES:
+        raise ShapeError(
+            f"[{op}] expected x of shape (N, C, spatial...) with 1 to {KERNEL_AXES} spatial axes, "
+            f"got {shape}; try reshape"
+        )
+    return len(shape) - 2
+
+
+def per_axis(op: str, what: str, value: PerAxis, axes: int, least: int = 1) -> tuple[int, ...]:
+    """Returns one number per spatial axis.
+
+    Raises:
+        ShapeError: they are of another number, or one is less than `least`.
+    """
+    out = _integers(op, what, value)
+    out = out * axes if not isinstance(value, Sequence) and len(out) == 1 else out
+    if len(out) != axes or any(v < least for v in out):
+        raise ShapeError(
+            f"[{op}] expected {what} of {least} or more, one for each of {axes} spatial axes, "
+            f"got {value!r}"
+        )
+    return out
+
+
+def dilation_of(op: str, value: PerAxis, kernel: Shape) -> tuple[int, ...]:
+    """Returns the dilation along each axis: 1 where the kernel has one step, so none to spread."""
+    given = per_axis(op, "dilation", value, len(kernel))
+    return tuple(d if k > 1 else 1 for d, k in zip(given, kernel, strict=True))
+
+
+def stepping(window: Window) -> Window:
+    """Returns the same windows with strides that are not beyond the padded input: a second one
+    would start after it.
+    """
+    padded = map(sum, zip(window.begin, window.sizes, window.end, strict=True))
+    stride = tuple(min(s, max(p, 1)) for s, p in zip(window.stride, padded, strict=True))
+    return replace(window, stride=stride)
+
+
+def _integers(op: str, what: str, value: object) -> tuple[int, ...]:
+    try:
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            return tuple(operator.index(v) for v in value)
+        return (operator.index(value),)  # type: ignore[arg-type]
+    except TypeError:
+        raise ShapeError(f"[{op}] expected integers as {what}, got {value!r}") from None
+
+
+def paddings(
+    op: str,
+    padding: Padding,
+    sizes: Shape,
+    kernel: Shape,
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the padding before and after each spatial axis."""
+    axes = len(sizes)
+    if isinstance(padding, str):
+        totals = []
+        for size, reach, step in zip(sizes, extent(kernel, dilation), stride, strict=True):
+            totals.append(max((-(-size // step) - 1) * step + reach - size, 0))
+        return halves(op, padding, tuple(totals))
+    given = _integers(op, "padding", padding)
+    if len(given) == 2 * axes and all(v >= 0 for v in given):
+        return given[:axes], given[axes:]
+    both = per_axis(op, "padding", padding, axes, 0)
+    return both, both
+
+
+def halves(op: str, rule: str, totals: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns the padding before and after each axis, of totals shared out by a rule of ONNX."""
+    if rule not in RULES:
+        raise ShapeError(f"[{op}] expected padding as numbers or {', '.join(RULES)}, got {rule!r}")
+    if rule == "valid":
+        return (0,) * len(totals), (0,) * len(totals)
+    less, more = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+    return (less, more) if rule == "same_upper" else (more, less)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A dispatch over items first..last-1, in a kernel that strides over what the groups do not
+    reach.
+    """
+
+    first: int
+    last: int
+    groups: tuple[int, int, int]
+
+    @property
+    def barrier(self) -> bool:
+        """Parts of a result follow each other, though they are apart: what is cut runs long."""
+        return self.first > 0
+
+    @property
+    def push(self) -> Push:
+        return (("first_item", self.first), ("last_item", self.last))
+
+
+def launches(op: str, items: int, rounds: int, limits: Limits) -> list[Launch]:
+    """Returns dispatches that cover all items, each with `rounds` loop rounds of one invocation.
+
+    Raises:
+        UnsupportedOp: one item alone is too much for one invocation.
+    """
+    each = rounds + 1  # with the round for the item
+    check_serial(op, each, limits)
+    most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // each
+    per_group = LOCAL_SIZE * (min(most, _LANE_ITEMS) if limits.software else 1)
+    # a dispatch ends where its invocations have done what they may
+    reach = limits.max_groups[0] * LOCAL_SIZE * most
+    if not limits.software:
+        reach = min(reach, max(1, MOST_ROUNDS // each))
+    check_dispatches(op, -(-items // reach))
+    out = []
+    for first in range(0, items, reach):
+        last = min(first + reach, items)
+        groups = min(-(-(last - first) // per_group), limits.max_groups[0])
+        out.append(Launch(first, last, (groups, 1, 1)))
+    return out

@@ -1,1 +1,0 @@
-"""Lowering of op calls to kernels."""

@@ -1,0 +1,204 @@
+"""Widen: what reads weights of 8 and 16 bits, which are held as they are (types.NARROW).
+
+    weight int8, 1 byte an element -> widen -> 4 bytes an element, for one run -> any op
+
+Quantised weights become the integers or the floats that they stand for in one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...common.dtypes import (
+    FLOAT32,
+    INT32,
+    NARROW,
+    NDArray,
+    TensorType,
+    normalize_axis,
+    numpy_dtype,
+)
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Axis
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, cut_leading
+from ...ir.op import (
+    OUTPUT,
+    VIEW_ALIGN_WORDS,
+    Call,
+    Dispatch,
+    Kernel,
+    Op,
+    register,
+)
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient, sum_to
+from ..lowering.vec4 import both_readings, launch_run, reading
+from .select import cast
+
+EXACT = 1 << 23
+"""Zero points up to this size leave no integer of 16 bits that float32 does not hold."""
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, *rest = inputs
+    if x.dtype not in NARROW:
+        raise DTypeError(f"[widen] expected one of {', '.join(NARROW)}, got {x.dtype}")
+    given = [t.dtype for t in rest]
+    if given not in ([], [INT32], [FLOAT32], [INT32, FLOAT32]):
+        raise DTypeError(
+            "[widen] expected a zero point of int32, then a scale of float32, got "
+            f"{' and '.join(given)}; try vs.cast"
+        )
+    axis = attrs.as_int("axis")
+    for part in rest:
+        if part.size != 1 and (part.rank != 1 or not x.rank or part.size != x.shape[axis]):
+            raise ShapeError(
+                f"[widen] expected one scale or zero point, or one for each position along axis "
+                f"{axis} of {x.shape}, got {part.shape}"
+            )
+    return TensorType(x.shape, FLOAT32 if FLOAT32 in given else INT32)
+
+
+def _parts(
+    inputs: tuple[NDArray, ...], attrs: Attrs
+) -> tuple[NDArray, NDArray | None, NDArray | None]:
+    """Returns x, the zero point and the scale, which broadcast with it."""
+    x, *rest = inputs
+    zero = scale = None
+    for part in rest:
+        if part.size == 1:
+            part = part.reshape((1,) * x.ndim)
+        elif part.ndim == 1:  # else it is a piece, placed before
+            shape = [1] * x.ndim
+            shape[attrs.as_int("axis")] = part.size
+            part = part.reshape(shape)
+        if part.dtype == np.float32:
+            scale = part
+        else:
+            zero = part
+    return x, zero, scale
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, zero, scale = _parts(inputs, attrs)
+    wide = x.astype(np.int32)
+    if zero is not None:
+        wide = wide - zero
+    return wide if scale is None else wide.astype(np.float32) * scale
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Without int32 between where float32 holds the same."""
+    x, zero, scale = _parts(inputs, attrs)
+    if zero is None:
+        if scale is None:
+            np.copyto(out, x)
+        else:
+            np.multiply(x, scale, out=out, dtype=np.float32)
+    elif scale is None:
+        np.subtract(x, zero, out=out, dtype=np.int32)
+    elif np.abs(zero.astype(np.int64)).max(initial=0) <= EXACT:
+        np.subtract(x, zero.astype(np.float32), out=out, dtype=np.float32)
+        out *= scale
+    else:
+        out[...] = _reference(inputs, attrs)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Of three axes: those before the channels, the channels, and those behind."""
+    x, *rest = inputs
+    axis = attrs.as_int("axis")
+    shape = (math.prod(x.shape[:axis]), *x.shape[axis : axis + 1], math.prod(x.shape[axis + 1 :]))
+    if len(shape) < 3:
+        yield inputs, out
+        return
+    placed = (p.reshape(1, -1, 1) for p in rest)
+    parts = tuple(np.broadcast_to(p, shape) for p in (x.reshape(shape), *placed))
+    yield from cut_leading(parts, out.reshape(shape), 3)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    x, *rest = call.inputs
+    if not x.size:
+        return ()
+    operand = {t.dtype: number for number, t in enumerate(rest, start=1)}
+    step = {t.dtype: int(t.size > 1) for t in rest}
+    axis = call.attrs.as_int("axis")
+    numbers, inner = numpy_dtype(x.dtype), math.prod(x.shape[axis + 1 :])
+    of_quad = 2 if inner % VIEW_ALIGN_WORDS else 1
+    push = (
+        ("count", x.size),
+        ("inner", inner),
+        ("channels", x.shape[axis] if x.rank else 1),
+        ("zero_step", step.get(INT32, 0)),
+        ("scale_step", step.get(FLOAT32, 0)),
+    )
+    groups, local = launch_run(-(-x.size // 4), call.limits)
+    constants = (
+        *local,
+        ("BITS", 8 * numbers.itemsize),
+        ("SIGNED", int(numbers.kind == "i")),
+        ("SHIFTED", int(INT32 in operand)),
+        ("SCALED", int(FLOAT32 in operand)),
+        ("CHANNELS", of_quad if any(step.values()) else 0),
+    )
+    # what is not given is not read: x stands for it
+    operands = (0, operand.get(INT32, 0), operand.get(FLOAT32, 0), OUTPUT)
+    return (Dispatch(reading("widen", call.limits), operands, groups, push, constants),)
+
+
+register(
+    Op(
+        "widen",
+        _infer,
+        _reference,
+        Kernel(both_readings(("widen",)), _lower),
+        attrs={"axis": Axis(of_scalar=True)},
+        operands=(1, 3),
+        any_dtype=True,
+        takes_narrow=True,
+        widens=True,
+        host=HostKernel(_host, _cut),
+    )
+)
+
+
+@gradient("widen")
+def _gradient(call: Pull) -> Pulled:
+    """Of the scale alone: weights and zero points are integers."""
+    (x, *rest), axis = call.inputs, call.attrs.as_int("axis")
+    scale = rest[-1]
+    whole = cast(apply("widen", call.inputs[:-1], {"axis": axis}), FLOAT32)
+    along = tuple(n if a == axis and scale.size > 1 else 1 for a, n in enumerate(x.shape))
+    of_scale = sum_to(call.grad * whole, along).reshape(scale.shape)
+    return (*(None for _ in call.inputs[:-1]), of_scale)
+
+
+def widen(
+    x: Tensor,
+    scale: TensorLike | None = None,
+    zero: TensorLike | None = None,
+    *,
+    axis: int = 0,
+    name: str | None = None,
+) -> Tensor:
+    """The integers of a weight of 8 or 16 bits as int32, or as the floats that they stand for:
+    (x - zero) * scale, as ONNX DequantizeLinear. Such a weight is held as it is, on every device.
+
+    x: int8, uint8, int16 or uint16. scale: float32, zero: int32: one for all, or (n,) for the n
+    positions along an axis -> float32 with a scale, else int32.
+    """
+    given = []
+    for what, part, dtype in (("zero", zero, INT32), ("scale", scale, FLOAT32)):
+        if part is not None:
+            given.append(as_tensor(part))
+            if given[-1].dtype != dtype:
+                raise DTypeError(
+                    f"[widen] expected a {what} of {dtype}, got {given[-1].dtype}; try vs.cast"
+                )
+    at = normalize_axis("widen", axis, max(x.rank, 1))  # a single number has none, and needs none
+    return apply("widen", (x, *given), {"axis": at}, name)

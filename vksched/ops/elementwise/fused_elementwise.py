@@ -1,0 +1,407 @@
+"""Chain: several elementwise ops as one node, which reads its operands and writes its result once.
+
+    registers   0..n-1 operands | constants | results of the steps; the last step's is the chain's
+    steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
+
+Passes make chains, users do not. On a device one shader runs them all: the runtime writes the calls
+of the steps and the constants into its module (vksched/runtime/vulkan/link.py). Each step is the
+op's own function, and every operation in it rounds by itself: a result may differ in its last digit
+from that of the op alone, where drivers join products and sums. numpy takes the steps on pieces
+that stay in its cache. Of float16 a chain is computed in float32 from end to end and rounded once.
+Examples: tests/passes/test_chain.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+
+from ...common.dtypes import (
+    BOOL,
+    FLOAT32,
+    FLOATS,
+    INT32,
+    NDArray,
+    Shape,
+    TensorType,
+    numpy_dtype,
+)
+from ...common.errors import ShapeError, UnsupportedOp
+from ...ir.attr_domains import MANY
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, cut_elements
+from ...ir.evaluate import infer
+from ...ir.native_program import Recipe
+from ...ir.op import (
+    OUTPUT,
+    REGISTERS,
+    Call,
+    Dispatch,
+    InPlace,
+    Kernel,
+    Op,
+    Steps,
+    Work,
+    get_op,
+    register,
+)
+from ...ir.sharding_rule import no_sharding
+from ...ir.vjp import no_gradient
+from ..lowering.fused_loop import LoopStep, chain_recipe, has_steps, step_of
+from ..lowering.strides import MAX_DISPATCHES, broadcast_strides, collapse, pad, peel
+from ..lowering.vec4 import both_readings, launch_run, reading
+from .pointwise import PARAMETERS, function_name, parameters_of
+from .program_domains import PROGRAM
+
+MAX_INPUTS, MAX_AXES = REGISTERS, 4
+"""What the shaders hold."""
+MAX_COST = 200
+"""Of the steps of a chain together: SwiftShader takes a second or two to compile it, and that grows
+with the square of its length.
+"""
+SHADER_INPUTS = (1, 2, 3, 6)
+"""How many operands the shaders have; the others of a call are bound to the first one again."""
+
+# fmt: off
+UNARY = (
+    "neg_float32", "abs_float32", "relu_float32", "clip_float32", "square_float32", "sqrt_float32",
+    "rsqrt_float32", "reciprocal_float32", "exp_float32", "log_float32", "tanh_float32",
+    "sigmoid_float32", "silu_float32", "erf_float32", "gelu_float32", "gelu_tanh_float32",
+    "gelu_slope_float32", "gelu_tanh_slope_float32",
+    "softplus_float32", "mish_float32", "elu_float32", "leaky_relu_float32",
+    "hard_sigmoid_float32", "hard_swish_float32", "expm1_float32", "log1p_float32", "sin_float32",
+    "cos_float32", "floor_float32", "ceil_float32", "round_float32", "trunc_float32",
+    "sign_float32", "int32_to_float32", "bool_to_float32", "float32_to_bool", "logical_not_bool",
+)
+BINARY = (
+    "add_float32", "sub_float32", "mul_float32", "div_float32", "pow_float32", "maximum_float32",
+    "minimum_float32", "prelu_float32", "equal_float32", "not_equal_float32", "less_float32",
+    "less_equal_float32", "greater_float32", "greater_equal_float32", "bitwise_and_int32",
+    "bitwise_or_int32", "bitwise_xor_int32",
+)
+# fmt: on
+FUNCTIONS = frozenset((*UNARY, *BINARY, "where"))
+"""Those of shaders/elementwise/chain_ops.glsl."""
+COST = 32
+COSTS = {
+    **dict.fromkeys(("sin", "cos"), 128),
+    **dict.fromkeys("clip hard_sigmoid hard_swish maximum minimum".split(), 8),
+    **dict.fromkeys("reciprocal floor ceil round trunc sign".split(), 8),
+    **dict.fromkeys("leaky_relu prelu where".split(), 3),
+    **dict.fromkeys("neg abs relu square add sub mul div cast".split(), 1),
+    **dict.fromkeys("equal not_equal less less_equal greater greater_equal".split(), 1),
+    **dict.fromkeys("logical_not bitwise_and bitwise_or bitwise_xor".split(), 1),
+}
+"""What drivers take to compile a step, roughly: an addition is 1, most functions are COST."""
+
+StepAttrs = tuple[tuple[str, AttrValue], ...]
+Step = tuple[str, tuple[int, ...], StepAttrs]
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def function_of(op: str, types: Sequence[TensorType], attrs: Attrs) -> str | None:
+    """Returns the shader function by which a chain takes an op, or None where it takes none."""
+    if not types:
+        return None
+    dtype = types[-1].dtype if op == "where" else types[0].dtype
+    if op == "where":
+        name = "where" if dtype == FLOAT32 else ""
+    elif op == "cast":
+        name = f"{dtype}_to_{attrs.as_str('to')}"
+    else:
+        name = function_name(op, dtype)
+        # a function of words that stands for one of another type as well
+        if name.endswith("int32") and dtype != BOOL:
+            return None
+    return name if name in FUNCTIONS else None
+
+
+def program_attrs(
+    steps: Sequence[Step], constants: Sequence[tuple[str, int]]
+) -> dict[str, AttrValue]:
+    """Returns the attributes of a chain. constants: (element type, word)."""
+    return {"steps": tuple(steps), "constants": tuple(constants)}
+
+
+@dataclass(frozen=True, eq=False)
+class ChainSteps:
+    """A chain's attributes, taken apart. values: the constants as numpy has them. dead: behind each
+    step the registers that no later one reads.
+    """
+
+    steps: tuple[tuple[Op, tuple[int, ...], Attrs], ...]
+    constants: tuple[tuple[str, int], ...]
+    values: tuple[NDArray, ...]
+    dead: tuple[tuple[int, ...], ...]
+
+
+@lru_cache(maxsize=512)
+def program_of(attrs: Attrs) -> ChainSteps:
+    """Returns the program of a chain."""
+    steps = cast(tuple[Step, ...], attrs["steps"])
+    constants = cast(tuple[tuple[str, int], ...], attrs["constants"])
+    taken = tuple((get_op(op), tuple(at), Attrs(dict(given))) for op, at, given in steps)
+    last = {at: number for number, (_, read, _) in enumerate(steps) for at in read}
+    dead: list[list[int]] = [[] for _ in steps]
+    for at, number in last.items():
+        dead[number].append(at)
+    values = tuple(_value_of(dtype, at) for dtype, at in constants)
+    return ChainSteps(taken, constants, values, tuple(map(tuple, dead)))
+
+
+def _value_of(dtype: str, at: int) -> NDArray:
+    kept = np.array(at, np.uint32)
+    return kept.astype(bool) if dtype == BOOL else kept.view(numpy_dtype(dtype))
+
+
+def _types(inputs: Sequence[TensorType], attrs: Attrs) -> tuple[TensorType, ...]:
+    """Returns the types of all registers, all floats as float32."""
+    wide = tuple(t.as_dtype(FLOAT32) if t.dtype in FLOATS else t for t in inputs)
+    return _types_of(wide, program_of(attrs))
+
+
+@lru_cache(maxsize=512)
+def _types_of(inputs: tuple[TensorType, ...], program: ChainSteps) -> tuple[TensorType, ...]:
+    types = [*inputs, *(TensorType((), dtype) for dtype, _ in program.constants)]
+    for op, registers, given in program.steps:
+        if any(not 0 <= r < len(types) for r in registers):
+            raise ShapeError(f"[chain] {op.name} reads a register that is not there yet")
+        types.append(infer(op, tuple(types[r] for r in registers), given))
+    return tuple(types)
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    types, program = _types(inputs, attrs), program_of(attrs)
+    for op, registers, given in program.steps:
+        read = tuple(types[r] for r in registers)
+        if function_of(op.name, read, given) is None:
+            raise ShapeError(
+                f"[chain] expected steps that a chain holds, got {op.name} of "
+                f"{' and '.join(map(str, read))}"
+            )
+    if any(t.shape not in ((), types[-1].shape) for t in types[len(inputs) :]):
+        raise ShapeError("[chain] expected steps of one shape")
+    return types[-1]
+
+
+# -- numpy -----------------------------------------------------------------------------------------
+
+Kind = tuple[Shape, np.dtype[Any]]
+"""Of an array: its shape and its type."""
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """Writes the result of a chain, or a piece of it."""
+    program = program_of(attrs)
+    values = list(inputs)
+    for constant in program.values:  # in float64 where the operands are
+        wide = constant.dtype == np.float32 and any(x.dtype == np.float64 for x in inputs)
+        values.append(constant.astype(np.float64) if wide else constant)
+    made_as = _kinds(tuple([(x.shape, x.dtype) for x in inputs]), attrs, out.dtype)
+    for number, (op, registers, given) in enumerate(program.steps):
+        operands = tuple([values[r] for r in registers])
+        if number + 1 == len(program.steps):
+            made = out
+        else:
+            made = np.empty(*made_as[number])
+        if op.host is None:
+            made[...] = op.reference(operands, given)
+        else:
+            op.host.compute(operands, given, made)
+        values.append(made)
+        for at in program.dead[number]:  # memory that the next step takes again, in the cache
+            values[at] = made
+
+
+@lru_cache(maxsize=512)
+def _kinds(inputs: tuple[Kind, ...], attrs: Attrs, result: np.dtype[Any]) -> tuple[Kind, ...]:
+    """Returns what each step makes, float64 where the result is."""
+    types = _types([TensorType(shape, str(dtype)) for shape, dtype in inputs], attrs)
+    steps = types[-len(program_of(attrs).steps) :]
+    wide = {FLOAT32: np.dtype(np.float64)} if result == np.float64 else {}
+    return tuple((t.shape, wide.get(t.dtype, numpy_dtype(t.dtype))) for t in steps)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    type_ = _types([TensorType(x.shape, str(x.dtype)) for x in inputs], attrs)[-1]
+    wide = type_.dtype == FLOAT32 and any(x.dtype == np.float64 for x in inputs)
+    out = np.empty(type_.shape, np.float64 if wide else numpy_dtype(type_.dtype))
+    _compute(inputs, attrs, out)
+    return out
+
+
+def recipe_of(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Returns the one loop of all steps, where it has each of them."""
+    if output.dtype not in (FLOAT32, INT32):
+        return None
+    told = loop_steps(inputs, attrs)
+    return told and chain_recipe(inputs, output.shape, *told)
+
+
+def loop_steps(
+    inputs: Sequence[TensorType], attrs: Attrs
+) -> tuple[tuple[float, ...], tuple[LoopStep, ...]] | None:
+    """Returns the constants and steps of a chain as native loops take them; None where they take
+    no such.
+    """
+    program, types = program_of(attrs), _types(inputs, attrs)
+    made = types[-len(program.steps) :]
+    steps = tuple(
+        (step_of(op.name, [types[r] for r in at], to.dtype), at, parameters_of(op.name, given))
+        for (op, at, given), to in zip(program.steps, made, strict=True)
+    )
+    fit = has_steps([name for name, *_ in steps])
+    if not fit or any(dtype != FLOAT32 for dtype, _ in program.constants):
+        return None
+    return tuple(map(float, program.values)), steps
+
+
+def cost_of(op: str) -> int:
+    """Returns the cost of a step."""
+    return COSTS.get(op, COST)
+
+
+# -- devices ---------------------------------------------------------------------------------------
+
+
+def steps_of(call: Call) -> Steps:
+    """Returns the steps of a chain as functions of the shaders.
+
+    Raises:
+        UnsupportedOp: the shaders hold no such function, or not so much.
+    """
+    program, types = program_of(call.attrs), _types(call.inputs, call.attrs)
+    count, first = len(call.inputs), len(call.inputs) + len(program.constants)
+    cost = sum(cost_of(op.name) for op, _, _ in program.steps)
+    if cost > MAX_COST or count > MAX_INPUTS:
+        raise UnsupportedOp(
+            f"a chain holds {MAX_INPUTS} operands and steps of a cost of {MAX_COST}, "
+            f"this one has {count} and {cost}"
+        )
+    given = [tuple(types[r] for r in registers) for _, registers, _ in program.steps]
+    parameters = [
+        PARAMETERS[op.name](Call(seen, seen[0], attrs)) if op.name in PARAMETERS else ()
+        for (op, _, attrs), seen in zip(program.steps, given, strict=True)
+    ]
+    numbers = (*(word for _, word in program.constants), *chain.from_iterable(parameters))
+    words = {word: REGISTERS + at for at, word in enumerate(dict.fromkeys(numbers))}
+
+    def place(register: int) -> int:
+        if register < count:
+            return register
+        if register < first:
+            return words[program.constants[register - count][1]]
+        return REGISTERS + len(words) + register - first
+
+    calls = []
+    for (op, registers, attrs), seen, own in zip(program.steps, given, parameters, strict=True):
+        name = function_of(op.name, seen, attrs)
+        if name is None:
+            raise UnsupportedOp(f"no chain holds {op.name} of {seen[0].dtype}")
+        calls.append((name, (*map(place, registers), *(words[word] for word in own))))
+    return Steps(tuple(calls), tuple(words))
+
+
+def shader_inputs(inputs: int, storage_buffers: int) -> int | None:
+    """Returns the operands of the shader that runs a chain of so many, or None without one."""
+    fits = (n for n in SHADER_INPUTS if inputs <= n < storage_buffers)
+    return next(fits, None)
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    steps = steps_of(call)
+    if not call.output.size:
+        return ()
+    operands = shader_inputs(len(call.inputs), call.limits.storage_buffers)
+    if operands is None:
+        raise UnsupportedOp(
+            f"a chain of {len(call.inputs)} operands binds more than the "
+            f"{call.limits.storage_buffers} buffers that the device allows"
+        )
+    shape = call.output.shape
+    given = [broadcast_strides(t.shape, shape) for t in (*call.inputs, call.output)]
+    sizes, strides = collapse(shape, given)
+    if math.prod(sizes[MAX_AXES:]) > MAX_DISPATCHES:
+        raise UnsupportedOp(f"broadcasting to {shape} needs more than {MAX_DISPATCHES} dispatches")
+    inner = sizes[:MAX_AXES]
+    varies = [s[0] == 1 for s in strides[:-1]]
+    wide = len(sizes) == 1 or not any(
+        step % 4
+        for s, moves in zip(strides, (*varies, True), strict=True)
+        for step in (sizes[0], *s[1:])
+        if moves
+    )
+    count = math.prod(inner)
+    filled = [*range(len(call.inputs)), *[0] * (operands - len(call.inputs))]
+    push: list[tuple[str, int | float | tuple[int, ...]]] = [
+        ("count", count),
+        ("sizes", pad(inner[:-1], MAX_AXES - 1)),
+    ]
+    push += [
+        (f"{name}_strides", pad(strides[i][1:MAX_AXES], MAX_AXES - 1))
+        for name, i in zip("abcdef", filled, strict=False)
+    ]
+    groups, local_size = launch_run(-(-count // 4) if wide else count, call.limits)
+    constants = (
+        *local_size,
+        ("RANK", len(inner)),
+        ("VARIES", sum(1 << i for i, moves in enumerate(varies) if moves)),
+    )
+    return tuple(
+        Dispatch(
+            reading(f"chain_{operands}_vec4", call.limits) if wide else f"chain_{operands}",
+            (*filled, OUTPUT),
+            groups,
+            tuple(push),
+            constants,
+            shifts=(*(shift[i] for i in filled), shift[-1]),
+            steps=steps,
+        )
+        for shift in peel(sizes, strides, MAX_AXES)
+    )
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """The work of the steps, and each operand and the result moved once."""
+    types, program = _types(inputs, attrs), program_of(attrs)
+    first = len(types) - len(program.steps)
+    flops = sum(
+        op.work(tuple(types[r] for r in registers), types[first + number], given).flops
+        for number, (op, registers, given) in enumerate(program.steps)
+    )
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(flops, float(moved))
+
+
+# a single operand is contiguous, and read in fours
+SHADERS = (
+    *(f"chain_{n}" for n in SHADER_INPUTS[1:]),
+    *both_readings(f"chain_{n}_vec4" for n in SHADER_INPUTS),
+)
+
+HOST = HostKernel(_compute, cut_elements)
+
+register(
+    Op(
+        "chain",
+        _infer,
+        _reference,
+        Kernel(SHADERS, _lower),
+        attrs=PROGRAM,
+        operands=(1, MANY),
+        work=_work,
+        host=HOST,
+        recipe=recipe_of,
+        in_place=InPlace(),
+    )
+)
+no_gradient("is made by passes, behind gradients", "chain")
+no_sharding("is made by passes, of ops that were cut before", "chain")

@@ -1,0 +1,175 @@
+"""Rows written over others from a position on, such as the next rows of a cache.
+
+    data   a b c d e        start 1, rows x y        result   a x y d e
+
+Nothing of it can fail: rows that would lie outside are left out. So it may write where a state
+lies, and then costs what the rows cost, however large the state is.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...common.dtypes import FLOAT16, INT64, NDArray, TensorType, normalize_axis
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Axis
+from ...ir.attrs import Attrs
+from ...ir.native_program import Loop, Recipe
+from ...ir.op import (
+    OUTPUT,
+    Call,
+    Dispatch,
+    InPlace,
+    Kernel,
+    Op,
+    Work,
+    halves_of,
+    register,
+)
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ..lowering.strides import as_words, spread
+from .index import check_index_type
+from .strided_copy import WHOLE_COPIES, copy_words
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    data, rows, start = inputs
+    axis = attrs.as_int("axis")
+    check_index_type("write_rows", start)
+    if rows.dtype != data.dtype:
+        raise DTypeError(f"[write_rows] expected {data.dtype} rows, got {rows.dtype}; try vs.cast")
+    others = (data.shape[:axis], data.shape[axis + 1 :])
+    if rows.rank != data.rank or (rows.shape[:axis], rows.shape[axis + 1 :]) != others:
+        raise ShapeError(
+            f"[write_rows] expected rows of shape {data.shape} but for axis {axis}, "
+            f"got {rows.shape}"
+        )
+    if start.shape not in ((), data.shape[: min(axis, 1)]):
+        raise ShapeError(
+            "[write_rows] expected one start, or one for each index of axis 0 before the axis of "
+            f"rows, got {start.shape}"
+        )
+    return data
+
+
+def _write(inputs: tuple[NDArray, ...], attrs: Attrs, target: NDArray) -> None:
+    """Writes the rows into an array that holds the data."""
+    _, rows, start = inputs
+    axis = attrs.as_int("axis")
+    parts = [(target, rows)] if start.ndim == 0 else zip(target, rows, strict=True)
+    along = axis - start.ndim
+    for (to, new), first in zip(parts, start.reshape(-1).tolist(), strict=True):
+        size, many = to.shape[along], new.shape[along]
+        begin, end = max(0, -first), min(many, size - first)
+        if begin < end:
+            lead = (slice(None),) * along
+            at, taken = (*lead, slice(first + begin, first + end)), (*lead, slice(begin, end))
+            to[at] = new[taken]
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    out = np.array(inputs[0])
+    _write(inputs, attrs, out)
+    return out
+
+
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Of writing where the data lies, of any type."""
+    data, rows, start = inputs
+    axis = attrs.as_int("axis")
+    lines, itemsize = math.prod(data.shape[:axis]), data.host_bytes // max(1, data.size)
+    numbers = (
+        *(lines, lines // max(1, start.size), data.shape[axis], rows.shape[axis]),
+        *(math.prod(data.shape[axis + 1 :]) * itemsize, int(start.dtype == INT64)),
+    )
+    return Recipe((Loop("write_rows", (0, 1, 2), rows.size, numbers),))
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    data, rows, start = call.inputs
+    if data.size == 0:
+        return ()
+    copied = copy_words(0, call, apart=True)
+    if rows.size == 0:
+        return copied
+    axis = call.attrs.as_int("axis")
+    slices, inner = math.prod(data.shape[:axis]), math.prod(data.shape[axis + 1 :])
+    many = rows.shape[axis]
+    sizes: tuple[tuple[str, int], ...] = (
+        ("inner", inner),
+        ("many", many),
+        ("size", data.shape[axis]),
+        ("shared_slices", math.prod(data.shape[start.rank : axis])),
+    )
+    shader, count, push = "write_rows", rows.size, sizes
+    if data.dtype == FLOAT16:
+        each = many * inner // 2 + 1  # words, where the first or the last has a half of its own
+        shader, count, push = (
+            "write_rows_half",
+            slices * each,
+            (("each", each), ("slices", slices), *sizes),
+        )
+    groups = spread(count, call.limits)
+    return (
+        *copied,
+        Dispatch(shader, (1, 2, OUTPUT), groups, (("count", count), *push), barrier=True),
+    )
+
+
+def _words(call: Call) -> Call | None:
+    return as_words(call, call.attrs.as_int("axis") < call.output.rank - 1)
+
+
+def _halves(call: Call) -> tuple[int, ...]:
+    """Rows of no whole words are written half by half, all others as words."""
+    return () if _words(call) else halves_of(call)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    moved = 2 * output.device_bytes + 2 * inputs[1].device_bytes
+    return Work(0.0, float(moved))
+
+
+register(
+    Op(
+        "write_rows",
+        _infer,
+        _reference,
+        Kernel(
+            (*WHOLE_COPIES, "write_rows", "write_rows_half"),
+            _lower,
+            as_words=_words,
+            takes_halves=_halves,
+        ),
+        attrs={"axis": Axis()},
+        operands=(3, 3),
+        work=_work,
+        indices=(2,),
+        recipe=_recipe,
+        in_place=InPlace(kept=0, write=_write),
+    )
+)
+
+
+def write_rows(
+    data: TensorLike,
+    rows: TensorLike,
+    start: TensorLike,
+    axis: int = 0,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """`data` with rows written over its own from `start` on, as ONNX TensorScatter.
+
+    data: (..., n, ...), n on the axis; rows: the same with any number on it; start: an int, or one
+    for each index of axis 0, (b,), where that is not the axis of the rows. Rows that would lie
+    outside are left out. As the next value of a state it is written where the state lies.
+    """
+    target = as_tensor(data)
+    if target.rank == 0:
+        raise ShapeError("[write_rows] expected data with axes, got a scalar")
+    attrs = {"axis": normalize_axis("write_rows", axis, target.rank)}
+    operands = (target, as_tensor(rows, like=target), as_tensor(start))
+    return apply("write_rows", operands, attrs, name)

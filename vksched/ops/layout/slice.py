@@ -1,0 +1,112 @@
+"""Slices: what each axis has between two positions, every so many; `layout.slice_` makes them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from ...common.dtypes import NDArray, TensorType, contiguous_strides
+from ...common.errors import ShapeError
+from ...ir.attr_domains import LONG, Axes, Each, Nullable, Whole, as_many_as, wholes
+from ...ir.attrs import Attrs
+from ...ir.native_program import Recipe
+from ...ir.op import Call, Dispatch, Kernel, Op, Work, register
+from ..lowering.strides import as_words
+from .native_copies import Lie, copy_recipe, dense
+from .strided_copy import COPIES, copy_strided
+
+
+def slice_ranges(shape: tuple[int, ...], attrs: Attrs) -> list[range]:
+    """The indices taken of each axis; stop None is kept apart, as -1 would mean another thing."""
+    out = [range(size) for size in shape]
+    stops = cast(tuple[int | None, ...], attrs.as_tuple("stops"))
+    for axis, start, stop, step in zip(
+        attrs.as_ints("axes"), attrs.as_ints("starts"), stops, attrs.as_ints("steps"), strict=True
+    ):
+        out[axis] = range(*slice(start, stop, step).indices(shape[axis]))
+    return out
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    if 0 in attrs.as_ints("steps"):
+        raise ShapeError(f"[slice] expected steps other than 0, got {attrs.as_ints('steps')}")
+    return TensorType(tuple(len(r) for r in slice_ranges(inputs[0].shape, attrs)), inputs[0].dtype)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x = inputs[0]
+    for axis, taken in enumerate(slice_ranges(x.shape, attrs)):
+        if len(taken) != x.shape[axis] or taken.step != 1:
+            x = (
+                np.take(x, np.asarray(taken, np.intp), axis)
+                if taken.step != 1
+                else _cut(x, axis, taken)
+            )
+    return x
+
+
+def _cut(x: NDArray, axis: int, taken: range) -> NDArray:
+    return x[(slice(None),) * axis + (slice(taken.start, taken.start + len(taken)),)]
+
+
+def _view(inputs: tuple[TensorType, ...], attrs: Attrs) -> int | None:
+    """A slice is a view when the elements taken lie behind each other."""
+    shape = inputs[0].shape
+    ranges = slice_ranges(shape, attrs)
+    offset, whole = 0, True
+    for axis in range(len(shape) - 1, -1, -1):
+        taken, stride = ranges[axis], contiguous_strides(shape)[axis]
+        if len(taken) > 1 and (taken.step != 1 or not whole):
+            return None
+        offset += (taken.start if len(taken) else 0) * stride
+        whole = whole and len(taken) == shape[axis]
+    return offset
+
+
+def _sliced(x: TensorType, attrs: Attrs) -> Lie:
+    """Returns how what is taken lies in x."""
+    ranges, strides = slice_ranges(x.shape, attrs), contiguous_strides(x.shape)
+    start = sum(r.start * s for r, s in zip(ranges, strides, strict=True) if len(r))
+    steps = (r.step if len(r) > 1 else 1 for r in ranges)
+    return start, tuple(step * s for step, s in zip(steps, strides, strict=True))
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    shape = call.output.shape
+    return copy_strided(call, shape, 0, _sliced(call.inputs[0], call.attrs), dense(shape))
+
+
+def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    shape = output.shape
+    return copy_recipe(inputs[0], output, shape, _sliced(inputs[0], attrs), dense(shape))
+
+
+def _words(call: Call) -> Call | None:
+    shape = call.inputs[0].shape
+    return as_words(call, slice_ranges(shape, call.attrs)[-1:] == [range(s) for s in shape[-1:]])
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    return Work(0.0, 2.0 * output.device_bytes)
+
+
+register(
+    Op(
+        "slice",
+        _infer,
+        _reference,
+        Kernel(COPIES, _lower, as_words=_words),
+        attrs={
+            "axes": Axes(in_order=False),
+            "starts": wholes(-LONG, LONG, as_many_as("axes")),
+            "stops": Each(Nullable(Whole(-LONG, LONG)), as_many_as("axes")),
+            "steps": wholes(-LONG, LONG, as_many_as("axes")),
+        },
+        operands=(1, 1),
+        view=_view,
+        work=_work,
+        recipe=_recipe,
+        any_dtype=True,
+    )
+)

@@ -1,0 +1,92 @@
+"""Transposes that move the last axis, in tiles of four by four values (transpose_tiles.comp): which
+ones can be made so, and how.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...common.dtypes import contiguous_strides
+from ...ir.op import OUTPUT, Call, Dispatch
+from ..lowering.strides import LOOP_STEPS, collapse, pad
+from ..lowering.vec4 import both_readings, reading
+
+SHADERS = both_readings(("transpose_tiles",))
+TILES, LINES = "tiles", "lines"
+"""Variants of a transpose on a CPU driver: by tiles, or along lines of the result."""
+LOCAL, LOCAL_APART = (8, 1), (4, 2)
+"""Tiles of a group, along x's last axis and the result's; the second where lines of the result are
+whole pages apart and a cache has room for few of them, and with vectors of eight.
+"""
+PAGE_WORDS = 1024
+RUN = 64
+"""Tiles along the result's last axis that a group makes behind each other."""
+
+
+Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Sizes, strides of x, those of the result: the result's last axis, then x's last, the others."""
+
+
+def _axes(call: Call) -> Axes | None:
+    """Returns the axes of a transpose; None where the last one stays, or there is nothing."""
+    strides, shape = contiguous_strides(call.inputs[0].shape), call.output.shape
+    moved = tuple(strides[axis] for axis in call.attrs.as_ints("axes"))
+    sizes, both = collapse(shape, [moved, contiguous_strides(shape)])
+    if 1 not in both[0][1:] or call.output.size == 0:
+        return None
+    along = both[0].index(1)
+    order = (0, along, *(axis for axis in range(1, len(sizes)) if axis != along))
+    x_strides, result_strides = (tuple(found[axis] for axis in order) for found in both)
+    return tuple(sizes[axis] for axis in order), x_strides, result_strides
+
+
+def variants(call: Call) -> tuple[str, ...]:
+    """Returns the variants of a transpose, the best guess first."""
+    if not call.limits.software:
+        return ()
+    axes = _axes(call)
+    if axes is None:
+        return (LINES,)
+    sizes, x_strides, result_strides = axes
+    if any(n % 4 for n in (*sizes[:2], x_strides[0], *x_strides[2:], *result_strides[1:])):
+        return (LINES,)
+    groups, rounds = _groups(call, sizes, _local(call, result_strides[1]))
+    fits = groups[1] <= call.limits.max_groups[1] and rounds <= LOOP_STEPS
+    return (TILES, LINES) if fits else (LINES,)
+
+
+def _local(call: Call, result_stride: int) -> tuple[int, int]:
+    apart = result_stride % PAGE_WORDS == 0 and call.limits.subgroup_size >= math.prod(LOCAL)
+    return LOCAL_APART if apart else LOCAL
+
+
+def _groups(
+    call: Call, sizes: tuple[int, ...], local: tuple[int, int]
+) -> tuple[tuple[int, int, int], int]:
+    """Returns the groups, and the rounds of an invocation's loops."""
+    most, (columns, width, *lines) = call.limits.max_groups, sizes
+    wanted = -(-width // (4 * local[0])), -(-columns // (4 * RUN)), math.prod(lines)
+    groups = min(wanted[0], most[0]), wanted[1], min(wanted[2], most[2])
+    return groups, -(-wanted[0] // groups[0]) * -(-wanted[2] // groups[2]) * RUN
+
+
+def lower(call: Call) -> tuple[Dispatch, ...]:
+    """Returns how tiles are made; the call is one that `variants` has TILES for."""
+    axes = _axes(call)
+    assert axes is not None
+    sizes, x_strides, result_strides = axes
+    columns, width, *lines = sizes
+    push = (
+        ("columns", columns),
+        ("width", width),
+        ("lines", math.prod(lines)),
+        ("run", RUN),
+        ("sizes", pad(lines, 6, 1)),
+        ("x_strides", pad([x_strides[0], *x_strides[2:]], 8)),
+        ("result_strides", pad(result_strides[1:], 8)),
+    )
+    local = _local(call, result_strides[1])
+    groups, _ = _groups(call, sizes, local)
+    constants = (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]), ("RANK", len(sizes) - 1))
+    shader = reading("transpose_tiles", call.limits)
+    return (Dispatch(shader, (0, OUTPUT), groups, push, constants),)

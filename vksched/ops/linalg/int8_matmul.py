@@ -1,0 +1,199 @@
+"""Products of integers of 8 bits: exact sums in int32, as MatMulInteger of ONNX has them.
+
+    a (..., m, k), words of b, a zero point, one for each column -> (a - a_zero) @ (b - b_zero)
+
+Codes of a are held as int32, of which 8 bits count; b lies as `pack_codes` leaves it, which takes
+products of four codes at once. How devices compute it: integer_kernels.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ...common.dtypes import INT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Flag, Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.op import Call, Op, Work, register
+from ...ir.sharding_rule import WHOLE, Factor, Sharded, sharding
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import no_gradient
+from ..lowering import native_kernels
+from .int8_matmul_kernels import Unfolded, integer_kernel
+from .int8_weights import TILE, check_words, codes_of
+
+PIECE_PRODUCTS = 1 << 24
+"""Products of one piece on the CPU: about half a millisecond."""
+
+
+def check_zeros(op: str, zeros: tuple[TensorType, ...], columns: int) -> None:
+    """Raises DTypeError or ShapeError unless these are a zero point, and one of the weights, or one
+    for each column.
+    """
+    if any(t.dtype != INT32 for t in zeros):
+        raise DTypeError(f"[{op}] expected zero points of int32, got {zeros[0]}; try vs.cast")
+    for zero, sizes in zip(zeros, ((1,), (1, columns)), strict=True):
+        if zero.size not in sizes:
+            raise ShapeError(f"[{op}] expected zero points of size {sizes}, got {zero.shape}")
+
+
+def wrapped(sums: NDArray) -> NDArray:
+    """Returns whole numbers of float64 as int32, modulo 2**32."""
+    return sums.astype(np.int64).astype(np.int32)
+
+
+def codes_less_zero(x: NDArray, zero: NDArray, attrs: Attrs) -> NDArray:
+    """Returns what codes stand for, in float64, which holds sums of their products exactly."""
+    own = x.astype(np.int8 if attrs.as_bool("signed") else np.uint8)
+    return own.astype(np.float64) - zero.reshape(())
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    a, words, *zeros = inputs
+    n = attrs.as_int("columns")
+    if a.dtype != INT32:
+        raise DTypeError(f"[matmul_integer] expected codes as int32, got {a.dtype}; try vs.cast")
+    if a.rank < 2:
+        raise ShapeError(f"[matmul_integer] expected matrices, got {a.shape}")
+    check_words("matmul_integer", words, a.shape[-1], n)
+    if words.rank > 3 and words.shape[:-3] != a.shape[:-2]:
+        raise ShapeError(
+            f"[matmul_integer] expected one matrix of weights or {a.shape[:-2]} of them, got "
+            f"{words.shape[:-3]}"
+        )
+    check_zeros("matmul_integer", tuple(zeros), n)
+    return TensorType((*a.shape[:-1], n), INT32)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    a, words, a_zero, b_zero = inputs
+    left = codes_less_zero(a, a_zero, attrs)
+    right = codes_of(words, a.shape[-1], attrs.as_int("columns")).astype(np.float64)
+    return wrapped(np.matmul(left, right - b_zero.reshape(-1)))
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    a, words, a_zero, b_zero = inputs
+    signed = attrs.as_bool("signed")
+    if words.ndim == 3:
+        (a, out), words = _flat(a, out), words[None]
+        a, out = a[None], out[None]
+    else:
+        a, out = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+        words = words.reshape(-1, *words.shape[-3:])
+    for left, right, made in zip(a, words, out, strict=True):
+        if not native_kernels.matmul_integer(
+            left, right, int(a_zero.reshape(())), b_zero, made, signed
+        ):
+            codes = codes_of(right, left.shape[-1], made.shape[-1]).astype(np.float64)
+            sums = codes_less_zero(left, a_zero, attrs) @ (codes - b_zero.reshape(-1))
+            made[...] = wrapped(sums)
+
+
+def _flat(a: NDArray, out: NDArray) -> tuple[NDArray, NDArray]:
+    """Returns a call with one matrix of weights as a product of matrices; rows of the result may
+    lie apart where it is one.
+    """
+    if out.ndim == 2:
+        return a, out
+    rows = math.prod(out.shape[:-1])
+    return a.reshape(rows, a.shape[-1]), out.reshape(rows, out.shape[-1])
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Rows where these are most, else tiles of columns; whole matrices of a batch of weights."""
+    a, words, a_zero, b_zero = inputs
+    k, n = a.shape[-1], out.shape[-1]
+    if words.ndim > 3:
+        lines, made = a.reshape(-1, *a.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+        for at, right in enumerate(words.reshape(-1, *words.shape[-3:])):
+            yield (lines[at], right, a_zero, b_zero), made[at]
+        return
+    a, out = _flat(a, out)
+    rows, tiles = len(a), len(words)
+    pieces = max(1, rows * n * k // PIECE_PRODUCTS)
+    if rows >= n:
+        step = -(-rows // pieces)
+        for start in range(0, rows, step):
+            part = slice(start, start + step)
+            yield (a[part], words, a_zero, b_zero), out[part]
+        return
+    step = -(-tiles // pieces)
+    for start in range(0, tiles, step):
+        columns = slice(start * TILE, (start + step) * TILE)
+        own = b_zero if b_zero.size == 1 else b_zero.reshape(-1)[columns]
+        yield (a, words[start : start + step], a_zero, own), out[:, columns]
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(2.0 * inputs[0].shape[-1] * output.size, float(moved))
+
+
+def _unfolded(call: Call) -> Unfolded:
+    """Rows of a are places of one axis, what is summed up its channels."""
+    a, words = call.inputs[:2]
+    k, n = a.shape[-1], call.output.shape[-1]
+    batches = math.prod(words.shape[:-3])
+    rows = math.prod(a.shape[:-1]) // batches
+    sizes = (1, 1, rows)
+    return Unfolded(
+        images=batches,
+        sizes=sizes,
+        counts=sizes,
+        steps=(k, 1, rows * k),
+        channels=k,
+        columns=n,
+        result_steps=(n, 1, rows * n),
+        words_step=words.size // batches if words.rank > 3 and batches else 0,
+    )
+
+
+register(
+    Op(
+        "matmul_integer",
+        _infer,
+        _reference,
+        integer_kernel(_unfolded),
+        attrs={"columns": Whole(0), "signed": Flag()},
+        operands=(4, 4),
+        work=_work,
+        any_dtype=True,
+        host=HostKernel(_host, _cut),
+    )
+)
+no_gradient("is of integers", "matmul_integer")
+
+
+@sharding("matmul_integer")
+def _sharding(call: Sharded) -> Iterable[Factor]:
+    a, words = call.inputs[:2]
+    first = a.rank - 2 if words.rank > 3 else 0
+    for axis in range(first, a.rank - 1):
+        yield Factor((axis, WHOLE, WHOLE, WHOLE), axis, a.shape[axis])
+
+
+def matmul_integer(
+    a: Tensor,
+    words: Tensor,
+    columns: int,
+    a_zero: TensorLike = 0,
+    b_zero: TensorLike = 0,
+    *,
+    signed: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """(a - a_zero) @ (b - b_zero), exact sums modulo 2**32, as ONNX MatMulInteger.
+
+    a: int32 codes of 8 bits (..., m, k), -128 .. 127 where they are `signed`, else 0 .. 255; of
+    other integers the lowest bits count. words: `vs.pack_codes` of b (..., k, columns). Zero points
+    are int32: one of a, in the range of its codes, one or (columns,) of b, less 128 where b's codes
+    were -> int32 (..., m, columns).
+    """
+    zeros = (as_tensor(zero, like=a) for zero in (a_zero, b_zero))
+    attrs = {"columns": columns, "signed": signed}
+    return apply("matmul_integer", (a, words, *zeros), attrs, name)

@@ -1,0 +1,186 @@
+"""Relatives of matmul, all expressed by it: gemm, linear, outer, dot, vecdot, tensordot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...common.dtypes import as_ints, broadcast_shapes, normalize_axis
+from ...common.errors import ShapeError
+from ...ir.tensor import Tensor, TensorLike, as_tensor, binary
+from ..elementwise import add, mul
+from ..elementwise.fp16 import computed_wide
+from ..layout.reshape import expand_dims, reshape, squeeze, transpose
+from .matmul import matmul
+
+
+def _pair(a: TensorLike, b: TensorLike) -> tuple[Tensor, Tensor]:
+    """Two operands, of which a Python value takes the other's type."""
+    left = as_tensor(a, like=b if isinstance(b, Tensor) else None)
+    return left, as_tensor(b, like=left)
+
+
+def gemm(
+    a: TensorLike,
+    b: TensorLike,
+    c: TensorLike | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """alpha * a @ b + beta * c, as ONNX Gemm.
+
+    a: (m, k), b: (k, n), or the other way round with transpose_a, transpose_b; c broadcasts to
+    (m, n). With integers alpha and beta are whole numbers.
+    """
+    left, right = _pair(a, b)
+    if left.rank != 2 or right.rank != 2:
+        raise ShapeError(f"[gemm] expected two matrices, got {left.shape} and {right.shape}")
+    operands = [left, right] if c is None else [left, right, as_tensor(c, like=left)]
+    columns = right.shape[0] if transpose_b else right.shape[1]
+    fused = alpha == 1 and all(t.shape == (columns,) for t in operands[2:])
+
+    def build(a: Tensor, b: Tensor, *c: Tensor, name: str | None) -> Tensor:
+        scaled = [t if beta == 1 else mul(t, beta) for t in c]
+        if fused:
+            return matmul(
+                a, b, *scaled, transpose_a=transpose_a, transpose_b=transpose_b, name=name
+            )
+        product = matmul(a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+        if not scaled:
+            return mul(product, alpha, name=name)
+        shift = scaled[0]
+        if broadcast_shapes("gemm", product.shape, shift.shape) != product.shape:
+            raise ShapeError(
+                f"[gemm] expected c that broadcasts to {product.shape}, got {shift.shape}"
+            )
+        return add(product if alpha == 1 else mul(product, alpha), shift, name=name)
+
+    if fused and (c is None or beta == 1):  # one op, which rounds once by itself
+        return build(*operands, name=name)
+    return computed_wide(build, operands, name)
+
+
+def linear(
+    x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, *, name: str | None = None
+) -> Tensor:
+    """x @ weight.T (+ bias), as torch.nn.functional.linear.
+
+    x: (..., k), weight: (n, k), bias: (n,) -> (..., n).
+    """
+    left, right = _pair(x, weight)
+    if right.rank != 2 or left.rank == 0:
+        raise ShapeError(
+            f"[linear] expected x (..., k) and weight (n, k), got {left.shape} and {right.shape}"
+        )
+    if left.rank > 1:
+        return matmul(left, right, bias, transpose_b=True, name=name)
+    row = matmul(expand_dims(left, 0), right, bias, transpose_b=True)
+    return reshape(row, row.shape[1:], name=name)
+
+
+def outer(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
+    """Every product of an element of a and one of b, as numpy.outer: operands are flattened."""
+    left, right = _pair(a, b)
+    return mul(reshape(left, (left.size, 1)), reshape(right, (1, right.size)), name=name)
+
+
+def vecdot(a: TensorLike, b: TensorLike, axis: int = -1, *, name: str | None = None) -> Tensor:
+    """Sum of a * b along an axis, the rest broadcast, as numpy.vecdot on real numbers."""
+    left, right = _pair(a, b)
+    if left.rank == 0 or right.rank == 0:
+        raise ShapeError(f"[vecdot] expected vectors, got {left.shape} and {right.shape}")
+    ends = []
+    for tensor in (left, right):
+        at = normalize_axis("vecdot", axis, tensor.rank)
+        order = [a for a in range(tensor.rank) if a != at]
+        ends.append(transpose(tensor, (*order, at)))
+    if ends[0].shape[-1] != ends[1].shape[-1]:
+        raise ShapeError(
+            f"[vecdot] expected the same length along axis {axis}, "
+            f"got {left.shape} and {right.shape}"
+        )
+    product = matmul(expand_dims(ends[0], -2), expand_dims(ends[1], -1))
+    return squeeze(product, (-2, -1), name=name)
+
+
+def dot(a: TensorLike, b: TensorLike, *, name: str | None = None) -> Tensor:
+    """As numpy.dot: the last axis of a meets the last but one of b, or its only one.
+
+    a: (..., k), b: (*rest, k, n) -> (..., *rest, n); a scalar multiplies.
+    """
+    left, right = _pair(a, b)
+    if left.rank == 0 or right.rank == 0:
+        return binary("mul", left, right, name)
+    return _contract("dot", left, right, (left.rank - 1,), (max(0, right.rank - 2),), name)
+
+
+def tensordot(
+    a: TensorLike,
+    b: TensorLike,
+    axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2,
+    *,
+    name: str | None = None,
+) -> Tensor:
+    """Sum over pairs of axes, as numpy.tensordot.
+
+    axes: so many last ones of a with as many first ones of b, or those of a and those of b. The
+    result has the other axes of a and then those of b.
+    """
+    left, right = _pair(a, b)
+    if isinstance(axes, (int, np.integer)):
+        if not 0 <= axes <= min(left.rank, right.rank):
+            raise ShapeError(
+                f"[tensordot] expected 0 to {min(left.rank, right.rank)} axes, got {axes}"
+            )
+        pairs = tuple(range(left.rank - int(axes), left.rank)), tuple(range(int(axes)))
+    else:
+        try:
+            of_left, of_right = axes
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"[tensordot] expected a number of axes or two lists of them, got {axes!r}"
+            ) from None
+        pairs = _axes(of_left, left.rank), _axes(of_right, right.rank)
+    return _contract("tensordot", left, right, *pairs, name)
+
+
+def _axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
+    given = as_ints("tensordot", "axes", axes)
+    out = tuple(normalize_axis("tensordot", a, rank) for a in given)
+    if len(set(out)) != len(out):
+        raise ShapeError(f"[tensordot] expected distinct axes, got {given}")
+    return out
+
+
+def _contract(
+    op: str,
+    a: Tensor,
+    b: Tensor,
+    of_a: tuple[int, ...],
+    of_b: tuple[int, ...],
+    name: str | None,
+) -> Tensor:
+    """Sum over pairs of axes, as one product of matrices."""
+    sizes = tuple(a.shape[i] for i in of_a)
+    if sizes != tuple(b.shape[i] for i in of_b):
+        raise ShapeError(
+            f"[{op}] expected axes {of_a} and {of_b} of equal sizes, got {a.shape} and {b.shape}"
+        )
+    rest_a = [i for i in range(a.rank) if i not in of_a]
+    rest_b = [i for i in range(b.rank) if i not in of_b]
+    shape = [*(a.shape[i] for i in rest_a), *(b.shape[i] for i in rest_b)]
+    inner = math.prod(sizes)
+    rows = reshape(transpose(a, (*rest_a, *of_a)), (math.prod(a.shape[i] for i in rest_a), inner))
+    columns = math.prod(b.shape[i] for i in rest_b)
+    # whichever order of b is as it lies in memory: matmul reads both at no cost
+    if b.rank and [*rest_b, *of_b] == list(range(b.rank)):
+        product = matmul(rows, reshape(b, (columns, inner)), transpose_b=True)
+    else:
+        product = matmul(rows, reshape(transpose(b, (*of_b, *rest_b)), (inner, columns)))
+    return reshape(product, shape, name=name)

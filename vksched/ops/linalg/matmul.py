@@ -1,0 +1,259 @@
+"""Matrix multiplication: batched, broadcast, with transposed operands and an optional bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product as all_of
+
+import numpy as np
+
+from ...common.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    INT32,
+    UINT32,
+    NDArray,
+    Shape,
+    TensorType,
+    broadcast_shapes,
+)
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Flag
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.op import Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor, register_method
+from ...ir.vjp import Pull, Pulled, gradient, sum_to
+from ..elementwise.binary import mul
+from ..elementwise.epilogue import with_epilogue
+from ..elementwise.select import cast
+from ..layout.reshape import reshape, transpose
+from .matmul_blocks import blocks, divide, examples
+from .matmul_kernels import (
+    SHADERS,
+    lower_product,
+    pack,
+    product,
+    product_scratch,
+    step_cost,
+    takes_halves,
+    variants,
+)
+from .matmul_native import matmul_recipe
+from .operands import matrices
+
+__all__ = ["SHADERS", "matmul", "pack", "product", "step_cost"]
+"""The builder, and what ops that are a product inside take from here."""
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    a, b = inputs[:2]
+    if a.dtype not in (FLOAT32, INT32, UINT32) or any(t.dtype != a.dtype for t in inputs):
+        raise DTypeError(
+            "[matmul] expected operands all float32, all int32 or all uint32, "
+            f"got {' and '.join(t.dtype for t in inputs)}; try vs.cast"
+        )
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(f"[matmul] expected matrices, got {a.shape} and {b.shape}")
+    m, k, k_of_b, n = matrices(inputs, attrs)
+    if k != k_of_b:
+        raise ShapeError(
+            f"[matmul] expected the inner sizes to be equal, got {k} of {a.shape} and {k_of_b} of "
+            f"{b.shape}; try transpose_a or transpose_b"
+        )
+    if len(inputs) > 2 and inputs[2].shape != (n,):
+        raise ShapeError(f"[matmul] expected a bias of shape ({n},), got {inputs[2].shape}")
+    return TensorType((*broadcast_shapes("matmul", a.shape[:-2], b.shape[:-2]), m, n), a.dtype)
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    a = np.swapaxes(inputs[0], -1, -2) if attrs.as_bool("transpose_a") else inputs[0]
+    b = np.swapaxes(inputs[1], -1, -2) if attrs.as_bool("transpose_b") else inputs[1]
+    product = np.matmul(a, b)
+    if len(inputs) > 2:
+        product += inputs[2]
+    return np.asarray(product)
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    a, b, out_of_rows = _matrices(inputs, attrs, out)
+    np.matmul(a, b, out=out_of_rows)
+    if len(inputs) > 2:
+        out += inputs[2]
+
+
+def _matrices(
+    inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Returns the operands and the result of numpy's product: one of matrices where b is one, as
+    numpy makes one for each matrix of a batch.
+    """
+    a = _turned(inputs[0], attrs, "transpose_a")
+    b = _turned(inputs[1], attrs, "transpose_b")
+    if b.ndim > 2 and b.size == math.prod(b.shape[-2:]):
+        b = b.reshape(b.shape[-2:])
+    if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out.flags.c_contiguous:
+        rows = math.prod(a.shape[:-1])  # -1 would not do for k or n of 0
+        return a.reshape(rows, a.shape[-1]), b, out.reshape(rows, out.shape[-1])
+    return a, b, out
+
+
+def _turned(x: NDArray, attrs: Attrs, name: str) -> NDArray:
+    return np.swapaxes(x, -1, -2) if attrs.as_bool(name) else x
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Blocks of the result, along the longest axis of a batch, rows and columns."""
+    a, b, made = _matrices(inputs, attrs, out)
+    lead, (m, n) = made.shape[:-2], made.shape[-2:]
+    axis = max(range(len(lead)), key=lead.__getitem__, default=0)
+    turned, back = attrs.as_bool("transpose_b"), axis - made.ndim
+    parts = divide(math.prod(lead), m, n, a.shape[-1], turned)
+    batch = examples(lead[axis] if lead else 1, parts)
+    for some, (rows, columns) in all_of(batch, blocks(m, n, parts)):
+        of_a, of_b = _some(a, back, some)[..., rows, :], _some(b, back, some)[..., columns]
+        bias = [shift[columns] for shift in inputs[2:]]
+        operands = _turned(of_a, attrs, "transpose_a"), _turned(of_b, attrs, "transpose_b"), *bias
+        yield operands, _some(made, back, some)[..., rows, columns]
+
+
+def _some(x: NDArray, axis: int, some: slice) -> NDArray:
+    """Returns a part of matrices. axis: counted from the end; x may lack it, or be broadcast."""
+    if x.ndim < -axis or x.shape[axis] == 1 or axis > -3:
+        return x
+    whole = slice(None)
+    return x[tuple([some if at == x.ndim + axis else whole for at in range(x.ndim)])]
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    k = matrices(inputs, attrs)[1]
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(2.0 * k * output.size, float(moved))
+
+
+register(
+    with_epilogue(
+        Op(
+            "matmul",
+            _infer,
+            _reference,
+            Kernel(
+                SHADERS,
+                lower_product,
+                scratch=product_scratch,
+                variants=variants,
+                takes_halves=takes_halves,
+            ),
+            attrs={"transpose_a": Flag(), "transpose_b": Flag()},
+            operands=(2, 3),
+            work=_work,
+            factors=(0, 1),
+            host=HostKernel(_host, _cut),
+            recipe=matmul_recipe,
+        )
+    )
+)
+
+
+@gradient("matmul")
+def _gradient(call: Pull) -> Pulled:
+    """of a: grad @ b^T; of b: a^T @ grad; each the other way round where it is read so."""
+    (a, b), g = call.inputs[:2], call.grad
+    turned_a, turned_b = call.attrs.as_bool("transpose_a"), call.attrs.as_bool("transpose_b")
+    if turned_a:
+        of_a = _pulled(b, g, turned_b, True, a.shape)
+    else:
+        of_a = _pulled(g, b, False, not turned_b, a.shape)
+    if turned_b:
+        of_b = _pulled(g, a, True, turned_a, b.shape)
+    else:
+        of_b = _pulled(a, g, not turned_a, False, b.shape)
+    return (of_a, of_b, *(sum_to(g, bias.shape) for bias in call.inputs[2:]))
+
+
+def _pulled(left: Tensor, right: Tensor, turned_l: bool, turned_r: bool, shape: Shape) -> Tensor:
+    """Returns left @ right, summed over the batch that an operand of a shape was broadcast along.
+
+    An operand without a batch, as the weight of a linear layer, gets one product whose inner axis
+    holds the batch too, unless that copies more than the products of the batch would write.
+    """
+    rows, columns = shape[-2:]
+    inner = left.shape[-2] if turned_l else left.shape[-1]
+    batch = math.prod(broadcast_shapes("matmul", left.shape[:-2], right.shape[:-2]))
+    copied = left.size * (not turned_l) + right.size * turned_r
+    if batch != 1 and math.prod(shape[:-2]) == 1 and copied <= batch * rows * columns:
+        lines = (
+            reshape(_swap_last(t) if swap else t, (batch * inner, size))
+            for t, swap, size in ((left, not turned_l, rows), (right, turned_r, columns))
+        )
+        return reshape(matmul(*lines, transpose_a=True), shape)
+    if inner == 1:  # no sum: an elementwise op, which joins others
+        made = mul(
+            reshape(left, (*left.shape[:-2], rows, 1)),
+            reshape(right, (*right.shape[:-2], 1, columns)),
+        )
+    else:
+        made = matmul(left, right, transpose_a=turned_l, transpose_b=turned_r)
+    return sum_to(made, shape)
+
+
+def _swap_last(x: Tensor) -> Tensor:
+    return transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+def matmul(
+    a: TensorLike,
+    b: TensorLike,
+    bias: TensorLike | None = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """a @ b (+ bias), as numpy.matmul, for float32, int32 and uint32 (which wrap); float16 beside
+    float32 is taken for that.
+
+    a: (..., m, k), b: (..., k, n), bias: (n,) -> (..., m, n); leading axes broadcast. transpose_a,
+    transpose_b: the operand's last two axes are read the other way round, at no cost. An operand of
+    rank 1 is a row (a) or a column (b), and its axis is left out of the result.
+    """
+    left = as_tensor(a, like=b if isinstance(b, Tensor) else None)
+    right = as_tensor(b, like=left)
+    if left.rank == 0 or right.rank == 0:
+        raise ShapeError(
+            f"[matmul] expected operands with axes, got {left.type} and {right.type}; try vs.mul"
+        )
+    for operand, transposed in ((left, transpose_a), (right, transpose_b)):
+        if operand.rank == 1 and transposed:
+            raise ShapeError(f"[matmul] expected a matrix to transpose, got {operand.type}")
+    row, column = left.rank == 1, right.rank == 1
+    if not (row or column):
+        return _apply(left, right, bias, transpose_a, transpose_b, name)
+    left = left.reshape((1, left.shape[0])) if row else left
+    right = right.reshape((right.shape[0], 1)) if column else right
+    product = _apply(left, right, bias, transpose_a, transpose_b, None)
+    shape = list(product.shape)
+    if column:
+        del shape[-1]
+    if row:
+        del shape[-1 if column else -2]
+    return reshape(product, shape, name=name)
+
+
+def _apply(
+    a: Tensor,
+    b: Tensor,
+    bias: TensorLike | None,
+    transpose_a: bool,
+    transpose_b: bool,
+    name: str | None,
+) -> Tensor:
+    inputs = [a, b] if bias is None else [a, b, as_tensor(bias, like=a)]
+    if {t.dtype for t in inputs} == {FLOAT16, FLOAT32}:  # as of weights of 16 bits
+        inputs = [cast(t, FLOAT32) if t.dtype == FLOAT16 else t for t in inputs]
+    attrs = {"transpose_a": bool(transpose_a), "transpose_b": bool(transpose_b)}
+    return apply("matmul", inputs, attrs, name)
+
+
+register_method("matmul", matmul)

@@ -1,0 +1,113 @@
+"""Products of matrices as steps of native programs (native/loops/program/, native/loops/conv/).
+
+    small                      rows of b, or dot products of rows: "matmul"
+    b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned
+    others                     blocks of the result by the library of numpy's products: "product"
+
+Of the second kind that library brings all of b together in blocks first, which a few rows do not
+pay for. Where loops do not find the library, numpy makes what is left, in the same blocks.
+Examples: tests/ops/test_matmul_recipes.py, tests/ops/test_product_blocks.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import PRODUCT, Loop, Recipe, one_loop
+from ..layout.native_copies import copy_recipe, dense
+from ..lowering import blas, native_kernels
+from ..lowering.fused_loop import tell_steps
+from .matmul_blocks import divide
+from .operands import matrices
+
+RECIPE_WORK, VECTOR_WORK = 1 << 17, 1 << 20
+"""Multiply-adds up to which the loop of small products is faster than what Python takes to call
+numpy's; of one row both read the matrix once.
+"""
+ROWS = range(8, 65)
+"""How many rows are few: they fill vectors, and b is read once for all of them."""
+PIECE = 1 << 19
+"""Multiply-adds of a piece at least, some 20 us."""
+UNIT = 16
+"""Columns of a piece are a multiple of so many, as they are computed some at a time."""
+
+
+def matmul_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """Returns the loops of a product with its bias, None where numpy makes it."""
+    a, b, *bias = inputs
+    m, k, _, n = matrices(inputs, attrs)
+    batches, of_b = output.size // (m * n), b.size // (k * n)
+    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    most = VECTOR_WORK if batches * m == 1 else RECIPE_WORK
+    if output.size * k > most:
+        few = turned_b and not turned_a and not (bias and of_b > 1)
+        made = _few_rows(inputs, output, k, n) if few else None
+        return made or _product(inputs, output, attrs)
+    same = a.shape[:-2] == output.shape[:-2] and of_b in (1, batches)
+    if not same or (turned_a and turned_b):
+        return None
+    numbers = (
+        *(batches, m, n, k, m * k, *((1, m) if turned_a else (k, 1))),
+        *(k * n if of_b > 1 else 0, *((1, k) if turned_b else (n, 1)), len(bias)),
+    )
+    return one_loop("matmul", inputs, output, numbers)
+
+
+def _product(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Recipe | None:
+    """Returns the blocks of one matrix each, or of rows of all matrices of a by one in b."""
+    a, b, *bias = inputs
+    m, k, _, n = matrices(inputs, attrs)
+    batches, of_b = output.size // (m * n), b.size // (k * n)
+    turned_a, turned_b = attrs.as_bool("transpose_a"), attrs.as_bool("transpose_b")
+    if a.shape[:-2] != output.shape[:-2] or of_b not in (1, batches):
+        return None
+    if of_b == 1 and not turned_a:
+        batches, m = 1, batches * m
+    floats = all(t.dtype == FLOAT32 for t in inputs)
+    if not floats or m == n == 1 or not blas.is_in_loops():
+        return None
+    parts = divide(batches, m, n, k, turned_b)
+    of_a = (m * k, m if turned_a else k, int(turned_a))
+    by_b = (k * n if of_b > 1 else 0, k if turned_b else n, int(turned_b))
+    numbers = (batches, m, n, k, *of_a, *by_b, len(bias), *parts)
+    operands, pieces = tuple(range(len(inputs))), math.prod(parts)
+    return Recipe((Loop(PRODUCT, operands, output.size, numbers, (), pieces, output.size * k),))
+
+
+def _few_rows(inputs: tuple[TensorType, ...], output: TensorType, k: int, n: int) -> Recipe | None:
+    """Of all matrices in a with one in b, or of one in a with all in b."""
+    a, b, *bias = inputs
+    rows, of_b = a.size // k, b.size // (k * n)
+    wanted = rows * of_b * n
+    if any(t.dtype != FLOAT32 for t in inputs) or not native_kernels.conv_functions():
+        return None
+    if rows not in ROWS or wanted != output.size:
+        return None
+    columns, count = of_b * n, len(inputs)
+    each = math.ceil(columns / max(1, min(columns * rows * k // PIECE, SHARES)) / UNIT) * UNIT
+    ones, window = (1, 1, 1), (1, 1, rows)
+    steps, reals = tell_steps(1, (), ())
+    numbers = (1, k, columns, 1, each, 1, len(bias), *window, *ones, *window, *ones, *ones, 0, 0, 0)
+    turned, product = TensorType((k, rows)), TensorType((columns, rows))
+    first = copy_recipe(a, turned, turned.shape, (0, (1, k)), dense(turned.shape))
+    shape = (of_b, rows, n)
+    last = copy_recipe(product, output, shape, (0, (n * rows, 1, rows)), dense(shape))
+    if first is None or last is None:
+        return None
+    conv = Loop(
+        "conv",
+        (count, *range(1, count)),
+        product.size,
+        (*numbers, *steps),
+        reals,
+        math.ceil(columns / each),
+        product.size * k,
+    )
+    (to_columns,), (to_rows,) = first.loops, last.loops
+    return Recipe((to_columns, conv, replace(to_rows, operands=(count + 1,))))

@@ -1,0 +1,106 @@
+"""The operands of a product as they lie in memory, and how they are packed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ...common.dtypes import FLOAT16, Shape, TensorType
+from ...ir.attrs import Attrs
+from ...ir.op import Call, Dispatch
+from ...ir.precision import kept_precision
+from ...topology.limits import Limits
+from ..lowering.strides import broadcast_strides, spread
+
+HALF_B, BFLOAT_B = "half_b_", "bfloat_b_"
+"""In the names of shaders that read b as float16 and as bfloat16."""
+
+
+def matrices(inputs: tuple[TensorType, ...], attrs: Attrs) -> tuple[int, int, int, int]:
+    """Returns m, k of a and k, n of b, after transposition."""
+    a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
+    m, k = reversed(a) if attrs.as_bool("transpose_a") else a
+    k_of_b, n = reversed(b) if attrs.as_bool("transpose_b") else b
+    return m, k, k_of_b, n
+
+
+def product_attrs(call: Call, transpose_a: bool, transpose_b: bool) -> Attrs:
+    """Returns the attributes of a product inside another op's call, of the same precision."""
+    turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return Attrs({**turned, **kept_precision(call.attrs)})
+
+
+def half_weights(call: Call) -> str:
+    """Returns how shaders are named that read the weights of a product of float32 by these as they
+    lie (`of_half_weights`), "" of others.
+    """
+    if call.inputs[1].dtype != FLOAT16 or call.output.dtype == FLOAT16:
+        return ""
+    return BFLOAT_B if call.attrs.get("format") == "bf16" else HALF_B
+
+
+def batch_strides(shape: Shape, batch: Shape, step: int) -> tuple[int, ...]:
+    """Returns the strides from matrix to matrix, 0 along broadcast axes."""
+    return tuple(s * step for s in broadcast_strides(shape, batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand as it lies in memory: contiguous matrices of lines x along.
+
+    lies_along: k, or the rows or columns of the result. batch: its leading axes.
+    """
+
+    number: int
+    batch: Shape
+    lines: int
+    along: int
+    along_k: bool
+
+    @property
+    def in_fours(self) -> bool:
+        """Whether it can be read in steps of four elements, also along k."""
+        return self.along % 4 == 0 and (self.along_k or self.lines % 4 == 0)
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Lines and their length, as packed."""
+        return self.lines if self.along_k else up_to_fours(self.lines), up_to_fours(self.along)
+
+    def strides(self, packed: bool) -> tuple[int, int, int]:
+        """Returns the steps from row to row (or column to column), along k, to the next matrix."""
+        lines, along = self.padded if packed else (self.lines, self.along)
+        return (along, 1, lines * along) if self.along_k else (1, along, lines * along)
+
+
+def up_to_fours(size: int) -> int:
+    """Returns the next multiple of four."""
+    return -(-size // 4) * 4
+
+
+def operands_of(call: Call) -> tuple[Operand, Operand, Shape, int]:
+    """Returns a, b, the batch and m, with a's batch made rows where b has none."""
+    a, b, batch = call.inputs[0].shape, call.inputs[1].shape, call.output.shape[:-2]
+    m = call.output.shape[-2]
+    if math.prod(b[:-2]) == 1 and not call.attrs.as_bool("transpose_a"):
+        m = math.prod(batch) * m
+        a, b, batch = (m, a[-1]), b[-2:], ()
+    return (
+        Operand(0, a[:-2], a[-2], a[-1], not call.attrs.as_bool("transpose_a")),
+        Operand(1, b[:-2], b[-2], b[-1], call.attrs.as_bool("transpose_b")),
+        batch,
+        m,
+    )
+
+
+def pack_operand(operand: Operand, target: int, limits: Limits) -> Dispatch:
+    """Returns the dispatch that packs an operand into `target`."""
+    lines, along = operand.padded
+    count = math.prod(operand.batch)
+    push = (
+        ("matrices", count),
+        *(("rows", operand.lines), ("columns", operand.along)),
+        *(("padded_rows", lines), ("padded_columns", along)),
+    )
+    groups = spread(count * lines * along // 4, limits)
+    return Dispatch("matmul_pack", (operand.number, target), groups, push)

@@ -1,0 +1,62 @@
+"""Launches of kernels that loop for every element, cut where a dispatch would take too long or a
+CPU driver would end its loops.
+"""
+
+from __future__ import annotations
+
+from ...common.errors import UnsupportedOp
+from ...topology.limits import Limits
+from .strides import (
+    LOCAL_SIZE,
+    LOOP_STEPS,
+    MAX_DISPATCHES,
+    MOST_ROUNDS,
+    SERIAL_STEPS,
+)
+
+_ITEMS, _SOFTWARE_ITEMS = 4, 64
+"""Elements of one invocation, where they are quick."""
+
+
+def check_serial(op: str, rounds: int, limits: Limits) -> None:
+    """Raises UnsupportedOp where one invocation would go round its loops too often for one item."""
+    if limits.software and rounds > LOOP_STEPS:
+        raise UnsupportedOp(
+            f"[{op}] expected at most {LOOP_STEPS} steps in a row on a CPU driver, got {rounds}: "
+            "such drivers end long loops early"
+        )
+    if not limits.software and rounds > SERIAL_STEPS:
+        raise UnsupportedOp(
+            f"[{op}] expected at most {SERIAL_STEPS} steps in a row, got {rounds}: one invocation "
+            "would take so long that drivers end it"
+        )
+
+
+def check_dispatches(op: str, count: int) -> None:
+    """Raises UnsupportedOp where a call needs too many dispatches."""
+    if count > MAX_DISPATCHES:
+        raise UnsupportedOp(f"[{op}] it needs {count} dispatches, over {MAX_DISPATCHES}")
+
+
+def element_parts(
+    op: str, count: int, rounds: int, limits: Limits
+) -> list[tuple[int, int, tuple[int, int, int]]]:
+    """Returns (start, end, groups) of dispatches that cover `count` elements.
+
+    rounds: how often an invocation goes round its loops for one element, that of the elements
+    counted in.
+
+    Raises:
+        UnsupportedOp: one element alone is too much for one invocation.
+    """
+    if count == 0:
+        return []
+    check_serial(op, rounds, limits)
+    most = (LOOP_STEPS if limits.software else SERIAL_STEPS) // rounds
+    per_lane = min(_SOFTWARE_ITEMS if limits.software else _ITEMS, most)
+    groups = min(-(-count // (per_lane * LOCAL_SIZE)), limits.max_groups[0])
+    step = groups * LOCAL_SIZE * most
+    if not limits.software:
+        step = min(step, max(1, MOST_ROUNDS // rounds))
+    check_dispatches(op, -(-count // step))
+    return [(at, min(at + step, count), (groups, 1, 1)) for at in range(0, count, step)]

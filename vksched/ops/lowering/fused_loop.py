@@ -1,0 +1,84 @@
+"""Elementwise ops as one native loop: steps on registers in one pass over the operands, some values
+at a time (native/loops/elementwise/chain.cpp). Examples: tests/ops/test_recipes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
+
+from ...common.dtypes import FLOAT32, INT32, Shape, TensorType
+from ...ir.cpu_kernel import SHARES
+from ...ir.native_program import Loop, Recipe
+from . import native_kernels
+from .strides import broadcast_strides, collapse, pad
+
+AXES = 4
+"""Of a loop, behind those that may be merged."""
+PIECE = 1 << 15
+"""Values that the steps of one piece make together, some 10 us."""
+LONG_STEPS = frozenset(
+    ("erf", "gelu", "gelu_tanh", "gelu_slope", "gelu_tanh_slope", "log", "sigmoid", "silu", "tanh")
+)
+LONG = 4
+"""One of these takes as long as so many others, or longer."""
+SHORT_LINE, MANY_LINES = 16, 1 << 12
+"""Numpy is as fast where there are many lines of fewer values."""
+
+LoopStep = tuple[str, tuple[int, ...], tuple[float, float]]
+"""A step's name, its registers, at most REGISTERS, and its parameters."""
+REGISTERS = 3
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> dict[str, int]:
+    """Returns the steps that loops take; none where there are no such loops."""
+    return {name: at for at, name in enumerate(getattr(native_kernels.native, "program_steps", ()))}
+
+
+def step_of(op: str, types: Sequence[TensorType], to: str) -> str:
+    """Returns the name of an op's step. types: of its operands. to: element type of its result."""
+    if op == "cast":
+        return f"{types[0].dtype}_to_{to}"
+    dtype = types[-1].dtype
+    return op if dtype == FLOAT32 else f"{op}_{dtype}"
+
+
+def has_steps(names: Sequence[str]) -> bool:
+    """Whether loops take all of some steps."""
+    return _numbers().keys() >= set(names)
+
+
+def tell_steps(
+    operands: int, constants: Sequence[float], steps: Sequence[LoopStep]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Returns numbers and reals that tell a native loop of steps."""
+    own = _numbers()
+    told = chain.from_iterable((own[name], *pad(at, REGISTERS, at[-1])) for name, at, _ in steps)
+    numbers = (operands, len(constants), len(steps), *told)
+    return numbers, (*constants, *chain.from_iterable(given for *_, given in steps))
+
+
+def chain_recipe(
+    inputs: Sequence[TensorType],
+    shape: Shape,
+    constants: Sequence[float],
+    steps: Sequence[LoopStep],
+) -> Recipe | None:
+    """Returns the recipe of steps on operands of float32 or int32 that broadcast to a shape."""
+    known = all(t.dtype in (FLOAT32, INT32) for t in inputs)
+    if not known or not has_steps([name for name, *_ in steps]):
+        return None
+    result = broadcast_strides(shape, shape)
+    given = [*(broadcast_strides(t.shape, shape) for t in inputs), result]
+    sizes, strides = collapse(shape, given)
+    size = TensorType(shape).size
+    if len(sizes) > AXES or (sizes[0] < SHORT_LINE and size // sizes[0] > MANY_LINES):
+        return None
+    told, reals = tell_steps(len(inputs), constants, steps)
+    lie = chain.from_iterable(pad(s, AXES) for s in strides[:-1])
+    numbers = (len(inputs), *pad(sizes, AXES, 1), *lie, *told)
+    work = size * sum(LONG if name in LONG_STEPS else 1 for name, *_ in steps)
+    pieces = max(1, min(work // PIECE, 2 * SHARES))
+    return Recipe((Loop("chain", tuple(range(len(inputs))), size, numbers, reals, pieces, work),))

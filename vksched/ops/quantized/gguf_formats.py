@@ -1,0 +1,360 @@
+"""Formats of GGUF files: how blocks of each are taken apart, and what their heads say.
+
+    a file's bytes -> blocks -> codes, scales -> words, as block_layout.py lays them out
+
+Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_blocks.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Shape
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import OneOf
+from ...ir.cpu_kernel import BLOCK, rows_of_piece
+from ...storage.lazy_array import Apart, Held, Late, late_bytes
+from ..lowering import native_kernels
+from .quant_layout import BlockFormat, FloatFormat, Format, Parts, check_columns
+
+# -- blocks of a file ----------------------------------------------------------------------------
+
+
+def _nibbles(parts: NDArray) -> NDArray:
+    """The lower halves of a part's bytes, then the upper ones: (..., bytes) -> (..., 2 bytes)."""
+    four: NDArray = np.ascontiguousarray(parts).view(np.uint32)  # bytes, shifted at once
+    out = np.empty((*four.shape[:-1], 2, four.shape[-1]), np.uint32)
+    np.copyto(out[..., 0, :], four)
+    np.right_shift(four, np.uint32(4), out=out[..., 1, :])
+    out &= np.uint32(0x0F0F0F0F)
+    return out.view(np.uint8).reshape(*parts.shape[:-1], -1)
+
+
+def _bits(parts: NDArray, bits: int) -> NDArray:
+    """The lowest bits of a part's bytes, then the next: (..., bytes) -> (..., 8 / bits * bytes)."""
+    mask = np.uint8((1 << bits) - 1)
+    return np.concatenate([parts >> np.uint8(s) & mask for s in range(0, 8, bits)], axis=-1)
+
+
+def _as_words(parts: NDArray) -> NDArray:
+    """(..., blocks, bytes) of a tile -> (..., words)."""
+    words: NDArray = np.ascontiguousarray(parts).reshape(*parts.shape[:-2], -1).view(np.uint32)
+    return words
+
+
+def _of_32(scale_bytes: int, low: int, high: bool = False) -> Callable[[NDArray], Parts]:
+    """Blocks of 32 values: scales of so many bytes each, high bits in a word, and low bits."""
+
+    def split(raw: NDArray) -> Parts:
+        at = scale_bytes + 4 * high
+        codes = raw[..., at:] ^ np.uint8(128) if low == 8 else _nibbles(raw[..., at:])
+        if high:
+            bits = np.unpackbits(raw[..., scale_bytes:at], axis=-1, bitorder="little")
+            codes = codes | bits << np.uint8(4)
+        return codes, _as_words(raw[..., :scale_bytes])
+
+    return split
+
+
+def _six_bits(raw: NDArray) -> tuple[NDArray, NDArray]:
+    """Scales and minima of q4_K and q5_K: (..., 12) bytes -> (..., 8) each."""
+    d, m, both = raw[..., :4], raw[..., 4:8], raw[..., 8:]
+    scales = np.concatenate([d & 63, both & 15 | d >> 2 & 48], axis=-1)
+    return scales, np.concatenate([m & 63, both >> 4 | m >> 2 & 48], axis=-1)
+
+
+def _shifted(parts: NDArray, bits: int) -> NDArray:
+    """Joins numbers to a word, the first in its lowest bits: (..., n) -> (...)."""
+    shifts = np.arange(parts.shape[-1], dtype=np.uint32) * np.uint32(bits)
+    joined: NDArray = np.bitwise_or.reduce(parts.astype(np.uint32) << shifts, axis=-1)
+    return joined
+
+
+def _split_k45(raw: NDArray) -> Parts:
+    """q4_K and q5_K. Head: both scales of all, low bits of 8 scales, of 8 minima, high bits."""
+    block = raw[..., 0, :]
+    five = block.shape[-1] > 144
+    codes = _nibbles(block[..., 16 + 32 * five :].reshape(*block.shape[:-1], 4, 32))
+    codes = codes.reshape(*block.shape[:-1], 8, 32)
+    if five:
+        high = _bits(block[..., 16:48], 1).reshape(codes.shape)
+        codes = codes | high << np.uint8(4)
+    scales, minima = _six_bits(block[..., 4:16])
+    words = (
+        *(block[..., :4].copy().view(np.uint32)[..., 0], _shifted(scales & 15, 4)),
+        *(_shifted(minima & 15, 4), _shifted(scales >> 4 | minima >> 4 << 2, 4)),
+    )
+    return codes, np.stack(words, axis=-1)
+
+
+def _split_q6_k(raw: NDArray) -> Parts:
+    """Head: 16 scales of 8 bits, then the scale of all, a word, and one to fill up."""
+    block = raw[..., 0, :]
+    lead = block.shape[:-1]
+    low = _nibbles(block[..., :128].reshape(*lead, 2, 64))
+    high = _bits(block[..., 128:192].reshape(*lead, 2, 32), 2)
+    head = np.zeros((*lead, 24), np.uint8)
+    head[..., :18] = block[..., 192:]
+    return low | high << np.uint8(4), head.view(np.uint32)
+
+
+def _split_q2_k(raw: NDArray) -> Parts:
+    """Head: 16 scales and minima of 4 bits each, those of all, and a word to fill up."""
+    block = raw[..., 0, :]
+    head = np.zeros((*block.shape[:-1], 24), np.uint8)
+    head[..., :16], head[..., 16:20] = block[..., :16], block[..., 80:]
+    return _bits(block[..., 16:80].reshape(*block.shape[:-1], 2, 32), 2), head.view(np.uint32)
+
+
+def _split_q3_k(raw: NDArray) -> Parts:
+    """Head: low bits of 16 scales, their high bits, and the scale of all."""
+    block = raw[..., 0, :]
+    lead = block.shape[:-1]
+    low = _bits(block[..., 32:96].reshape(*lead, 2, 32), 2).reshape(*lead, 8, 32)
+    high = _bits(block[..., :32], 1).reshape(*lead, 8, 32)
+    scales = _nibbles(block[..., 96:104])
+    words = (
+        *(_shifted(scales[..., :8], 4), _shifted(scales[..., 8:], 4)),
+        *(_shifted(_bits(block[..., 104:108], 2), 2), _shifted(block[..., 108:], 8)),
+    )
+    return low | high << np.uint8(2), np.stack(words, axis=-1)
+
+
+def _split_iq4_xs(raw: NDArray) -> Parts:
+    """Head: the scale of all and high bits of 8 scales, then their low bits."""
+    block = raw[..., 0, :]
+    codes = _nibbles(block[..., 8:].reshape(*block.shape[:-1], 8, 16))
+    return codes, block[..., :8].copy().view(np.uint32)
+
+
+# -- heads ---------------------------------------------------------------------------------------
+
+Scales = tuple[NDArray, "NDArray | None"]
+
+
+def _twice(of_runs: NDArray) -> NDArray:
+    return np.repeat(of_runs, 2, axis=-1)
+
+
+def _wide(halves: NDArray) -> NDArray:
+    """float16 as bits -> float32."""
+    return halves.astype(np.uint16).view(np.float16).astype(np.float32)
+
+
+def _each(word: NDArray, bits: int, count: int = 8) -> NDArray:
+    """Takes numbers of a word apart: (...) -> (..., count)."""
+    shifts = np.arange(count, dtype=np.uint32) * np.uint32(bits)
+    parts: NDArray = word[..., None] >> shifts & np.uint32((1 << bits) - 1)
+    return parts
+
+
+def _halves(head: NDArray) -> Scales:
+    return _twice(np.ascontiguousarray(head).view(np.float16).astype(np.float32)), None
+
+
+def _pairs(head: NDArray) -> Scales:
+    return _twice(_wide(head & 0xFFFF)), _twice(_wide(head >> 16))
+
+
+def _scales_k45(head: NDArray) -> Scales:
+    high = _each(head[..., 3], 4)
+    scales = _each(head[..., 1], 4) | (high & 3) << 4
+    minima = _each(head[..., 2], 4) | high >> 2 << 4
+    both = _wide(head[..., :1] & 0xFFFF), _wide(head[..., :1] >> 16)
+    scale, least = (a * b.astype(np.float32) for a, b in zip(both, (scales, minima), strict=True))
+    return _twice(scale), -_twice(least)
+
+
+def _scales_q6_k(head: NDArray) -> Scales:
+    scales = np.ascontiguousarray(head[..., :4]).view(np.int8).astype(np.float32)
+    return scales * _wide(head[..., 4:5] & 0xFFFF), None
+
+
+def _scales_q2_k(head: NDArray) -> Scales:
+    both = np.ascontiguousarray(head[..., :4]).view(np.uint8)
+    scale, least = _wide(head[..., 4:5] & 0xFFFF), _wide(head[..., 4:5] >> 16)
+    minima = (both >> np.uint8(4)).astype(np.float32)
+    return scale * (both & np.uint8(15)).astype(np.float32), -(least * minima)
+
+
+def _scales_q3_k(head: NDArray) -> Scales:
+    low = np.concatenate([_each(head[..., 0], 4), _each(head[..., 1], 4)], axis=-1)
+    scales = (low | _each(head[..., 2], 2, 16) << 4).astype(np.float32) - np.float32(32)
+    return _wide(head[..., 3:4] & 0xFFFF) * scales, None
+
+
+def _scales_iq4_xs(head: NDArray) -> Scales:
+    scales = _each(head[..., 1], 4) | _each(head[..., 0] >> 16, 2) << 4
+    scale = _wide(head[..., :1] & 0xFFFF)
+    return _twice(scale * (scales.astype(np.float32) - np.float32(32))), None
+
+
+def _scales_mxfp4(head: NDArray) -> Scales:
+    """Powers of two, halved, as the table holds doubles: 2^(e - 128)."""
+    powers = np.ascontiguousarray(head).view(np.uint8).astype(np.uint32)
+    small = np.uint32(0x00200000) << np.minimum(powers, 1)
+    bits = np.where(powers < 2, small, (np.maximum(powers, 1) - 1) << np.uint32(23))
+    return _twice(bits.astype(np.uint32).view(np.float32)), None
+
+
+_IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def _from_bfloat16(bits: NDArray) -> NDArray:
+    made: NDArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return made
+
+
+FORMATS: dict[str, Format] = {
+    made.name: made
+    for made in (
+        FloatFormat("f16", 1, 1, 2, 16, 0, 0, _wide),
+        FloatFormat("bf16", 30, 1, 2, 16, 0, 0, _from_bfloat16),
+        BlockFormat("q8_0", 8, 32, 34, 8, 0, 4, _of_32(2, 8), _halves, zero=128),
+        BlockFormat("q4_0", 2, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, zero=8),
+        BlockFormat("q4_1", 3, 32, 20, 4, 0, 8, _of_32(4, 4), _pairs, shifts=True),
+        BlockFormat("q5_0", 6, 32, 22, 4, 1, 4, _of_32(2, 4, True), _halves, zero=16),
+        BlockFormat("q5_1", 7, 32, 24, 4, 1, 8, _of_32(4, 4, True), _pairs, shifts=True),
+        BlockFormat("q2_K", 10, 256, 84, 2, 0, 6, _split_q2_k, _scales_q2_k, shifts=True),
+        BlockFormat("q3_K", 11, 256, 110, 2, 1, 4, _split_q3_k, _scales_q3_k, zero=4),
+        BlockFormat("q4_K", 12, 256, 144, 4, 0, 4, _split_k45, _scales_k45, shifts=True),
+        BlockFormat("q5_K", 13, 256, 176, 4, 1, 4, _split_k45, _scales_k45, shifts=True),
+        BlockFormat("q6_K", 14, 256, 210, 4, 2, 6, _split_q6_k, _scales_q6_k, zero=32),
+        BlockFormat("iq4_nl", 20, 32, 18, 4, 0, 4, _of_32(2, 4), _halves, table=_IQ4),
+        BlockFormat("iq4_xs", 23, 256, 136, 4, 0, 2, _split_iq4_xs, _scales_iq4_xs, table=_IQ4),
+        BlockFormat("mxfp4", 39, 32, 17, 4, 0, 2, _of_32(1, 4), _scales_mxfp4, table=_E2M1),
+    )
+}
+"""By name."""
+_NUMBERED = {kind.number: kind for kind in FORMATS.values()}
+
+READ_BYTES = 1 << 18
+"""Of what lies apart, read at a time."""
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+FORMAT = OneOf(tuple(FORMATS), True)
+"""The domain of an attribute that names a format."""
+
+
+def format_of(name: object) -> Format:
+    """Returns a format by its name.
+
+    Raises:
+        DTypeError: there is none.
+    """
+    if not isinstance(name, str) or name not in FORMATS:
+        raise DTypeError(f"[format] expected one of {', '.join(FORMATS)}, got {name!r}")
+    return FORMATS[name]
+
+
+def numbered(number: int) -> Format | None:
+    """Returns the format of a type that ggml has under a number; None where there is none."""
+    return _NUMBERED.get(number)
+
+
+def repack(name: str, blocks: Any, shape: Shape) -> NDArray:
+    """Returns the words of a weight, uint32 (..., words), from its blocks as files hold them, by
+    several threads.
+
+    blocks: the bytes of the rows, one after the other. shape: (..., columns) of values.
+    """
+    held = held_words(name, blocks, shape)
+    if not isinstance(held, Late):
+        return held
+    words: NDArray = np.empty(held.shape, held.dtype)
+    flat, step = words.reshape(-1), BLOCK // 4
+    pieces = [(flat[start : start + step], start) for start in range(0, flat.size, step)]
+    with ThreadPoolExecutor(max(1, min(len(pieces), os.cpu_count() or 1))) as pool:
+        list(pool.map(held.into, *zip(*pieces, strict=True)))
+    return words
+
+
+def held_words(name: str, blocks: Any, shape: Shape) -> Held:
+    """Returns the same words, to be made where and when they are needed: `blocks`, bytes or Apart,
+    must stay as it is. Of floats, whose words are the file's bytes, a view of these.
+    """
+    kind = format_of(name)
+    if len(shape) < 2:
+        raise ShapeError(f"[repack] expected two sizes or more, got {shape}; try (1, columns)")
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    check_columns(kind, columns)
+    raw = blocks if isinstance(blocks, Apart) else _as_bytes(blocks)
+    row_bytes, words_shape = kind.row_bytes(columns), (*shape[:-1], kind.row_words(columns))
+    if raw.size != rows * row_bytes:
+        raise ShapeError(
+            f"[repack] expected {rows * row_bytes} bytes for {shape} of {name}, got {raw.size}"
+        )
+    if isinstance(raw, Apart):
+        if isinstance(kind, FloatFormat):
+            return late_bytes(raw, words_shape, np.uint32)
+        return Repacked(kind, shape, words_shape, raw)
+    raw = raw.reshape(rows, row_bytes)
+    if isinstance(kind, FloatFormat):
+        return kind.words_of(raw, columns).reshape(words_shape)
+    return Late(words_shape, lambda at, out: _make(kind, columns, raw[at : at + len(out)], out))
+
+
+class Repacked(Late):
+    """The words of blocks that lie apart. values: the shape of the values that they stand for."""
+
+    def __init__(self, kind: Format, values: Shape, shape: Shape, blocks: Apart) -> None:
+        columns = values[-1]
+        super().__init__(
+            shape,
+            partial(_make_of_apart, kind, columns, blocks),
+            origin=partial(blocks.origin, values, blocks=kind.name),
+        )
+        self.place, self.require = blocks.place, blocks.require
+        self._name, self._row_bytes = kind.name, kind.row_bytes(columns)
+
+    def part(self, out: NDArray, first: int = 0) -> native_kernels.FilePart:
+        """Returns rows of it as `loops.repack_file` takes them. out: where they go; first: the one
+        to begin with.
+        """
+        assert self.place is not None
+        file, start = self.place
+        rows = out.reshape(-1, self.shape[-1])
+        return file, start + first * self._row_bytes, self._name, self._row_bytes, rows
+
+
+def _as_bytes(blocks: Any) -> NDArray:
+    given = blocks if isinstance(blocks, np.ndarray) else np.frombuffer(blocks, np.uint8)
+    return np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+
+
+def _make_of_apart(kind: Format, columns: int, blocks: Apart, first: int, out: NDArray) -> None:
+    """Writes rows from `first` on, read a piece at a time, which stays in a core's cache."""
+    row_bytes = kind.row_bytes(columns)
+    step = max(1, READ_BYTES // row_bytes)
+    piece: NDArray = np.empty((min(step, len(out)), row_bytes), np.uint8)
+    for at in range(0, len(out), step):
+        raw = piece[: len(out) - at]
+        blocks.read((first + at) * row_bytes, raw.reshape(-1))
+        _make(kind, columns, raw, out[at : at + step])
+
+
+def _make(kind: Format, columns: int, raw: NDArray, out: NDArray) -> None:
+    """Writes the words of rows, of their bytes."""
+    if native_kernels.repack(kind.name, raw, out):
+        return
+    step = rows_of_piece(len(out), len(out) * columns)
+    for at in range(0, len(out), step):
+        out[at : at + step] = kind.words_of(raw[at : at + step], columns)
+
+
+def unpacked(name: str, words: NDArray, columns: int) -> NDArray:
+    """Returns the values of words, float32 (..., columns): as `gguf.quants` computes them, to the
+    bit.
+    """
+    values = format_of(name).values_of(words.reshape(-1, words.shape[-1]), columns)
+    return np.ascontiguousarray(values).reshape(*words.shape[:-1], columns)

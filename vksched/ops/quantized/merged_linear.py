@@ -1,0 +1,178 @@
+"""Products of the same rows by several weights of few bits, beside each other, in one dispatch.
+
+    x --normed--> rows --W1, W2, W3--> [ rows W1^T | rows W2^T | rows W3^T ]
+                       --W1, W2------> gate(rows W1^T) * (rows W2^T)
+
+With `normed` x is divided by the root of the mean of its squares, and multiplied by a scale. Each
+group of a GPU does that again for the columns that it computes. With `gate`, an activation, there
+are two weights of one size. So what a token of a language model does around its products costs no
+dispatches, and nothing waits for them. A pass makes it where there is one row
+(vksched/passes/beside.py), users do not. Examples: tests/passes/test_beside.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import accumulate
+
+import numpy as np
+
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError, UnsupportedOp
+from ...ir.attr_domains import Flag, Real, one_of
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, get_op, register
+from ...ir.vjp import no_gradient
+from ..elementwise.epilogue import with_epilogue
+from ..lowering.strides import LOOP_STEPS
+from .gguf_formats import FORMAT, FORMATS, format_of, unpacked
+from .quant_layout import RUN, check_words
+from .quantized_linear import FEW_LOCAL, NATIVE_PIECE, row_products
+
+NAME, NORM = "linear_beside", "rms_norm"
+GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
+"""Activations, as shaders/products/packed_beside.comp counts them; "": no gate."""
+MOST_WEIGHTS = 3
+COLUMNS = 4 * FEW_LOCAL[1]
+"""Of a group, all of one weight."""
+BESIDE_BUFFERS = 7
+"""What its kernel binds: x, a scale, three weights, the result and a residual."""
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    normed, gate, kind = attrs.as_bool("normed"), attrs.as_str("gate"), format_of(attrs["format"])
+    x, floats, weights = inputs[0], inputs[: 1 + normed], inputs[1 + normed :]
+    if any(t.dtype != FLOAT32 for t in floats):
+        got = " and ".join(t.dtype for t in floats)
+        raise DTypeError(f"[{NAME}] expected float32, got {got}")
+    if x.rank < 2 or not 0 < len(weights) <= MOST_WEIGHTS or any(w.rank != 2 for w in weights):
+        raise ShapeError(
+            f"[{NAME}] expected rows and 1 to {MOST_WEIGHTS} matrices of words, got "
+            f"{' and '.join(map(str, inputs))}"
+        )
+    if normed and inputs[1].shape != x.shape[-1:]:
+        raise ShapeError(f"[{NAME}] expected a scale {x.shape[-1:]}, got {inputs[1].shape}")
+    for words in weights:
+        check_words(NAME, words, kind, x.shape[-1])
+        if words.shape[0] % COLUMNS:
+            raise ShapeError(
+                f"[{NAME}] expected weights of {COLUMNS} rows times a whole number, got "
+                f"{words.shape[0]}"
+            )
+    sizes = [words.shape[0] for words in weights]
+    if gate and (len(sizes) != 2 or sizes[0] != sizes[1]):
+        raise ShapeError(f"[{NAME}] expected two weights of one size for {gate}, got {sizes}")
+    return TensorType((*x.shape[:-1], sizes[0] if gate else sum(sizes)), FLOAT32)
+
+
+def _parted(inputs: tuple[NDArray, ...], attrs: Attrs) -> tuple[NDArray, tuple[NDArray, ...]]:
+    """Returns what is multiplied, and by which weights."""
+    x, *rest = inputs
+    if not attrs.as_bool("normed"):
+        return x, tuple(rest)
+    scale, *weights = rest
+    told: dict[str, AttrValue] = {"axis": x.ndim - 1, "eps": attrs.as_float("eps"), "kind": NORM}
+    attrs = Attrs({**told, "scaled": True, "shifted": False})
+    return get_op(NORM).reference((x, scale), attrs), tuple(weights)
+
+
+def _joined(made: list[NDArray], attrs: Attrs) -> NDArray:
+    """Returns the products beside each other, or one times the gate of the other."""
+    gate = attrs.as_str("gate")
+    if not gate:
+        return np.concatenate(made, axis=-1)
+    return np.asarray(get_op(gate).reference((made[0],), Attrs()) * made[1])
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
+    values = (unpacked(name, words, rows.shape[-1]).T for words in weights)
+    return _joined([np.matmul(rows, each.astype(rows.dtype)) for each in values], attrs)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some columns of the result at a time, of one weight or, with a gate, of both; each piece
+    makes the norm again, which is little beside them.
+    """
+    count, rows = 1 + attrs.as_bool("normed"), math.prod(out.shape[:-1])
+    (x, *scale), weights = inputs[:count], inputs[count:]
+    x, made = x.reshape(rows, x.shape[-1]), out.reshape(rows, out.shape[-1])
+    parts = [weights] if attrs.as_str("gate") else [(words,) for words in weights]
+    begin = 0
+    for part in parts:
+        n = len(part[0])
+        step = rows_of_piece(n, n * len(part) * x.shape[-1] // NATIVE_PIECE)
+        for start in range(0, n, step):
+            end = min(start + step, n)
+            own = (words[start:end] for words in part)
+            yield (x, *scale, *own), made[:, begin + start : begin + end]
+        begin += n
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    """The same, by native loops that read the bits where there are few rows."""
+    (rows, weights), name = _parted(inputs, attrs), str(attrs["format"])
+    flat = np.ascontiguousarray(rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]))
+    made = [np.empty((len(flat), len(words)), np.float32) for words in weights]
+    for words, part in zip(weights, made, strict=True):
+        row_products(name, flat, words, None, part)
+    out[...] = _joined(made, attrs).reshape(out.shape)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    products = output.size * (2 if attrs.as_str("gate") else 1)
+    return Work(2.0 * inputs[0].shape[-1] * products, float(moved))
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    limits, normed, gate = call.limits, call.attrs.as_bool("normed"), call.attrs.as_str("gate")
+    k, n = call.inputs[0].shape[-1], call.output.shape[-1]
+    if limits.storage_buffers < BESIDE_BUFFERS:
+        raise UnsupportedOp(
+            f"weights beside each other take a kernel of {BESIDE_BUFFERS} buffers, the device "
+            f"allows {limits.storage_buffers}"
+        )
+    if limits.software and k > LOOP_STEPS * RUN:
+        raise UnsupportedOp(f"rows of {k} values are too long for a CPU driver")
+    if not call.output.size:
+        return ()
+    first, last = 1 + normed, len(call.inputs) - 1
+    weights = tuple(min(first + i, last) for i in range(MOST_WEIGHTS))
+    ends = tuple(accumulate(call.inputs[i].shape[0] for i in weights[: MOST_WEIGHTS - 1]))
+    kind, m = format_of(call.attrs["format"]), math.prod(call.output.shape[:-1])
+    push = (
+        *(("m", m), ("n", n), ("k", k), ("ends", ends)),
+        *(("b_column", kind.row_words(k)), ("eps", call.attrs.as_float("eps"))),
+    )
+    constants = (
+        *(("LOCAL_X", FEW_LOCAL[0]), ("LOCAL_Y", FEW_LOCAL[1]), ("NORMED", int(normed))),
+        *(("GATE", GATES[gate]), ("WEIGHTS", last - first + 1)),
+    )
+    groups = min(n // COLUMNS, limits.max_groups[0]), min(m, limits.max_groups[1]), 1
+    shader = f"packed_beside_{kind.name.lower()}"
+    return (Dispatch(shader, (0, int(normed), *weights, OUTPUT), groups, push, constants),)
+
+
+register(
+    with_epilogue(
+        Op(
+            NAME,
+            _infer,
+            _reference,
+            Kernel(tuple(f"packed_beside_{name.lower()}" for name in FORMATS), _lower),
+            attrs={
+                "format": FORMAT,
+                "normed": Flag(),
+                "gate": one_of(*GATES),
+                "eps": Real(0.0),
+            },
+            operands=(2, 2 + MOST_WEIGHTS),
+            work=_work,
+            host=HostKernel(_host, _cut),
+        )
+    )
+)
+no_gradient("is made by a pass, of ops that have gradients", NAME)

@@ -1,0 +1,253 @@
+"""Products by chosen matrices: each row is multiplied by those of many matrices that it chose.
+
+    x (rows, k), weight (matrices, n, k), chosen (rows, used)  ->  (rows, used, n)
+
+It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
+be of few bits: a pass makes `grouped_packed` of it (vksched/passes/packed.py). Kernels and how they
+bring rows together: grouped_kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...common.dtypes import FLOAT32, NDArray, TensorType
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
+from ...ir.vjp import Pull, Pulled, gradient
+from ..elementwise.select import cast
+from ..layout.index import GATHER_SHADERS, check_index_type, one_hot, positions
+from ..layout.reshape import expand, reshape, transpose
+from ..layout.strided_copy import COPIES, FILLS, fill_words
+from ..linalg.matmul import matmul
+from ..linalg.matmul_kernels import SHADERS
+from ..lowering import native_kernels
+from ..reduction.reduce import reduce_sum
+from .gguf_formats import FORMAT, format_of, unpacked
+from .moe_linear_kernels import GROUPING, lower, packed_variants, scratch, variants
+from .q8_activations import rounded, rounds_codes
+from .quant_layout import check_words
+from .quantized_linear import LINEAR_SHADERS, NATIVE_FEW, UNPACK_SHADERS, unpack
+
+MOST_PIECES, LEAST_COLUMNS = 16, 32
+"""In how many pieces numpy cuts the columns of a result, and of how many at least."""
+
+
+# -- types and work ------------------------------------------------------------------------------
+
+
+def _infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, weight, chosen = inputs
+    if x.dtype != FLOAT32 or weight.dtype != FLOAT32:
+        raise DTypeError(
+            f"[grouped_linear] expected x and weight of float32, got {x.dtype} and {weight.dtype}"
+        )
+    made = _result("grouped_linear", x, weight, chosen)
+    if weight.shape[2] != x.shape[-1]:
+        raise ShapeError(
+            f"[grouped_linear] expected matrices (n, {x.shape[-1]}) for x {x.shape}, got "
+            f"{weight.shape[1:]}"
+        )
+    return made
+
+
+def _packed_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, words, chosen = inputs
+    if x.dtype != FLOAT32:
+        raise DTypeError(f"[grouped_packed] expected x of float32, got {x.dtype}")
+    made = _result("grouped_packed", x, words, chosen)
+    check_words("grouped_packed", words, format_of(attrs["format"]), x.shape[-1])
+    return made
+
+
+def _result(op: str, x: TensorType, weight: TensorType, chosen: TensorType) -> TensorType:
+    check_index_type(op, chosen)
+    if weight.rank != 3:
+        raise ShapeError(f"[{op}] expected a weight of (matrices, n, k), got {weight.shape}")
+    if not weight.shape[0]:
+        raise ShapeError(f"[{op}] expected matrices to choose from, got {weight.shape}")
+    if chosen.rank != 2 or x.rank not in (2, 3) or x.shape[:-1] != chosen.shape[: x.rank - 1]:
+        raise ShapeError(
+            f"[{op}] expected chosen (rows, used) and x (rows, k) or (rows, used, k), got "
+            f"{chosen.shape} and {x.shape}"
+        )
+    return TensorType((*chosen.shape, weight.shape[1]), FLOAT32)
+
+
+def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    """Of the weight no more is read than the matrices that can be chosen."""
+    x, weight, chosen = inputs
+    share = min(1.0, chosen.size / max(1, weight.shape[0]))
+    moved = x.device_bytes + chosen.device_bytes + output.device_bytes
+    return Work(2.0 * x.shape[-1] * output.size, moved + share * weight.device_bytes)
+
+
+# -- numpy ---------------------------------------------------------------------------------------
+
+Product = Callable[[NDArray, NDArray], NDArray]
+"""(rows, a matrix) -> rows times the matrix, transposed."""
+
+
+def _write(op: str, inputs: tuple[NDArray, ...], out: NDArray, product: Product) -> None:
+    """Writes the products of the rows of each matrix."""
+    x, weight, chosen = inputs
+    numbers = positions(op, chosen, len(weight)).reshape(-1)
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    used = chosen.shape[1]
+    for number, places in zip(found, np.split(order, starts)[1:], strict=True):
+        at = places // used, places % used
+        out[at] = product(x[at if x.ndim == 3 else at[0]], weight[number])
+
+
+def _reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, weight, chosen = inputs
+    out: NDArray = np.empty((*chosen.shape, weight.shape[1]), np.result_type(x, weight))
+    _write("grouped_linear", inputs, out, _floats)
+    return out
+
+
+def _packed_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, words, chosen = inputs
+    if rounds_codes(attrs):
+        x = rounded(x)
+    values = unpacked(str(attrs["format"]), words, x.shape[-1]).astype(x.dtype)
+    out: NDArray = np.empty((*chosen.shape, words.shape[1]), x.dtype)
+    _write("grouped_packed", (x, values, chosen), out, _floats)
+    return out
+
+
+def _floats(rows: NDArray, matrix: NDArray) -> NDArray:
+    return np.asarray(np.matmul(rows, matrix.T))
+
+
+def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    _write("grouped_linear", inputs, out, _floats)
+
+
+def _packed_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    name, codes = str(attrs["format"]), rounds_codes(attrs)
+
+    def product(rows: NDArray, words: NDArray) -> NDArray:
+        made: NDArray = np.empty((len(rows), len(words)), np.float32)
+        if codes:
+            if native_kernels.linear_rounded(name, rows, words, None, made):
+                return made
+            rows = rounded(rows)
+        if len(rows) <= NATIVE_FEW and native_kernels.linear_packed(name, rows, words, None, made):
+            return made
+        values: NDArray = np.empty((len(words), rows.shape[1]), np.float32)
+        if not native_kernels.unpack(name, words, values):
+            values = unpacked(name, words, rows.shape[1])
+        return _floats(rows, values)
+
+    _write("grouped_packed", inputs, out, product)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some columns of all matrices at a time."""
+    x, weight, chosen = inputs
+    n = weight.shape[1]
+    step = max(-(-n // MOST_PIECES), LEAST_COLUMNS)
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        yield (x, weight[:, part], chosen), out[..., part]
+
+
+# -- kernels -------------------------------------------------------------------------------------
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if call.output.size and not call.inputs[0].shape[-1]:  # sums of nothing
+        return (fill_words(OUTPUT, call.output.words, 0, call.limits),)
+    return lower(call)
+
+
+_SHADERS = (*GROUPING, *GATHER_SHADERS, *COPIES, *FILLS, *SHADERS)
+
+register(
+    Op(
+        "grouped_linear",
+        _infer,
+        _reference,
+        Kernel(_SHADERS, _lower, scratch, variants=variants),
+        attrs={},
+        operands=(3, 3),
+        work=_work,
+        factors=(0, 1),
+        indices=(2,),
+        host=HostKernel(_host, _cut),
+    )
+)
+register(
+    Op(
+        "grouped_packed",
+        _packed_infer,
+        _packed_reference,
+        Kernel(
+            (*_SHADERS, *LINEAR_SHADERS, *UNPACK_SHADERS),
+            _lower,
+            scratch,
+            variants=packed_variants,
+        ),
+        attrs={"format": FORMAT},
+        operands=(3, 3),
+        work=_work,
+        factors=(0,),
+        indices=(2,),
+        host=HostKernel(_packed_host, _cut),
+    )
+)
+
+
+# -- gradients -----------------------------------------------------------------------------------
+
+
+@gradient("grouped_linear")
+def _gradient(call: Pull) -> Pulled:
+    """of x: grad by the same matrices, the other way round; of the weight: for each matrix
+    grad^T @ x, where what did not choose it is 0. The latter takes all matrices for all rows.
+    """
+    x, weight, chosen = call.inputs
+    of_x = of_weight = None
+    if call.wanted[0]:
+        of_x = _of_x(call.grad, weight, chosen, x)
+    if call.wanted[1]:
+        count, n = chosen.size, weight.shape[1]
+        each = x if x.rank == 3 else expand(x[:, None, :], (*chosen.shape, x.shape[-1]))
+        mask = transpose(one_hot(reshape(chosen, (count,)), weight.shape[0]), (1, 0))
+        grads = reshape(call.grad, (1, count, n)) * cast(mask, call.grad.dtype)[:, :, None]
+        of_weight = matmul(grads, reshape(each, (1, count, x.shape[-1])), transpose_a=True)
+    return of_x, of_weight, None
+
+
+def _of_x(grad: Tensor, weight: Tensor, chosen: Tensor, x: Tensor) -> Tensor:
+    made = grouped_linear(grad, transpose(weight, (0, 2, 1)), chosen)
+    return made if x.rank == 3 else reduce_sum(made, 1)
+
+
+@gradient("grouped_packed")
+def _packed_gradient(call: Pull) -> Pulled:
+    """Of x alone: the words are no numbers."""
+    x, words, chosen = call.inputs
+    values = cast(unpack(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
+    return _of_x(call.grad, values, chosen, x), None, None
+
+
+def grouped_linear(
+    x: TensorLike, weight: TensorLike, chosen: TensorLike, *, name: str | None = None
+) -> Tensor:
+    """x @ weight[chosen].T: each row times the matrices that it chose, as experts are computed.
+
+    x: (rows, k), or (rows, used, k) where each matrix has a row of its own. weight: (matrices, n,
+    k). chosen: int32 or int64 (rows, used), negative ones counted from the end -> (rows, used, n).
+    A number outside -matrices..matrices-1 raises IndexOutOfRange when the graph runs.
+    """
+    left = as_tensor(x)
+    given = left, as_tensor(weight, like=left), as_tensor(chosen)
+    return apply("grouped_linear", given, name=name)

@@ -1,0 +1,496 @@
+"""Weights of few bits, held as a file has them: the values that they stand for, and products.
+
+    words uint32, 4.5 bits a value -> unpack -> float32 -> any op
+    x, words -> linear_packed -> x @ unpack(words).T, without the float32 between
+
+`packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
+makes each a `linear_packed` (vksched/passes/packed.py). Layout of the words: block_layout.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
+from ...common.errors import DTypeError, ShapeError
+from ...ir.attr_domains import Whole
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece, rows_of_piece
+from ...ir.native_program import Loop, Recipe
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, Op, Work, register
+from ...ir.tensor import Tensor, apply, as_tensor, weight
+from ...ir.vjp import Pull, Pulled, gradient, no_gradient, sum_to
+from ..elementwise.epilogue import with_epilogue
+from ..elementwise.select import cast
+from ..linalg.matmul import matmul
+from ..linalg.matmul_kernels import (
+    BIAS_PER_COLUMN,
+    MOST_FEW,
+    SHADERS,
+    in_place_variants,
+    of_half_weights,
+    product,
+)
+from ..linalg.operands import product_attrs
+from ..lowering import native_kernels
+from ..lowering.strides import LOOP_STEPS
+from ..lowering.variants import UNITS
+from ..lowering.vec4 import both_readings, has_lanes, launch_run, reading
+from .gguf_formats import FORMAT, FORMATS, format_of, held_words, unpacked
+from .q8_activations import rounded, rounds_codes
+from .quant_layout import RUN, check_words
+
+# -- unpack --------------------------------------------------------------------------------------
+
+
+def _unpack_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    (words,), columns = inputs, attrs.as_int("columns")
+    check_words("unpack", words, format_of(attrs["format"]), columns)
+    return TensorType((*words.shape[:-1], columns), FLOAT32)
+
+
+def _unpack_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    return unpacked(str(attrs["format"]), inputs[0], attrs.as_int("columns"))
+
+
+def _unpack_lower(call: Call) -> tuple[Dispatch, ...]:
+    (words,) = call.inputs
+    if not call.output.size:
+        return ()
+    rows, columns = math.prod(words.shape[:-1]), call.output.shape[-1]
+    return (unpack_rows(call, (0, OUTPUT), rows, columns),)
+
+
+def unpack_rows(
+    call: Call,
+    operands: tuple[int, int],
+    rows: int,
+    columns: int,
+    matrices: int = 1,
+    apart: int = 0,
+) -> Dispatch:
+    """Returns the dispatch that unpacks rows of the weight of a call, which has its format.
+
+    operands: words and values. matrices: so many times so many rows, which start `apart` words from
+    each other; their values lie behind each other.
+    """
+    kind = format_of(call.attrs["format"])
+    each = RUN // 4 if call.limits.software else 1
+    (groups, _, _), constants = launch_run(rows * columns // (4 * each), call.limits)
+    constants += (("EACH", each),)
+    shader = reading(f"unpack_{kind.name.lower()}", call.limits)
+    push = (
+        *(("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns))),
+        *(("matrices", matrices), ("apart", apart)),
+    )
+    down = min(matrices, call.limits.max_groups[1])
+    return Dispatch(shader, operands, (groups, down, 1), push, constants)
+
+
+UNPACK_SHADERS = both_readings(f"unpack_{name.lower()}" for name in FORMATS)
+
+register(
+    Op(
+        "unpack",
+        _unpack_infer,
+        _unpack_reference,
+        Kernel(UNPACK_SHADERS, _unpack_lower),
+        attrs={"format": FORMAT, "columns": Whole(0)},
+        operands=(1, 1),
+        any_dtype=True,
+        widens=True,
+    )
+)
+no_gradient("reads words, which are no numbers", "unpack")
+
+
+def unpack(words: Tensor, format: str, columns: int, *, name: str | None = None) -> Tensor:
+    """The values of weights of few bits, as `vs.repack` lays them out.
+
+    words: uint32 (..., row words) -> float32 (..., columns). format: as "q4_K".
+    """
+    return apply("unpack", (as_tensor(words),), {"format": format, "columns": columns}, name)
+
+
+def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -> Tensor:
+    """A weight of few bits as a file has it: a tensor of floats, held in the file's own size.
+
+    blocks: the bytes of a GGUF tensor. format: as "q4_K", also "f16" and "bf16". shape:
+    (..., n, k) of values -> float32 (..., n, k). Of a matrix (n, k), `vs.linear(x, packed(...))`
+    and `vs.matmul(..., transpose_b=True)` read the bits themselves, `vs.gather` along axis 0
+    unpacks the rows that it picks. Other ops get all values, made in each run. The host repacks
+    `blocks` whenever a device needs them, so they must stay as they are.
+    """
+    words = weight(held_words(format, blocks, shape), name and f"{name}.words")
+    return unpack(words, format, shape[-1], name=name)
+
+
+# -- linear_packed -------------------------------------------------------------------------------
+
+FEW = {"few 1": 1, "few 4": 4}
+"""Variants for GPUs: rows of a group."""
+FEW_LOCAL = (32, 4)
+"""Invocations of a group, along k and of fours of columns."""
+ROWS = {"rows 1": 1, "rows 4": 4}
+"""Variants for CPU drivers: rows of a subgroup."""
+MOST_ROWS, USUAL_ROWS = 32, 16
+"""Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
+rows do.
+"""
+DOT = {f"{name} dot": rows for name, rows in FEW.items()}
+"""The same by integer dot products, where x may be rounded to 8 bits and the device has them."""
+WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
+"""Formats that have such kernels."""
+CODES_WORDS = 12
+"""Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
+WHOLE = "unpack"
+"""The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
+name of the product's variant follows, "unpack fours 64x64"; without one it is the best guess.
+"""
+HALVES = "f16", "bf16"
+"""The formats that tiles read as they lie, where rows are many."""
+SCRATCH_BYTES = {True: 16 << 20, False: 64 << 20}
+"""Of the values that are unpacked at a time, by whether the device is a CPU driver: those of most
+layers at once, as a GPU is busy with large products only.
+"""
+
+
+def _linear_infer(inputs: tuple[TensorType, ...], attrs: Attrs) -> TensorType:
+    x, words, *bias = inputs
+    if x.dtype != FLOAT32 or any(t.dtype != FLOAT32 for t in bias):
+        raise DTypeError(f"[linear_packed] expected x and bias of float32, got {x.dtype}")
+    if x.rank < 2 or words.rank != 2:
+        raise ShapeError(f"[linear_packed] expected matrices, got {x.shape} and {words.shape}")
+    check_words("linear_packed", words, format_of(attrs["format"]), x.shape[-1])
+    if bias and bias[0].shape != words.shape[:1]:
+        raise ShapeError(
+            f"[linear_packed] expected a bias of shape {words.shape[:1]}, got {bias[0].shape}"
+        )
+    return TensorType((*x.shape[:-1], words.shape[0]), FLOAT32)
+
+
+def _linear_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    x, words, *bias = inputs
+    if rounds_codes(attrs):
+        x = rounded(x)
+    values = unpacked(str(attrs["format"]), words, x.shape[-1])
+    made = np.matmul(x, values.T.astype(x.dtype))
+    return np.asarray(made + bias[0] if bias else made)
+
+
+NATIVE_FEW = 8
+"""Rows of x up to which native loops read the bits themselves."""
+NATIVE_PIECE = 4
+"""How many times as many values as numpy's pieces have those of native loops, which are faster."""
+
+
+def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some columns of the result at a time, of whose weights the values fit a cache. Where x is
+    rounded to 8 bits, pieces have it so.
+    """
+    (x, words, *bias), made = _flat(inputs, out)
+    name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
+    rows = native_kernels.round_rows(name, x) if rounds_codes(attrs) else None
+    native = rows is not None or (len(x) <= NATIVE_FEW and native_kernels.has_packed(name))
+    step = rows_of_piece(n, values // (NATIVE_PIECE if native else 1))
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        own = x if rows is None else rows
+        yield (own, words[part], *(b[part] for b in bias)), made[:, part]
+
+
+def _flat(inputs: tuple[NDArray, ...], out: NDArray) -> tuple[tuple[NDArray, ...], NDArray]:
+    """Returns a call with x and the result as matrices."""
+    x, *rest = inputs
+    rows = math.prod(out.shape[:-1])
+    return (x.reshape(rows, x.shape[-1]), *rest), out.reshape(rows, out.shape[-1])
+
+
+def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    name = str(attrs["format"])
+    (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
+    shift = bias[0] if bias else None
+    if rounds_codes(attrs):
+        if native_kernels.linear_rounded(name, x, words, shift, made):
+            return
+        x = rounded(x)
+    row_products(name, x, words, shift, made)
+
+
+def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
+    """Writes x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
+    if len(x) <= NATIVE_FEW and native_kernels.linear_packed(name, x, words, bias, out):
+        return
+    step = rows_of_piece(len(words), len(words) * x.shape[-1])
+    values: NDArray = np.empty((step, x.shape[-1]), np.float32)
+    for start in range(0, len(words), step):
+        rows = words[start : start + step]
+        own = values[: len(rows)]
+        if not native_kernels.unpack(name, rows, own):
+            own = unpacked(name, rows, x.shape[-1])
+        np.matmul(x, own.T, out=out[:, start : start + step])
+    if bias is not None:
+        out += bias
+
+
+RECIPE_PIECE = 1 << 16
+"""Values of a piece of a native loop: threads meet behind each product, so pieces are short."""
+PANEL = 16
+"""Rows of a weight that loops over many rounded rows of x take together."""
+
+
+def _linear_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    if rounds_codes(attrs):
+        return _rounded_recipe(inputs, attrs)
+    x, words, *bias = inputs
+    name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
+    if (
+        m > NATIVE_FEW
+        or not native_kernels.has_packed(name)
+        or any(t.dtype != FLOAT32 for t in (x, *bias))
+    ):
+        return None
+    n, row_words = words.shape
+    step = max(1, RECIPE_PIECE // (m * k))
+    numbers = (m, k, n, row_words, len(bias), step)
+    operands = tuple(range(len(inputs)))
+    made = Loop(f"linear_packed {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
+    return Recipe((made,))
+
+
+def _rounded_recipe(inputs: tuple[TensorType, ...], attrs: Attrs) -> Recipe | None:
+    """Rounds x once, then multiplies, few rows or many."""
+    x, words, *bias = inputs
+    name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
+    if not native_kernels.has_rounded(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
+        return None
+    n, row_words = words.shape
+    row, some = native_kernels.rounded_words(k), max(1, RECIPE_PIECE // k)
+    told: tuple[int, ...] = (m, k, some, row)
+    rounds = Loop(f"round_rows {name}", (0,), m * row, told, (), -(-m // some), m * k)
+    step = -(-RECIPE_PIECE // (m * k * PANEL)) * PANEL
+    told = (m, k, n, row_words, len(bias), step)
+    operands = (len(inputs), *range(1, len(inputs)))
+    name = f"linear_rounded {name}"
+    multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
+    return Recipe((rounds, multiplies))
+
+
+def _linear_work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
+    moved = sum(t.device_bytes for t in inputs) + output.device_bytes
+    return Work(2.0 * inputs[0].shape[-1] * output.size, float(moved))
+
+
+def _rows(call: Call) -> int:
+    return math.prod(call.output.shape[:-1])
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    if not call.output.size:
+        return ()
+    plain, direct = _float_variants(call), _direct_variants(call)
+    # units come last, as none is used before it was measured
+    own = (*plain, *direct) if call.limits.software else (*direct, *plain)
+    if not (call.limits.integer_dot and _takes_dots(call)):
+        return own
+    dot = next(name for name, rows in DOT.items() if rows == (1 if _rows(call) == 1 else 4))
+    return (dot, *own) if call.limits.integer_dot_fast else (*own, dot)
+
+
+def _takes_dots(call: Call) -> bool:
+    """Whether there is a kernel by integer dot products for a call of few rows."""
+    return _rows(call) <= MOST_FEW and rounds_codes(call.attrs) and call.attrs["format"] in WITH_DOT
+
+
+def _direct_variants(call: Call) -> tuple[str, ...]:
+    """The variants that multiply by weights of 16 bits in tiles, for many rows."""
+    return of_half_weights(_product_call(call)) if call.attrs["format"] in HALVES else ()
+
+
+def _float_variants(call: Call) -> tuple[str, ...]:
+    m, limits = _rows(call), call.limits
+    if m > (MOST_ROWS if limits.software else MOST_FEW):
+        if limits.software and not limits.matrices:
+            return (WHOLE,)  # without asking, as each start of a model asks for each product
+        names = in_place_variants(_part(call, _step(call)))
+        if not limits.software:
+            return tuple(f"{WHOLE} {name}" for name in names)
+        return WHOLE, *(f"{WHOLE} {name}" for name in names if UNITS in name)
+    if not limits.software:
+        return "few 1" if m == 1 else "few 4", WHOLE
+    if not has_rows(call) or m > limits.max_groups[0]:
+        return (WHOLE,)
+    rows = "rows 1" if m == 1 else "rows 4"
+    return (rows, WHOLE) if m <= USUAL_ROWS else (WHOLE, rows)
+
+
+def _product_call(call: Call) -> Call:
+    """Returns the product by weights of 16 bits that a call is."""
+    m, n, k = _rows(call), call.output.shape[-1], call.inputs[0].shape[-1]
+    bias = (TensorType((n,)),) * (len(call.inputs) - 2)
+    operands = TensorType((m, k)), TensorType((n, k), FLOAT16), *bias
+    attrs = Attrs({**product_attrs(call, False, True), "format": call.attrs["format"]})
+    return Call(operands, TensorType((m, n)), attrs, call.limits, call.variant)
+
+
+def has_rows(call: Call) -> bool:
+    """Whether a CPU driver runs the kernels for its subgroups on a call."""
+    n, k, limits = call.output.shape[-1], call.inputs[0].shape[-1], call.limits
+    across = -(-n // (4 * limits.subgroup_size))
+    return has_lanes(limits, (4, 8)) and k <= LOOP_STEPS * RUN and across <= limits.max_groups[1]
+
+
+def _step(call: Call) -> int:
+    """Returns how many rows of the weight are unpacked at a time: a multiple of four."""
+    n, k = call.output.shape[-1], call.inputs[0].shape[-1]
+    limits = call.limits
+    most = min(SCRATCH_BYTES[limits.software], limits.max_buffer_bytes) // (4 * k) // 4 * 4
+    return min(n, max(4, most))
+
+
+def _scratch(call: Call) -> tuple[int, ...]:
+    if call.variant in DOT:
+        return (_rows(call) * _codes_row(call),)
+    if not call.variant.startswith(WHOLE):
+        return ()
+    return (_step(call) * call.inputs[0].shape[-1],)
+
+
+def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
+    if not call.output.size:
+        return ()
+    if call.variant.startswith(WHOLE):
+        return _unpack_first(call)
+    if call.variant not in (*FEW, *ROWS, *DOT):
+        return product(_product_call(call))
+    bias, codes = len(call.inputs) > 2, call.variant in DOT
+    row = _codes_row(call) if codes else call.inputs[0].shape[-1]
+    made = few_rows(call, _rows(call), 1, (row, 0), row)
+    made = replace(
+        made,
+        operands=(SCRATCH if codes else 0, 1, 2 if bias else 0, OUTPUT),
+        push=(*made.push, ("has_bias", BIAS_PER_COLUMN * bias)),
+        barrier=codes,
+    )
+    return (_round_codes(call), made) if codes else (made,)
+
+
+def _codes_row(call: Call) -> int:
+    """Returns the words of a row of x that is rounded for a device."""
+    return call.inputs[0].shape[-1] // RUN * CODES_WORDS
+
+
+def _round_codes(call: Call) -> Dispatch:
+    """Returns the dispatch that rounds x, in the order in which the weight's words hold codes."""
+    runs = call.inputs[0].size // RUN
+    groups, constants = launch_run(runs, call.limits)
+    push = ("runs", runs), ("by_entries", int(format_of(call.attrs["format"]).low == 8))
+    return Dispatch("round_codes", (0, SCRATCH), groups, push, constants)
+
+
+def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
+    """Returns the dispatch of a product by the kernels for few rows, but for its operands and
+    `has_bias`.
+
+    m: rows of the result. batches: tile i of its rows is number i % batches of row i // batches of
+    tiles. a_steps: what lies between the first rows of x of one row of tiles and the next, for each
+    row that a tile has, and of one tile and the next. a_row: words of a row of x.
+    """
+    n, k = call.output.shape[-1], call.inputs[0].shape[-1]
+    kind, limits = format_of(call.attrs["format"]), call.limits
+    rows = (FEW | DOT | ROWS)[call.variant]
+    matrix_words = call.inputs[1].shape[-2] * kind.row_words(k)
+    push = (
+        *(("batches", batches), ("n", n), ("a_row", a_row), ("a_column", 1)),
+        *(("b_row", 1), ("b_column", kind.row_words(k)), ("batch_sizes", (1, 1, 1))),
+        *(("a_batch", (rows * a_steps[0], a_steps[1], 0, 0)), ("b_batch", (matrix_words, 0, 0, 0))),
+        *(("result_row", n), ("bias_rows", 0), ("m", m), ("k", k), ("adds", 0)),
+    )
+    tiles = -(-m // rows)
+    if call.variant in FEW | DOT:
+        x, y = FEW_LOCAL
+        most = limits.max_groups
+        groups = min(-(-n // (4 * y)), most[0]), min(tiles, most[1]), 1
+        constants = ("LOCAL_X", x), ("LOCAL_Y", y), ("ROWS", rows)
+        how = "packed" if call.variant in FEW else "rounded"
+        return Dispatch(f"{how}_few_{kind.name.lower()}", (), groups, push, constants)
+    lanes = limits.subgroup_size
+    groups = tiles // batches, -(-n // (4 * lanes)), batches
+    shader = reading(f"packed_rows_{rows}_{kind.name.lower()}", limits)
+    return Dispatch(shader, (), groups, push, (("LOCAL_X", lanes),))
+
+
+def _part(call: Call, count: int) -> Call:
+    """Returns the product by so many rows of the weight, which lie unpacked."""
+    m, k = _rows(call), call.inputs[0].shape[-1]
+    bias = (TensorType((count,)),) * (len(call.inputs) - 2)
+    attrs = product_attrs(call, False, True)
+    operands = TensorType((m, k)), TensorType((count, k)), *bias
+    return Call(operands, TensorType((m, count)), attrs, call.limits)
+
+
+def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
+    """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
+    x, words, *bias = call.inputs
+    n, k, variant = call.output.shape[-1], x.shape[-1], call.variant.removeprefix(WHOLE).strip()
+    row_words, step = words.shape[-1], _step(call)
+    out: list[Dispatch] = []
+    for start in range(0, n, step):
+        count = min(step, n - start)
+        made = unpack_rows(call, (1, SCRATCH), count, k)
+        out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
+        part = _part(call, count)
+        if variant and variant in in_place_variants(part):  # the last part may be too small for it
+            part = replace(part, variant=variant)
+        for at, one in enumerate(product(part, result_row=n)):
+            a, b, c, result = one.shifts
+            shifts = a, b, c + start * bool(bias), result + start
+            operands = 0, SCRATCH, 2 if bias else 0, OUTPUT
+            out.append(
+                replace(one, operands=operands, shifts=shifts, barrier=one.barrier or not at)
+            )
+    return tuple(out)
+
+
+DOT_SHADERS = ("round_codes", *(f"rounded_few_{name.lower()}" for name in WITH_DOT))
+LINEAR_SHADERS = (
+    *(f"packed_few_{name.lower()}" for name in FORMATS),
+    *both_readings(f"packed_rows_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
+)
+
+register(
+    with_epilogue(
+        Op(
+            "linear_packed",
+            _linear_infer,
+            _linear_reference,
+            Kernel(
+                (*LINEAR_SHADERS, *DOT_SHADERS, *UNPACK_SHADERS, *SHADERS),
+                _linear_lower,
+                _scratch,
+                variants=_variants,
+            ),
+            attrs={"format": FORMAT},
+            operands=(2, 3),
+            work=_linear_work,
+            factors=(0,),
+            host=HostKernel(_linear_host, _linear_cut),
+            recipe=_linear_recipe,
+        )
+    )
+)
+
+
+@gradient("linear_packed")
+def _linear_gradient(call: Pull) -> Pulled:
+    """Of x and the bias: the words are no numbers."""
+    x, words, *bias = call.inputs
+    values = cast(unpack(words, str(call.attrs["format"]), x.shape[-1]), x.dtype)
+    return (matmul(call.grad, values), None, *(sum_to(call.grad, b.shape) for b in bias))

@@ -1,0 +1,272 @@
+"""How reductions run on devices (shaders/rows/reduce.comp), and in how many parts.
+
+    few long rows      x ---- stage 1 ----> states (words, parts, rows) ---- stage 2 ----> result
+    many or short rows x ------------------------ one stage -----------------------------> result
+
+A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
+driver where one invocation would go round its loops too often. There one invocation reads quads
+where one axis is reduced: along a row (reduce_quads.comp), of four rows that lie side by
+side (reduce_across.comp), or of more of these (reduce_wide.comp).
+Examples: tests/ops/test_reduction.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+
+from ...common.dtypes import contiguous_strides
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
+from ...topology.limits import Limits
+from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, collapse, pad
+from ..lowering.vec4 import both_readings, reading, reads_64
+
+SOFTWARE_CHUNK = LOOP_STEPS // 4
+"""Columns of one invocation on a CPU driver."""
+BUSY_INVOCATIONS = 1 << 17
+"""So many keep a large GPU busy; parts are made until there are so many."""
+LEAST_CHUNK = 16
+"""Columns of one invocation that are worth a part of their own."""
+MOST_PARTS = 2048
+COALESCED = 16
+"""Neighbouring rows that lie side by side in memory are read by neighbouring invocations, from so
+many on.
+"""
+
+QUADS, WIDE, WORDS = "quads", "wide", "words"
+"""Variants on a CPU driver: how a row is read."""
+ROUNDED_CHUNK = 1024
+"""Columns of one invocation, on every device, where it rounds a sum with each of them."""
+WIDE_QUADS, WIDE_CHUNK = 4, 256
+"""Quads of an invocation side by side, so that a group reads half a KiB of each page, and columns
+of a part. It is for vectors of eight; SwiftShader has an array in memory.
+"""
+QUADS_LOCAL_SIZE = 8
+BUSY_LANES = 128
+"""Invocations that keep a CPU driver's threads busy: 16 groups."""
+LEAST_QUADS_CHUNK, LEAST_ACROSS_CHUNK = 2048, 1024
+"""Columns along a row, and across four, that are worth an invocation more and a second stage."""
+MOST_GROUPS = 1024
+STEPS_BESIDE = 8
+"""Rounds of the loops over axes and words of a state, for each item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the rows are cut up. whole_group: a group takes a part, not an invocation."""
+
+    parts: int
+    chunk: int
+    whole_group: bool
+
+    def at_most(self, chunk: int, columns: int) -> Launch:
+        """Returns a launch in which no invocation takes more of the columns than `chunk`."""
+        most = chunk * (LOCAL_SIZE if self.whole_group else 1)
+        return Launch(-(-columns // most), most, self.whole_group) if self.chunk > most else self
+
+
+def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) -> Launch:
+    """Returns parts and their columns for `rows` results of `columns` values each.
+
+    side_by_side: how many neighbouring rows lie side by side in memory.
+    """
+    if limits.software:
+        parts = max(1, -(-columns // SOFTWARE_CHUNK))
+        return Launch(parts, -(-columns // parts), False)
+    whole_group = columns >= 32 and side_by_side < COALESCED
+    lanes = LOCAL_SIZE if whole_group else 1
+    wanted = BUSY_INVOCATIONS // (rows * lanes)
+    parts = max(1, min(wanted, columns // (lanes * LEAST_CHUNK), MOST_PARTS))
+    chunk = -(-columns // parts)
+    return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
+
+
+def choose_quads_launch(
+    rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK
+) -> Launch:
+    """Returns parts and their columns where a CPU driver reads quads.
+
+    across: whether a quad is of four rows. most: columns of a part, of MOST_PARTS or fewer.
+    """
+    lines, least = (-(-rows // 4), LEAST_ACROSS_CHUNK) if across else (rows, LEAST_QUADS_CHUNK)
+    busy = min(-(-BUSY_LANES // lines), columns // least)
+    short = min(-(-columns // most), MOST_PARTS)
+    parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
+    chunk = -(-columns // parts)
+    chunk = chunk if across else -(-chunk // 4) * 4
+    return Launch(max(1, -(-columns // max(chunk, 1))), chunk, False)
+
+
+def choose_last_launch(rows: int, columns: int, limits: Limits) -> Launch:
+    """Returns how the parts of a row are joined: in one stage."""
+    long = columns > LOOP_STEPS // 2 if limits.software else columns >= 32
+    return Launch(1, columns, long and (limits.software or rows < COALESCED))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """sizes and strides: of the kept and of the reduced axes, merged, innermost first."""
+
+    rows: int
+    columns: int
+    kept_sizes: tuple[int, ...]
+    kept_strides: tuple[int, ...]
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def side_by_side(self) -> int:
+        """How many neighbouring rows lie side by side in memory."""
+        return self.kept_sizes[0] if self.kept_strides[0] == 1 else 1
+
+    @property
+    def across(self) -> bool:
+        """Whether a quad of x holds values of four rows, each time."""
+        shifts = (*self.kept_sizes[:1], *self.kept_strides[1:], *self.strides)
+        return self.side_by_side > 1 and not any(shift % 4 for shift in shifts)
+
+    @property
+    def in_quads(self) -> bool:
+        """Whether quads can be read: along the one axis that is reduced, or across it."""
+        return len(self.sizes) == 1 and (self.strides[0] == 1 or self.across)
+
+
+def _rows(call: Call) -> _Rows:
+    x, axes = call.inputs[0], call.attrs.as_ints("axes")
+    strides = contiguous_strides(x.shape)
+    kept = [a for a in range(x.rank) if a not in axes]
+    kept_sizes, (kept_strides,) = collapse(
+        tuple(x.shape[a] for a in kept), [tuple(strides[a] for a in kept)]
+    )
+    sizes, (reduced_strides,) = collapse(
+        tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
+    )
+    rows, columns = call.output.size, math.prod(x.shape[a] for a in axes)
+    return _Rows(rows, columns, kept_sizes, kept_strides, sizes, reduced_strides)
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    if not call.limits.software:
+        return ()
+    given = _rows(call)
+    if not given.in_quads:
+        return (WORDS,)
+    wide = reads_64(call.limits) and given.across
+    wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
+    return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
+
+
+def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
+    rows, columns = max(given.rows, 1), given.columns
+    if call.variant in (QUADS, WIDE):
+        most = WIDE_CHUNK if call.variant == WIDE else SOFTWARE_CHUNK
+        launch = choose_quads_launch(rows, columns, given.across, most)
+    else:
+        launch = choose_launch(rows, columns, given.side_by_side, call.limits)
+    return launch.at_most(ROUNDED_CHUNK, columns) if rounds else launch
+
+
+Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
+
+
+def _quads_dispatch(
+    shader: str, given: _Rows, launch: Launch, options: Push, call: Call
+) -> Dispatch:
+    target = SCRATCH if launch.parts > 1 else OUTPUT
+    wide = WIDE_QUADS if call.variant == WIDE else 1
+    lines = -(-given.rows // (4 * wide)) if given.across else given.rows
+    wanted = -(-lines * launch.parts // QUADS_LOCAL_SIZE)
+    most = max(MOST_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
+    groups = min(wanted, most, call.limits.max_groups[0])
+    push = (
+        *(("rows", given.rows), ("columns", given.columns)),
+        *(("parts", launch.parts), ("chunk", launch.chunk)),
+        *(("writes_states", int(launch.parts > 1)), *options),
+        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
+        ("kept_strides", pad(given.kept_strides, 4)),
+        ("stride", given.strides[0]),
+    )
+    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
+    constants += (("WIDE", wide),) if call.variant == WIDE else ()
+    how = WIDE if call.variant == WIDE else "across" if given.across else QUADS
+    name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
+    name = reading(name, call.limits) if how == QUADS else name
+    return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
+
+
+def _dispatch(
+    shader: str,
+    operands: tuple[int, int],
+    given: _Rows,
+    columns: int,
+    launch: Launch,
+    options: Push,
+    limits: Limits,
+) -> Dispatch:
+    reads, writes = operands[0] == SCRATCH, operands[1] == SCRATCH
+    items = given.rows * launch.parts
+    groups = items if launch.whole_group else -(-items // LOCAL_SIZE)
+    push = (
+        *(("rows", given.rows), ("columns", columns)),
+        *(("parts", launch.parts), ("chunk", launch.chunk)),
+        *(("reads_states", int(reads)), ("writes_states", int(writes)), *options),
+        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
+        ("kept_strides", pad(given.kept_strides, 4)),
+        ("reduced_sizes", pad([max(1, s) for s in given.sizes], 3, 1)),
+        ("reduced_strides", pad(given.strides, 4)),
+    )
+    constants = (("WHOLE_GROUP", int(launch.whole_group)),)
+    size = (min(groups, limits.max_groups[0]), 1, 1)
+    return Dispatch(shader, operands, size, push, constants, barrier=reads)
+
+
+def reduction(
+    shaders: dict[str, str],
+    state_words: int,
+    option: Callable[[Call], int] = lambda call: 0,
+    divisor: Callable[[Call, int], float] = lambda call, columns: 1.0,
+    rounds: bool = False,
+) -> Kernel:
+    """Returns the kernel of a reduction.
+
+    shaders: the variant of each element type. state_words: of the variants. option, divisor: what
+    the shader gets as such; the divisor may depend on the number of columns. rounds: whether a
+    state is rounded with each column, so that long rows are exact only in parts.
+    """
+
+    def lower(call: Call) -> tuple[Dispatch, ...]:
+        if call.output.size == 0:
+            return ()
+        given = _rows(call)
+        shader, launch = shaders[call.inputs[0].dtype], _choose(given, call, rounds)
+        options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
+        if call.variant in (QUADS, WIDE):
+            first = _quads_dispatch(shader, given, launch, options, call)
+        else:
+            operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
+            first = _dispatch(shader, operands, given, given.columns, launch, options, call.limits)
+        if launch.parts == 1:
+            return (first,)
+        last = choose_last_launch(given.rows, launch.parts, call.limits)
+        joined = (SCRATCH, OUTPUT)
+        return (
+            first,
+            _dispatch(shader, joined, given, launch.parts, last, options, call.limits),
+        )
+
+    def scratch(call: Call) -> tuple[int, ...]:
+        if call.output.size == 0:
+            return ()
+        given = _rows(call)
+        parts = _choose(given, call, rounds).parts
+        return (given.rows * parts * state_words,) if parts > 1 else ()
+
+    names = sorted(set(shaders.values()))
+    quads, *apart = (
+        [f"reduce_{how}_{name.removeprefix('reduce_')}" for name in names]
+        for how in (QUADS, "across", WIDE)
+    )
+    own = (*names, *both_readings(quads), *chain.from_iterable(apart))
+    return Kernel(own, lower, scratch, variants=_variants)

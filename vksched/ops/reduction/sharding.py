@@ -1,0 +1,124 @@
+"""Sharding rules of what works on rows: all other axes can be cut, and those of sums. Examples:
+tests/ops/test_sharding_rules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...ir.sharding_rule import (
+    MEAN,
+    TERMS,
+    WHOLE,
+    Factor,
+    Sharded,
+    aligned,
+    all_terms,
+    linear_factors,
+    no_sharding,
+    row_factors,
+    sharding,
+)
+from . import reduce as reduce
+from . import resample as resample
+from . import scan as scan
+from . import softmax as softmax
+from . import sort as sort
+
+
+@sharding("softmax", "log_softmax")
+def _softmax(call: Sharded) -> Iterable[Factor]:
+    for axis, size in enumerate(call.output.shape):
+        if axis != call.attrs.as_int("axis"):
+            forms = tuple(aligned(t, call.output, axis) for t in call.inputs)
+            yield Factor(forms, axis, size)
+
+
+@sharding("layer_norm", "rms_norm")
+def _norm(call: Sharded) -> Iterable[Factor]:
+    return row_factors(call, range(call.attrs.as_int("axis")))
+
+
+@sharding("norm_gradient")
+def _norm_gradient(call: Sharded) -> Iterable[Factor]:
+    whole = (WHOLE,) * (len(call.inputs) - 2)
+    for axis in range(call.attrs.as_int("axis")):
+        yield Factor((axis, axis, *whole), axis, call.output.shape[axis])
+    yield from linear_factors(call, 0)
+
+
+@sharding("sort", "argsort")
+def _sort(call: Sharded) -> Iterable[Factor]:
+    return _all_but_one(call)
+
+
+@sharding("cumprod")
+def _scan(call: Sharded) -> Iterable[Factor]:
+    return _all_but_one(call)
+
+
+@sharding("cumsum")
+def _cumsum(call: Sharded) -> Iterable[Factor]:
+    yield from _all_but_one(call)
+    yield all_terms(call)
+
+
+def _all_but_one(call: Sharded) -> Iterable[Factor]:
+    own = call.attrs.as_int("axis")
+    return row_factors(call, (axis for axis in range(call.output.rank) if axis != own))
+
+
+@sharding(
+    "reduce_all",
+    "reduce_any",
+    "reduce_logsumexp",
+    "reduce_max",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_var",
+    "argmax",
+    "argmin",
+)
+def _reduce(call: Sharded) -> Iterable[Factor]:
+    return _kept(call)
+
+
+@sharding("reduce_l1", "reduce_sum_square")
+def _sum_of(call: Sharded) -> Iterable[Factor]:
+    yield from _kept(call)
+    for axis in call.attrs.as_ints("axes"):
+        yield Factor((axis,), TERMS, call.inputs[0].shape[axis])
+
+
+@sharding("reduce_sum")
+def _sum(call: Sharded) -> Iterable[Factor]:
+    yield from _sum_of(call)
+    yield all_terms(call)
+
+
+@sharding("reduce_mean")
+def _mean(call: Sharded) -> Iterable[Factor]:
+    yield from _kept(call)
+    for axis in call.attrs.as_ints("axes"):
+        yield Factor((axis,), MEAN, call.inputs[0].shape[axis])
+    yield all_terms(call)
+
+
+def _kept(call: Sharded) -> Iterable[Factor]:
+    """Yields a factor for each axis that is left."""
+    reduced, result = set(call.attrs.as_ints("axes")), 0
+    for axis, size in enumerate(call.inputs[0].shape):
+        if axis not in reduced:
+            yield Factor((axis,), result, size)
+        result += axis not in reduced or call.attrs.as_bool("keepdims")
+
+
+@sharding("resample")
+def _resample(call: Sharded) -> Iterable[Factor]:
+    own = call.attrs.as_int("axis")
+    for axis, size in enumerate(call.output.shape):
+        yield Factor((WHOLE, 0, 0) if axis == own else (axis, WHOLE, WHOLE), axis, size)
+    yield from linear_factors(call, 0)
+
+
+no_sharding("counts over all of its operand", "nonzero")

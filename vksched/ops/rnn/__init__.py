@@ -1,0 +1,5 @@
+"""Recurrent networks: RNN, GRU and LSTM."""
+
+from __future__ import annotations
+
+from . import sharding as sharding

@@ -1,0 +1,271 @@
+"""RNN, GRU and LSTM: one product for the inputs of all turns, then all turns in one op.
+
+x (time, batch, size) -> gates (direction, time, batch, gates * hidden) -> recurrent -> y, h, c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...common.dtypes import numpy_dtype
+from ...common.errors import DTypeError, ShapeError
+from ...ir.tensor import Tensor, TensorLike, as_tensor, constant
+from ..elementwise import add
+from ..elementwise.pointwise import number
+from ..layout.reshape import concat, expand_dims, reshape, slice_, transpose
+from ..linalg.matmul import matmul
+from .cell import DEFAULTS, GATES, STATES, Cell, Operands
+from .rnn_scan import recurrent
+from .rnn_unrolled import FUNCTIONS, Function, unrolled
+
+Activation = str | Callable[[Tensor], Tensor]
+"""A name, or a function of a tensor that works value by value."""
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+"""Which directions go backwards in time."""
+_NAMES = {function: name for name, function in FUNCTIONS.items()}
+
+
+def _shape(op: str, what: str, tensor: Tensor, wanted: tuple[int, ...]) -> None:
+    if tensor.shape != wanted:
+        raise ShapeError(f"[{op}] expected {what} of shape {wanted}, got {tensor.shape}")
+
+
+def _backwards(op: str, direction: str) -> tuple[bool, ...]:
+    backwards = _DIRECTIONS.get(direction) if isinstance(direction, str) else None
+    if backwards is None:
+        raise ShapeError(f"[{op}] expected one of {', '.join(_DIRECTIONS)}, got {direction!r}")
+    return backwards
+
+
+def _clip(op: str, clip: float | None) -> float:
+    if clip is None:
+        return 0.0
+    clip = number(op, "clip", clip)
+    if clip <= 0:
+        raise DTypeError(f"[{op}] expected a clip above 0, got {clip}")
+    return clip
+
+
+def _functions(
+    op: str, activations: Sequence[Activation] | None, directions: int
+) -> list[tuple[Function, ...]]:
+    """Returns for each direction its activations."""
+    defaults = DEFAULTS[op]
+    given = tuple(activations or defaults * directions)
+    if isinstance(activations, str):
+        given = (activations,)
+    if len(given) != len(defaults) * directions:
+        raise ShapeError(
+            f"[{op}] expected {len(defaults) * directions} activations, got {len(given)}"
+        )
+    found: list[Function] = []
+    for activation in given:
+        function = FUNCTIONS.get(activation.lower()) if isinstance(activation, str) else activation
+        if not callable(function):
+            raise ShapeError(
+                f"[{op}] expected {', '.join(FUNCTIONS)} or a function, got {activation!r}"
+            )
+        found.append(function)
+    each = len(defaults)
+    return [tuple(found[i : i + each]) for i in range(0, len(found), each)]
+
+
+class _Layer:
+    """A call, checked. operands: x, w, r, b; states: the initial ones by their names."""
+
+    def __init__(
+        self,
+        op: str,
+        operands: tuple[TensorLike, TensorLike, TensorLike, TensorLike | None],
+        states: dict[str, TensorLike | None],
+        direction: str,
+        sequence_lens: TensorLike | None,
+    ) -> None:
+        self._op = op
+        self.backwards = _backwards(op, direction)
+        self._x = as_tensor(operands[0])
+        self._w, self._r = (as_tensor(t, like=self._x) for t in operands[1:3])
+        gates = GATES[op]
+        if self._x.rank != 3 or self._r.rank != 3:
+            raise ShapeError(
+                f"[{op}] expected x (time, batch, size) and r (direction, {gates} * hidden, "
+                f"hidden), got {self._x.shape} and {self._r.shape}"
+            )
+        self._time, self._batch, size = self._x.shape
+        self._hidden, self._count = self._r.shape[2], len(self.backwards)
+        self._columns = gates * self._hidden
+        _shape(op, "w", self._w, (self._count, self._columns, size))
+        _shape(op, "r", self._r, (self._count, self._columns, self._hidden))
+        self._b = None
+        if operands[3] is not None:
+            b = as_tensor(operands[3], like=self._x)
+            _shape(op, "b", b, (self._count, 2 * self._columns))
+            self._b = reshape(b, (self._count, 2, self._columns))
+        self._lengths = None
+        if sequence_lens is not None:
+            self._lengths = as_tensor(sequence_lens)
+            _shape(op, "sequence_lens", self._lengths, (self._batch,))
+        self._state = self._start(states)
+
+    def _start(self, given: dict[str, TensorLike | None]) -> Tensor:
+        """Returns the initial states, (states, direction, batch, hidden)."""
+        shape = (self._count, self._batch, self._hidden)
+        if all(state is None for state in given.values()):
+            return constant(np.zeros((len(given), *shape), numpy_dtype(self._x.dtype)))
+        made = []
+        for what, state in given.items():
+            if state is None:
+                state = np.zeros(shape, numpy_dtype(self._x.dtype))
+            made.append(as_tensor(state, like=self._x))
+            _shape(self._op, what, made[-1], shape)
+        together = concat(made, 0) if len(made) > 1 else made[0]
+        return reshape(together, (len(made), *shape))
+
+    def own_bias(self) -> Tensor | None:
+        """Takes the recurrent bias of the last gate out of what is added to the inputs; returns it
+        with zeros for the other gates.
+        """
+        if self._b is None:
+            return None
+        split = self._columns - self._hidden
+        nothing = np.zeros((self._count, split), numpy_dtype(self._x.dtype))
+        own = concat([nothing, self._b[:, 1, split:]], 1)
+        both = concat([self._b[:, 1, :split], np.zeros_like(nothing[:, : self._hidden])], 1)
+        self._b = concat([self._b[:, :1], expand_dims(both, 1)], 1)
+        return own
+
+    def peepholes(self, given: TensorLike) -> Tensor:
+        """Returns peepholes with zeros for the cell gate."""
+        made = as_tensor(given, like=self._x)
+        _shape(self._op, "peepholes", made, (self._count, self._columns - self._hidden))
+        nothing = np.zeros((self._count, self._hidden), numpy_dtype(self._x.dtype))
+        return concat([made, nothing], 1)
+
+    def _gates(self) -> Tensor:
+        """x times w of all turns, with the biases -> (direction, time, batch, gates * hidden)."""
+        x = reshape(self._x, (1, self._time * self._batch, self._x.shape[2]))
+        bias = None if self._b is None else add(self._b[:, 0], self._b[:, 1])
+        if self._count == 1:
+            shift = None if bias is None else reshape(bias, (self._columns,))
+            product = matmul(x, self._w, shift, transpose_b=True)
+        else:
+            product = matmul(x, self._w, transpose_b=True)
+            product = product if bias is None else add(product, expand_dims(bias, 1))
+        return reshape(product, (self._count, self._time, self._batch, self._columns))
+
+    def run(
+        self,
+        activations: Sequence[Activation] | None,
+        clip: float | None,
+        own: Tensor | None,
+        name: str | None,
+        coupled: bool = False,
+        linear: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Returns the states of all turns as (time, direction, batch, hidden), then the last."""
+        functions = _functions(self._op, activations, self._count)
+        names = tuple(tuple(_NAMES.get(f, "") for f in each) for each in functions)
+        cell = Cell(
+            self._op,
+            self.backwards,
+            names,
+            _clip(self._op, clip),
+            coupled,
+            linear,
+            own is not None,
+            self._lengths is not None,
+        )
+        r = transpose(self._r, (0, 2, 1))
+        given = Operands(self._gates(), r, self._state, own, self._lengths, ())
+        if all(map(all, names)):
+            made = recurrent(cell, given)
+        else:
+            made = unrolled(cell, given, functions)
+        shape = made.shape[1:]
+        last = (
+            reshape(slice_(made, self._time + i, self._time + i + 1, 0), shape)
+            for i in range(STATES[self._op])
+        )
+        return slice_(made, 0, self._time, 0, name=name), *last
+
+
+def rnn(
+    x: TensorLike,
+    w: TensorLike,
+    r: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    initial_h: TensorLike | None = None,
+    sequence_lens: TensorLike | None = None,
+    direction: str = "forward",
+    activations: Sequence[Activation] | None = None,
+    clip: float | None = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """h = tanh(x w^T + h r^T + b) for each turn, as ONNX RNN: returns all h and the last.
+
+    x: (time, batch, size), w: (d, hidden, size), r: (d, hidden, hidden), b: (d, 2 * hidden),
+    initial_h: (d, batch, hidden) -> (time, d, batch, hidden), (d, batch, hidden); d is 2 for the
+    direction "bidirectional", else 1. activations: one for each direction. sequence_lens: (batch,).
+    """
+    layer = _Layer("rnn", (x, w, r, b), {"initial_h": initial_h}, direction, sequence_lens)
+    y, h = layer.run(activations, clip, None, name)
+    return y, h
+
+
+def gru(
+    x: TensorLike,
+    w: TensorLike,
+    r: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    initial_h: TensorLike | None = None,
+    sequence_lens: TensorLike | None = None,
+    direction: str = "forward",
+    activations: Sequence[Activation] | None = None,
+    clip: float | None = None,
+    linear_before_reset: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gated recurrent unit, as ONNX GRU: returns the states of all turns and the last.
+
+    Shapes as in `rnn`, with w, r and b three times as long: the gates update, reset, hidden.
+    activations: of the gates and of the hidden state, for each direction. linear_before_reset: the
+    reset gate scales h r^T + b instead of h, as in cuDNN and torch.
+    """
+    layer = _Layer("gru", (x, w, r, b), {"initial_h": initial_h}, direction, sequence_lens)
+    own = layer.own_bias() if linear_before_reset else None
+    y, h = layer.run(activations, clip, own, name, linear=bool(linear_before_reset))
+    return y, h
+
+
+def lstm(
+    x: TensorLike,
+    w: TensorLike,
+    r: TensorLike,
+    b: TensorLike | None = None,
+    *,
+    initial_h: TensorLike | None = None,
+    initial_c: TensorLike | None = None,
+    peepholes: TensorLike | None = None,
+    sequence_lens: TensorLike | None = None,
+    direction: str = "forward",
+    activations: Sequence[Activation] | None = None,
+    clip: float | None = None,
+    input_forget: bool = False,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Long short-term memory, as ONNX LSTM: returns all h, the last h and the last c.
+
+    Shapes as in `rnn`, with w, r and b four times as long: the gates input, output, forget, cell;
+    peepholes: (d, 3 * hidden) for the first three. activations: of the gates, of the cell gate and
+    of the cell state, for each direction. input_forget: what the input gate leaves is the forget
+    gate.
+    """
+    states = {"initial_h": initial_h, "initial_c": initial_c}
+    layer = _Layer("lstm", (x, w, r, b), states, direction, sequence_lens)
+    own = None if peepholes is None else layer.peepholes(peepholes)
+    y, h, c = layer.run(activations, clip, own, name, coupled=bool(input_forget))
+    return y, h, c

@@ -1,0 +1,148 @@
+"""Recurrent layers in numpy, and by native loops (native/loops/recurrent/).
+
+h, c -> last rows of the result -> turn by turn: h there, and as a row of its own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...common.dtypes import NDArray
+from ...ir.attrs import Attrs
+from ...ir.cpu_kernel import HostKernel, Piece
+from ..elementwise.activation import sigmoid_reference
+from ..lowering import native_kernels
+from .cell import Cell, Operands, cell_of, operands_of
+
+SEQUENCES = 4
+"""Of a piece: native loops take so many side by side."""
+LEAST_PIECE = 1 << 20
+"""Multiplications of a turn's product in all turns of a piece, at least: about 50 us."""
+LEAST_CUT = 1 << 12
+"""Elements of the inputs, from which it may be worth it to cut a call."""
+
+
+_FUNCTIONS: dict[str, Callable[[NDArray], NDArray]] = {
+    "sigmoid": sigmoid_reference,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+}
+
+
+class _Direction:
+    """One direction of a call. Of its operands r is (hidden, gates * hidden), own (gates *
+    hidden,) or None.
+    """
+
+    def __init__(self, cell: Cell, direction: int, r: NDArray, own: NDArray | None) -> None:
+        self._cell, self._r, self._own = cell, r, own
+        self._functions = [_FUNCTIONS[name] for name in cell.activations[direction]]
+        self._hidden = len(r)
+        self._steps: dict[str, Callable[..., list[NDArray]]] = {
+            "rnn": self._rnn,
+            "gru": self._gru,
+            "lstm": self._lstm,
+        }
+
+    def turn(self, gates: NDArray, states: NDArray) -> list[NDArray]:
+        """gates: (batch, gates * hidden), states: (states, batch, hidden) -> the next states."""
+        with np.errstate(all="ignore"):
+            return self._steps[self._cell.kind](gates, *states)
+
+    def _activate(self, which: int, x: NDArray) -> NDArray:
+        clip = self._cell.clip
+        if clip:
+            x = np.minimum(np.maximum(x, x.dtype.type(-clip)), x.dtype.type(clip))
+        return self._functions[which](x)
+
+    def _gate(self, x: NDArray, first: int, end: int | None = None) -> NDArray:
+        """Returns the columns of some gates, of one unless the one behind the last is given."""
+        return x[..., first * self._hidden : (end or first + 1) * self._hidden]
+
+    def _rnn(self, gates: NDArray, h: NDArray) -> list[NDArray]:
+        return [self._activate(0, gates + h @ self._r)]
+
+    def _gru(self, gates: NDArray, h: NDArray) -> list[NDArray]:
+        opened = self._activate(0, self._gate(gates, 0, 2) + h @ self._gate(self._r, 0, 2))
+        update, reset, last = self._gate(opened, 0), self._gate(opened, 1), self._gate(self._r, 2)
+        if self._cell.linear:
+            inner = h @ last
+            inner = reset * (inner if self._own is None else inner + self._gate(self._own, 2))
+        else:
+            inner = (reset * h) @ last
+        hidden = self._activate(1, self._gate(gates, 2) + inner)
+        return [hidden + update * (h - hidden)]
+
+    def _lstm(self, gates: NDArray, h: NDArray, c: NDArray) -> list[NDArray]:
+        gates = gates + h @ self._r
+        cell = self._activate(1, self._gate(gates, 3))
+        into = self._activate(0, self._seen(gates, 0, c))
+        forget = 1 - into if self._cell.coupled else self._activate(0, self._seen(gates, 2, c))
+        new = forget * c + into * cell
+        out = self._activate(0, self._seen(gates, 1, new))
+        return [out * self._activate(2, new), new]
+
+    def _seen(self, gates: NDArray, gate: int, c: NDArray) -> NDArray:
+        """Returns a gate with what its peephole adds."""
+        given = self._gate(gates, gate)
+        return given if self._own is None else given + self._gate(self._own, gate) * c
+
+
+def _write(cell: Cell, given: Operands[NDArray], out: NDArray) -> None:
+    time = given.gates.shape[1]
+    out[time:] = given.state
+    for d, back in enumerate(cell.backwards):
+        own = None if given.own is None else given.own[d]
+        direction, states = _Direction(cell, d, given.r[d], own), out[time:, d]
+        for t in range(time)[:: -1 if back else 1]:
+            new = direction.turn(given.gates[d, t], states)
+            if given.lengths is None:
+                out[t, d], states[...] = new[0], new
+            else:
+                alive = (t < given.lengths)[:, None]
+                out[t, d], states[...] = np.where(alive, new[0], 0), np.where(alive, new, states)
+
+
+def recurrent_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
+    """Returns (time + states, direction, batch, hidden): h of each turn, then the last states."""
+    cell = cell_of(attrs)
+    given = operands_of(cell, inputs)
+    states, *rest = given.state.shape
+    out: NDArray = np.empty((given.gates.shape[1] + states, *rest), given.gates.dtype)
+    _write(cell, given, out)
+    return out
+
+
+def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
+    cell = cell_of(attrs)
+    given = operands_of(cell, inputs)
+    if given.rest:  # a piece of one direction
+        cell = cell.only(int(given.rest[0]))
+    layer = (cell.kind, cell.backwards, cell.activations, cell.clip, cell.coupled, cell.linear)
+    operands = (given.gates, given.r, given.state, given.own, given.lengths)
+    if not native_kernels.recurrent(layer, operands, out):
+        _write(cell, given, out)
+
+
+def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Piece]:
+    """Some sequences of one direction at a time, each with the number of its direction."""
+    given = operands_of(cell_of(attrs), inputs)
+    directions, time, batch, columns = given.gates.shape
+    each = max(1, time * columns * given.r.shape[1])  # of a sequence
+    if directions * batch * each < 2 * LEAST_PIECE:
+        yield inputs, out
+        return
+    count = -(-LEAST_PIECE // (each * SEQUENCES)) * SEQUENCES
+    for d in range(directions):
+        one, number = slice(d, d + 1), np.asarray(d)
+        for start in range(0, batch, count):
+            some = slice(start, start + count)
+            own = () if given.own is None else (given.own[one],)
+            lengths = () if given.lengths is None else (given.lengths[some],)
+            first = given.gates[one, :, some], given.r[one], given.state[:, one, some]
+            yield (*first, *own, *lengths, number), out[:, one, some]
+
+
+HOST = HostKernel(_compute, _cut, LEAST_CUT)

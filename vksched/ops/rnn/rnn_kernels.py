@@ -1,0 +1,314 @@
+"""Recurrent layers on devices, in two ways. Between two dispatches the states lie in the last rows
+of the result, so a submission may end there.
+
+    groups   state -> result -> some turns -> more turns -> ...          one dispatch each
+    turns    state -> result, work -> h @ r -> turn -> h @ r -> ...      two dispatches for a turn
+
+A group has some sequences of one direction, whose states are in its shared memory; each weight that
+an invocation reads is for all of them. Where there are many weights, or on a CPU driver, a product
+of its own reads them faster than one group does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...common.dtypes import FLOAT32, WORD_BYTES, TensorType
+from ...common.errors import UnsupportedOp
+from ...ir.attrs import Attrs
+from ...ir.op import OUTPUT, SCRATCH, VIEW_ALIGN_WORDS, Call, Dispatch, Kernel
+from ...topology.limits import Limits
+from ..layout.strided_copy import COPIES, WHOLE_COPIES, copy_run, copy_strided
+from ..linalg.matmul_kernels import SHADERS as PRODUCTS
+from ..linalg.matmul_kernels import product
+from ..lowering.chunking import check_serial
+from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES, SERIAL_STEPS, spread
+from .cell import GATES, NAMED, Cell, Operands, cell_of, operands_of
+
+SEQUENCES = (1, 4)
+"""Of a group."""
+TURNS = "turns"
+"""The other way."""
+GROUP_WEIGHTS = 1 << 18
+"""So many weights one group reads as fast as a device takes up two dispatches."""
+_AREAS = 4
+"""Places of a state in shared memory, as shaders/products/recurrent.comp has them."""
+_ROOMS = 256
+"""Words: in such steps places grow."""
+_UNROLLED = 4
+"""Weights of a gate that an invocation reads in one round."""
+_BUSY_GROUPS = 64
+"""So many groups keep a GPU busy: more sequences share one."""
+_ACTIVATION_BITS = 2
+SHADERS = {kind: f"recurrent_{kind}" for kind in GATES}
+TURN_SHADERS = {kind: f"recurrent_turn_{kind}" for kind in GATES}
+
+
+def _room(hidden: int) -> int:
+    """Returns the words of a state in shared memory: few pipelines serve all sizes."""
+    return max(1, -(-hidden // _ROOMS)) * _ROOMS
+
+
+def _shared_bytes(sequences: int, hidden: int) -> int:
+    return _AREAS * sequences * _room(hidden) * WORD_BYTES
+
+
+def _aligned(words: int) -> int:
+    return -(-words // VIEW_ALIGN_WORDS) * VIEW_ALIGN_WORDS
+
+
+def _codes(activations: tuple[str, ...]) -> int:
+    """Returns the activations of a direction in one word, as the shader reads them."""
+    codes = (NAMED.index(name) << _ACTIVATION_BITS * i for i, name in enumerate(activations))
+    return sum(codes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """What both ways know of a call. states: elements of h, those of all sequences."""
+
+    call: Call
+    cell: Cell
+    given: Operands[TensorType]
+    time: int
+    count: int
+    batch: int
+    hidden: int
+
+    @property
+    def limits(self) -> Limits:
+        return self.call.limits
+
+    @property
+    def states(self) -> int:
+        return self.count * self.batch * self.hidden
+
+    @property
+    def in_two_parts(self) -> bool:
+        """Whether a turn has two products, one after the other."""
+        return self.cell.kind == "gru" and not self.cell.linear
+
+    @property
+    def own_words(self) -> int:
+        """Words of the own weights, as many that what follows starts a quad."""
+        return 0 if self.given.own is None else _aligned(self.given.own.size)
+
+    @property
+    def constants(self) -> tuple[tuple[str, int], ...]:
+        return (
+            ("FIRST_ACTIVATIONS", _codes(self.cell.activations[0])),
+            ("OTHER_ACTIVATIONS", _codes(self.cell.activations[-1])),
+            ("COUPLED", int(self.cell.coupled)),
+            ("LINEAR", int(self.cell.linear)),
+            ("HAS_OWN", int(self.cell.own)),
+            ("HAS_LENGTHS", int(self.cell.masked)),
+        )
+
+    @property
+    def push(self) -> tuple[tuple[str, int | float], ...]:
+        backwards = sum(1 << d for d, back in enumerate(self.cell.backwards) if back)
+        return (
+            ("turns", self.time),
+            ("directions", self.count),
+            ("batch", self.batch),
+            ("hidden", self.hidden),
+            ("backwards", backwards),
+            ("lengths_at", self.own_words if self.cell.masked else 0),
+            ("clip", self.cell.clip),
+        )
+
+    def extra_words(self) -> tuple[int, ...]:
+        """Both optional operands in one scratch buffer, as devices may bind four."""
+        if self.given.own is None or self.given.lengths is None:
+            return ()
+        return (self.own_words + self.given.lengths.size,)
+
+    def extra(self, scratch: int) -> tuple[int, tuple[Dispatch, ...]]:
+        """Returns the operand with the optional ones, and how it is made in a scratch buffer."""
+        if self.given.own is None and self.given.lengths is None:
+            return 1, ()  # it is not read
+        if self.given.own is None or self.given.lengths is None:
+            return 3, ()
+        copies = (
+            copy_run(3, scratch, self.given.own.size, self.limits),
+            copy_run(4, scratch, self.given.lengths.size, self.limits, to=self.own_words),
+        )
+        return scratch, copies
+
+    def start(self) -> tuple[Dispatch, ...]:
+        """Copies the states behind the rows of all turns."""
+        line = (1,)
+        size, at = self.given.state.size, self.time * self.states
+        return copy_strided(self.call, (size,), 2, (0, line), (at, line))
+
+
+def _layer(call: Call) -> _Layer:
+    cell = cell_of(call.attrs)
+    given = operands_of(cell, call.inputs)
+    return _Layer(call, cell, given, given.gates.shape[1], *call.output.shape[1:])
+
+
+# -- the choice --------------------------------------------------------------------------------
+
+
+def _variants(call: Call) -> tuple[str, ...]:
+    """How many sequences a group has, or turn by turn; the best guess first."""
+    if not call.output.size:
+        return ()
+    layer = _layer(call)
+    names = [str(n) for n in _fitting(layer)]
+    if (2 + 2 * layer.in_two_parts) * layer.time < MAX_DISPATCHES:
+        many = layer.cell.gates * layer.hidden**2 > GROUP_WEIGHTS
+        names.insert(0 if many or call.limits.software else len(names), TURNS)
+    return tuple(names)
+
+
+def _fitting(layer: _Layer) -> list[int]:
+    """Returns how many sequences a group may have, the best guess first."""
+    most = layer.limits.shared_bytes
+    fitting = [
+        n for n in SEQUENCES if n < 2 * layer.batch and _shared_bytes(n, layer.hidden) <= most
+    ]
+    busy = [n for n in fitting if layer.count * -(-layer.batch // n) >= _BUSY_GROUPS]
+    return sorted(fitting, reverse=layer.limits.software or len(busy) > 1)
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+def _lanes(hidden: int, limits: Limits) -> int:
+    """Returns the invocations of a group: one for each state, or one vector of a CPU driver."""
+    if limits.software:
+        return 8 if limits.subgroup_size >= 8 else 4
+    most = min(limits.max_invocations, limits.max_local_size[0])
+    return max(1, min(-(-hidden // 32) * 32, most))
+
+
+def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
+    """Returns how often an invocation goes round its loops in a turn, and beside all turns, at
+    most: some compilers write out none of those over sequences.
+    """
+    hidden, products = layer.hidden, 1 + layer.in_two_parts
+    of_state = products * (hidden // _UNROLLED + hidden % _UNROLLED) + 8 * (sequences + 1)
+    beside = 2 * -(-sequences * hidden // lanes)
+    return -(-hidden // lanes) * of_state + 2, beside
+
+
+def _by_groups(layer: _Layer, sequences: int) -> Iterator[Dispatch]:
+    lanes, time = _lanes(layer.hidden, layer.limits), layer.time
+    rounds, beside = _rounds(layer, sequences, lanes)
+    check_serial("recurrent", rounds + beside, layer.limits)
+    most = LOOP_STEPS if layer.limits.software else SERIAL_STEPS
+    step = (most - beside) // rounds
+    extra, copies = layer.extra(SCRATCH)
+    yield from copies
+    constants = (
+        *layer.constants,
+        ("LOCAL_X", lanes),
+        ("ROOM", _room(layer.hidden)),
+        ("SEQUENCES", sequences),
+    )
+    groups = min(layer.count * -(-layer.batch // sequences), layer.limits.max_groups[0])
+    for first in range(0, time, step):
+        push = (("first", first), ("end", min(first + step, time)), *layer.push)
+        operands = (0, 1, extra, OUTPUT)
+        shader = SHADERS[layer.cell.kind]
+        yield Dispatch(shader, operands, (groups, 1, 1), push, constants, barrier=True)
+
+
+# -- turns -------------------------------------------------------------------------------------
+
+_WORK = SCRATCH
+
+
+def _places(layer: _Layer) -> tuple[int, int, int]:
+    """Returns the words of the work buffer at which h and reset * h lie, behind the product, and
+    all its words.
+    """
+    h_at = _aligned(layer.states * layer.cell.gates)
+    reset_at = h_at + _aligned(layer.states)
+    return h_at, reset_at, reset_at + layer.in_two_parts * _aligned(layer.states)
+
+
+def _times_weights(layer: _Layer, at: int) -> Iterator[Dispatch]:
+    """The product of states in the work buffer and the weights."""
+    lead, columns = (layer.count, layer.batch), layer.cell.gates * layer.hidden
+    call = Call(
+        (TensorType((*lead, layer.hidden), FLOAT32), layer.given.r),
+        TensorType((*lead, columns), FLOAT32),
+        Attrs({"transpose_a": False, "transpose_b": False}),
+        layer.limits,
+    )
+    place = {0: _WORK, OUTPUT: _WORK}
+    for i, made in enumerate(product(call)):
+        shifts = made.shifts or (0,) * len(made.operands)
+        yield replace(
+            made,
+            operands=tuple(place.get(o, 1) for o in made.operands),
+            shifts=(shifts[0] + at, *shifts[1:]),
+            barrier=made.barrier or i == 0,
+        )
+
+
+def _by_turns(layer: _Layer) -> Iterator[Dispatch]:
+    h_at, reset_at, _ = _places(layer)
+    extra, copies = layer.extra(SCRATCH - 1)
+    yield from copies
+    yield copy_run(2, _WORK, layer.states, layer.limits, to=h_at)
+    shader, groups = TURN_SHADERS[layer.cell.kind], spread(layer.states, layer.limits)
+
+    def part(number: int, turn: int) -> Dispatch:
+        push = (("turn", turn), ("h_at", h_at), ("reset_at", reset_at), *layer.push)
+        constants = (*layer.constants, ("PART", number))
+        operands = (0, extra, _WORK, OUTPUT)
+        return Dispatch(shader, operands, groups, push, constants, barrier=True)
+
+    for turn in range(layer.time):
+        yield from _times_weights(layer, h_at)
+        if layer.in_two_parts:
+            yield part(1, turn)
+            yield from _times_weights(layer, reset_at)
+            yield part(2, turn)
+        else:
+            yield part(0, turn)
+
+
+# -- both --------------------------------------------------------------------------------------
+
+
+def _scratch(call: Call) -> tuple[int, ...]:
+    if not call.output.size:
+        return ()
+    layer = _layer(call)
+    work = (_places(layer)[2],) if call.variant == TURNS else ()
+    return (*work, *layer.extra_words())
+
+
+def _lower(call: Call) -> tuple[Dispatch, ...]:
+    if not call.output.size:
+        return ()
+    layer = _layer(call)
+    if not call.variant:
+        raise UnsupportedOp(
+            f"[recurrent] {layer.time} turns of {layer.hidden} values need as many dispatches, or "
+            f"{_shared_bytes(1, layer.hidden)} bytes of shared memory; the device has "
+            f"{layer.limits.shared_bytes}"
+        )
+    if call.variant == TURNS:
+        dispatches = (*layer.start(), *_by_turns(layer))
+    else:
+        dispatches = (*layer.start(), *_by_groups(layer, int(call.variant)))
+    if len(dispatches) > MAX_DISPATCHES:
+        raise UnsupportedOp(
+            f"[recurrent] it needs {len(dispatches)} dispatches, over {MAX_DISPATCHES}"
+        )
+    return dispatches
+
+
+KERNEL = Kernel(
+    (*SHADERS.values(), *TURN_SHADERS.values(), *PRODUCTS, *COPIES, *WHOLE_COPIES),
+    _lower,
+    _scratch,
+    variants=_variants,
+)

@@ -1,0 +1,44 @@
+"""Recurrent layers as steps of native programs (native/loops/recurrent/), a piece a direction.
+
+Examples: tests/ops/test_recurrent_loops.py.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from ...common.dtypes import FLOAT32, TensorType
+from ...ir.attrs import Attrs
+from ...ir.native_program import Loop, Recipe
+from ..lowering import native_kernels
+from .cell import cell_of, operands_of
+
+SEQUENCES = 4
+"""So many sequences are taken side by side. Of more, pieces are sequences too: see the host kernel
+(recurrent_host.py).
+"""
+
+
+def recurrent_recipe(
+    inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs
+) -> Recipe | None:
+    """Returns the loop of a layer without lengths, of few sequences."""
+    cell, functions = cell_of(attrs), native_kernels.recurrent_functions()
+    given = operands_of(cell, inputs)
+    directions, time, batch, _ = given.gates.shape
+    if not functions or cell.masked or batch > SEQUENCES:
+        return None
+    if any(t.dtype != FLOAT32 for t in inputs):
+        return None
+    hidden = given.r.shape[1]
+    each = chain.from_iterable(
+        (back, *map(functions.index, names))
+        for back, names in zip(cell.backwards, cell.activations, strict=True)
+    )
+    sizes = (cell.gates, time, batch, hidden)
+    numbers = (*sizes, cell.coupled, cell.linear, cell.own, *each)
+    work = time * batch * given.r.size
+    operands = tuple(range(len(inputs)))
+    told = tuple(map(int, numbers))
+    loop = Loop("recurrent", operands, output.size, told, (cell.clip,), directions, work)
+    return Recipe((loop,))

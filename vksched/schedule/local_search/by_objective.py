@@ -1,0 +1,131 @@
+"""Judged: schedules for memory, energy and mixes, which no other part of `improve` knows.
+
+Problem: the longest way through a task says nothing of the bytes that a device keeps, or of joules.
+Method: schedules to start from that are good at one of both, and then steps. A step moves a block
+of connected tasks to another device, or makes two tasks change devices. It is kept if the whole
+simulation judges it to be no worse.
+
+    memory   large tasks first, each where least is kept so far; the others as HEFT has them
+    energy   each task where its watts times its seconds are least
+
+Complexity: tasks + edges for each step, as long as the budget lasts. Examples:
+tests/schedule/test_schedule_objectives.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from ..model.partial_schedule import DeadEnd
+from ..model.problem import Problem
+from ..model.ranks import by_rank, upward
+from ..model.simulate_tasks import Placed
+from ..policies.heft import heft
+
+BLOCKS = (1, 1, 1, 2, 3, 5)
+"""Sizes of blocks that are moved."""
+SWAP = 0.3
+"""The chance that a step makes two tasks change devices."""
+IDLE, IDLE_EACH = 400, 4
+"""Steps without gain after which nothing better is expected: so many, or for each task."""
+
+
+def even(problem: Problem) -> Placed:
+    """Returns a schedule whose devices keep about as many bytes each."""
+    held = [0.0] * problem.m
+    chosen: dict[int, int] = {}
+    heavy = [t for t in range(problem.n) if problem.size[t]]
+    for t in sorted(heavy, key=lambda t: (len(problem.able[t]) > 1, -problem.size[t], t)):
+        fits = [d for d in problem.able[t] if held[d] + problem.size[t] <= problem.room[d]]
+        if not fits and len(problem.able[t]) > 1:
+            raise DeadEnd
+        d = min(fits or problem.able[t], key=lambda d: (held[d], problem.cost[t][d], d))
+        held[d] += problem.size[t]
+        chosen[t] = d
+    return heft(problem.only(chosen))
+
+
+def frugal(problem: Problem) -> Placed:
+    """Returns a schedule in which each task takes the least energy; memory is kept as heft does."""
+    watts = problem.where.watts
+    more = [watts[name].more if name in watts else 0.0 for name in problem.where.devices]
+    chosen = {
+        t: min(devices, key=lambda d, t=t: (more[d] * problem.cost[t][d], problem.cost[t][d], d))  # type: ignore[misc]
+        for t, devices in enumerate(problem.able)
+        if not (problem.limited and problem.size[t])
+    }
+    return heft(problem.only(chosen))
+
+
+STARTS: tuple[tuple[str, Callable[[Problem], Placed]], ...] = (
+    ("memory", even),
+    ("energy", frugal),
+)
+"""By the objective that they are for."""
+
+
+def descend(
+    problem: Problem,
+    placed: Placed,
+    steps: float,
+    value: Callable[[Placed], float],
+    rng: random.Random,
+) -> Placed:
+    """Returns the schedule with the least value found."""
+    order = by_rank(problem, upward(problem))
+    free = [t for t in range(problem.n) if len(problem.able[t]) > 1]
+    best, found = value(placed), placed
+    again = Placed(list(placed.device), order)
+    now = value(again)
+    if now < best:
+        best, found = now, again
+    device, each = list(placed.device), 20.0 + problem.n + 0.5 * problem.edges
+    taken, idle, most = 2 * each, 0, max(IDLE, IDLE_EACH * problem.n)
+    while free and taken < steps and idle < most:
+        taken += each
+        idle += 1
+        other = _moved(problem, device, free, rng)
+        if other is None:
+            continue
+        judged = value(Placed(other, order))
+        if judged <= now:
+            idle = 0 if judged < now * (1 - 1e-9) else idle
+            now, device = judged, other
+            if now < best * (1 - 1e-12):
+                best, found = now, Placed(list(device), order)
+    return found
+
+
+def _moved(
+    problem: Problem, device: list[int], free: list[int], rng: random.Random
+) -> list[int] | None:
+    """Returns other devices for a few tasks; None where they do not fit."""
+    out = list(device)
+    t = rng.choice(free)
+    if rng.random() < SWAP:
+        other = rng.choice(free)
+        if device[other] not in problem.able[t] or device[t] not in problem.able[other]:
+            return None
+        out[t], out[other] = device[other], device[t]
+    else:
+        target = rng.choice(problem.able[t])
+        block, size = [t], rng.choice(BLOCKS)
+        for at in block:
+            around = [n for n, _ in (*problem.before[at], *problem.after[at])]
+            more = [n for n in around if target in problem.able[n] and n not in block]
+            block += more[: size - len(block)]
+        for at in block:
+            out[at] = target
+    if out == device or not _fits(problem, out):
+        return None
+    return out
+
+
+def _fits(problem: Problem, device: list[int]) -> bool:
+    if not problem.limited:
+        return True
+    room = list(problem.room)
+    for t, d in enumerate(device):
+        room[d] -= problem.size[t]
+    return min(room) >= 0

@@ -1,0 +1,53 @@
+"""Steps: a budget in seconds as a number of steps, so that the same seed gives the same plan.
+
+A clock would stop the search earlier on a busy machine, and the plan would differ from run to run.
+So all parts of `auto` count what they do: one step is about a microsecond of Python on one core of
+2.1 GHz. A faster machine needs less than the budget, a slower one more.
+
+The numbers of policies were fitted to times of `benchmarks/schedules.py`; they need not be exact.
+Examples: tests/schedule/test_improve.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..model.problem import Problem
+
+PER_S = 1e6
+"""Steps in a second of budget."""
+EACH_S, LEAST_S, MOST_S = 3e-4, 5e-3, 0.2
+"""A budget by size: for each task, times the root of the devices, and its limits. Two devices leave
+as many ways to cut a graph as many do, so it grows slower with devices than with tasks."""
+FEW, MORE = 40, 60
+"""Up to so many tasks the default budget is that of so many more. A search ends in a local optimum
+there, and the best known schedule was up to 12 % shorter without this (benchmarks/schedules.py
+--judge). Beyond, the addition falls with the third power, so that all instances of the benchmark
+take a fifth longer, not twice as long."""
+
+
+def default_budget(tasks: int, devices: int) -> float:
+    """Returns the seconds that `auto` may take unless the caller says it."""
+    return budget_by_size(tasks + MORE * min(1.0, FEW / max(1, tasks)) ** 3, devices)
+
+
+def budget_by_size(tasks: float, devices: int) -> float:
+    """Returns the seconds of a search for schedules of many graphs, where each has to be quick."""
+    return min(MOST_S, max(LEAST_S, EACH_S * tasks * math.sqrt(devices)))
+
+
+def steps_of(name: str, problem: Problem) -> float:
+    """Returns about how many steps a policy takes."""
+    n, m, arcs = problem.n, problem.m, problem.edges
+    if name in ("etf", "dls", "min-min", "max-min", "sufferage"):
+        ready = min(n / 4, 32 if m >= 64 else 256)
+        return 19.0 * n + 0.05 * arcs * m + 0.002 * n * ready * m
+    if name == "lookahead":
+        return 10.0 * n + arcs * (3.0 + (0.9 + 0.1 * m) * min(m, 16))
+    if name in ("fcp", "flb"):
+        return 4.0 * n + 1.2 * arcs
+    if name in ("priority", "single"):
+        return 2.0 * n + 0.06 * arcs * m
+    if name == "peft":
+        return 5.0 * n + 2.0 * arcs + (0.2 * n + 0.06 * arcs) * m
+    return 4.0 * n + 1.0 * arcs + (0.2 * n + 0.06 * arcs) * m

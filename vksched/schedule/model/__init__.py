@@ -1,0 +1,1 @@
+"""The model of scheduling: task graphs, problems, ranks, simulation, lower bounds."""

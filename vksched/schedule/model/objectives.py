@@ -1,0 +1,237 @@
+"""Objectives: what a schedule is judged by; less is better.
+
+    latency      seconds    the makespan: from the first start to the last end
+    throughput   seconds    the period of a stream: the largest load of a device, as each run can be
+                            on another device at the same time; with exclusive links that of a link
+                            as well
+    memory       bytes      the most that the tasks of one device keep there
+    energy       joules     of one run: each device's busy watts while it works, its idle watts for
+                            the rest of the makespan
+
+A mix such as {"latency": 1, "energy": 0.5} gives each of these a weight. Seconds and joules cannot
+be added, so each counts relative to the least of all candidates: the value of a mix is the weighted
+mean of these ratios. 1.00 would be the best in everything; at 1.20 it is 20 % above that.
+
+A new objective is a function in `OBJECTIVES` and a field of `Metrics`; auto.py then compares
+policies by it, and plans of graphs by the same words.
+
+Complexity: tasks + edges. Examples: tests/schedule/test_schedule_objectives.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...common.errors import PlanError
+from .problem import Problem
+from .simulate_tasks import Placed, Times
+
+Measure = Callable[[Problem, Placed, Times], float]
+MOST_WEIGHT = 1e100
+"""Of a word in a mix: sums of larger ones are no numbers any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What each objective asks for. None: it is not known, or nobody has asked."""
+
+    latency_s: float
+    period_s: float
+    peak_bytes: float | None = None
+    energy_j: float | None = None
+
+    @property
+    def values(self) -> dict[str, float]:
+        """What is known, by the words of objectives."""
+        known = zip(WORDS, (getattr(self, field) for field in WORDS.values()), strict=True)
+        return {word: float(value) for word, value in known if value is not None}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all of them as plain data."""
+        return asdict(self)
+
+
+WORDS = {
+    "latency": "latency_s",
+    "throughput": "period_s",
+    "memory": "peak_bytes",
+    "energy": "energy_j",
+}
+"""The objectives, and the field of `Metrics` that each of them asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is to be small. weights: by word, all above 0; one word is an objective by itself."""
+
+    weights: tuple[tuple[str, float], ...]
+
+    @staticmethod
+    def of(given: str | Mapping[str, float] | Objective, where: str = "schedule") -> Objective:
+        """Returns an objective from a word, from weights by word, or from these as text:
+        "latency=1,energy=0.5".
+
+        Raises:
+            PlanError: a word that is unknown or stands there twice, or a weight that is no number
+                from 0 to MOST_WEIGHT.
+        """
+        if isinstance(given, Objective):
+            return given
+        if isinstance(given, str):
+            pairs = [part.partition("=") for part in given.split(",")]
+            words = [word.strip() for word, _, _ in pairs]
+            twice = [word for word in words if words.count(word) > 1]
+            if twice:
+                raise PlanError(f"[{where}] expected each objective once, got {twice[0]!r} twice")
+            given = {word.strip(): _number(text) if sign else 1.0 for word, sign, text in pairs}
+        if not isinstance(given, Mapping):
+            raise PlanError(
+                f"[{where}] expected an objective of {', '.join(WORDS)}, or a mapping of them to "
+                f"weights, got {given!r}"
+            )
+        unknown = [word for word in given if word not in WORDS]
+        if unknown:
+            raise PlanError(
+                f"[{where}] expected a known objective, got {unknown[0]!r}; try one of "
+                f"{', '.join(WORDS)}"
+            )
+        bad = [
+            w for w in given.values() if not (isinstance(w, (int, float)) and 0 <= w <= MOST_WEIGHT)
+        ]
+        if bad:
+            raise PlanError(
+                f"[{where}] expected weights from 0 to {MOST_WEIGHT:g}, got {dict(given)!r}"
+            )
+        kept = tuple((word, float(given[word])) for word in WORDS if given.get(word))
+        if not kept:
+            raise PlanError(f"[{where}] expected a weight above 0, got {dict(given)!r}")
+        return Objective(kept if len(kept) > 1 else ((kept[0][0], 1.0),))
+
+    @property
+    def name(self) -> str:
+        """The word, or all weights; `of` makes the same objective of it."""
+        if self.word:
+            return self.word
+        return ",".join(f"{word}={_text(weight)}" for word, weight in self.weights)
+
+    @property
+    def word(self) -> str:
+        """The only word, "" of a mix."""
+        return self.weights[0][0] if len(self.weights) == 1 else ""
+
+    def asks(self, word: str) -> bool:
+        """Whether a word counts."""
+        return any(word == each for each, _ in self.weights)
+
+    def value(self, found: Mapping[str, float], least: Mapping[str, float]) -> float:
+        """Returns what is to be small: of one word its seconds, bytes or joules; of a mix the mean
+        of its ratios to the least of all candidates, which `least_of` gives.
+        """
+        if self.word:
+            return found[self.word]
+        total = sum(weight for _, weight in self.weights)
+        return sum(w * found[word] / least.get(word, 1.0) for word, w in self.weights) / total
+
+
+LATENCY = Objective((("latency", 1.0),))
+
+
+def least_of(candidates: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the least value above 0 for each word; words that are 0 everywhere are left out."""
+    least: dict[str, float] = {}
+    for values in candidates:
+        for word, value in values.items():
+            if 0 < value < least.get(word, math.inf):
+                least[word] = value
+    return least
+
+
+def _text(weight: float) -> str:
+    """Returns the shortest text that stands for exactly this weight."""
+    short = f"{weight:g}"
+    return short if float(short) == weight else repr(weight)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+# -- of schedules ----------------------------------------------------------------------------------
+
+
+def latency(problem: Problem, placed: Placed, times: Times) -> float:
+    """Returns the makespan."""
+    return times.makespan
+
+
+def throughput(problem: Problem, placed: Placed, times: Times) -> float:
+    """Returns the period of a stream."""
+    load = loads(problem, placed)
+    links: dict[int, float] = {}
+    if problem.exclusive:
+        for t, d in enumerate(placed.device):
+            for p, size in problem.before[t]:
+                s = placed.device[p]
+                if s != d:
+                    channel = problem.channel[s][d]
+                    took = problem.transfer_s(size, s, d)
+                    links[channel] = links.get(channel, 0.0) + took
+    return max(*load, *links.values(), 0.0)
+
+
+def memory(problem: Problem, placed: Placed, times: Times) -> float:
+    """Returns the most bytes that the tasks of a device keep there."""
+    held = [0.0] * problem.m
+    for t, d in enumerate(placed.device):
+        held[d] += problem.size[t]
+    return max(held)
+
+
+def energy(problem: Problem, placed: Placed, times: Times) -> float:
+    """Returns the joules of one run by the watts that are known."""
+    out = 0.0
+    watts = problem.where.watts
+    for name, load in zip(problem.where.devices, loads(problem, placed), strict=True):
+        if name in watts:
+            out += watts[name].idle * times.makespan + watts[name].more * load
+    return out
+
+
+def loads(problem: Problem, placed: Placed) -> list[float]:
+    """Returns the seconds that each device works."""
+    load = [0.0] * problem.m
+    for t, d in enumerate(placed.device):
+        load[d] += problem.cost[t][d]
+    return load
+
+
+OBJECTIVES: dict[str, Measure] = {
+    "latency": latency,
+    "throughput": throughput,
+    "memory": memory,
+    "energy": energy,
+}
+
+
+def values_of(
+    problem: Problem, placed: Placed, times: Times, words: Iterable[str]
+) -> dict[str, float]:
+    """Returns what the objectives of these words ask for."""
+    return {word: OBJECTIVES[word](problem, placed, times) for word in words}
+
+
+def metrics_of(problem: Problem, placed: Placed, times: Times) -> Metrics:
+    """Returns all of a schedule; no energy where a device has no watts."""
+    known = all(name in problem.where.watts for name in problem.where.devices)
+    return Metrics(
+        latency_s=times.makespan,
+        period_s=throughput(problem, placed, times),
+        peak_bytes=memory(problem, placed, times),
+        energy_j=energy(problem, placed, times) if known else None,
+    )

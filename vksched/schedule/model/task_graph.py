@@ -1,0 +1,271 @@
+"""Values: tasks with costs, edges with bytes, devices with links.
+
+    Task("a", {"p0": 1.0, "p1": 2.5}) --edge of 4 MB--> Task("b", {"p1": 3.0})
+                                                            |
+    Topology: p0 ----Link(8e9 bytes/s, 20 us)---- p1 <------+ b cannot run on p0
+
+A value is checked when it is made, so that no policy has to. Times are seconds, sizes bytes.
+
+Complexity: linear in tasks, edges and links. Examples: tests/schedule/test_schedule_values.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...common.errors import GraphError, PlanError
+from ...topology.links import Link
+from ...topology.power import Watts
+
+MOST = 1e60
+"""Seconds, bytes, watts: what is made of larger ones, as joules are, may be no number any more."""
+LEAST_PER_S = 1e-60
+"""Bytes a second; slower than that, a transfer takes more seconds than there are numbers."""
+AT_MOST = f"at most {MOST:g}"
+
+
+def is_amount(value: object, most: float = MOST) -> bool:
+    """Whether a value is a number from 0 to the most."""
+    if isinstance(value, np.generic):
+        value = value.item()  # the most is no float32
+    return isinstance(value, (int, float)) and 0 <= value <= most
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A piece of work that one device does without a break.
+
+    cost_s: seconds on each device that can run it. A device that is missing cannot. Many tasks
+    may share one mapping, which saves memory and time.
+    memory_bytes: what the task keeps on its device all the time, such as weights.
+    """
+
+    name: str
+    cost_s: Mapping[str, float]
+    memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if not is_amount(self.memory_bytes):
+            raise GraphError(
+                f"[task] expected memory_bytes of 0 or more for {self.name!r}, {AT_MOST}, got "
+                f"{self.memory_bytes!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TaskGraph:
+    """Tasks and the data that goes between them; no circle.
+
+    edges: (producer, consumer, bytes), or (producer, consumer) for 0 bytes. What is given twice
+    is one transfer of both sizes.
+
+    Raises:
+        GraphError: names that are unknown or used twice, sizes or costs below 0, or a circle.
+    """
+
+    tasks: tuple[Task, ...]
+    edges: tuple[tuple[str, str, float], ...]
+    index: Mapping[str, int] = field(repr=False, compare=False)
+    """The place of each task by name."""
+    arcs: Mapping[tuple[int, int], float] = field(repr=False, compare=False)
+    """Bytes by the places of producer and consumer."""
+    order: Sequence[int] = field(repr=False, compare=False)
+    """Places in an order in which producers come first."""
+
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        edges: Iterable[tuple[str, str, float] | tuple[str, str]] = (),
+    ) -> None:
+        there = tuple(tasks)
+        index = {task.name: i for i, task in enumerate(there)}
+        if len(index) < len(there):
+            seen: set[str] = set()
+            twice = next(t.name for t in there if t.name in seen or seen.add(t.name))  # type: ignore[func-returns-value]
+            raise GraphError(f"[tasks] expected a name once, got {twice!r} twice")
+        _check_costs(there)
+        full: list[tuple[str, str, float]] = []
+        arcs: dict[tuple[int, int], float] = {}
+        for edge in edges:
+            if not isinstance(edge, (tuple, list)) or len(edge) not in (2, 3):
+                raise GraphError(
+                    f"[tasks] expected edges of producer, consumer and maybe bytes, got {edge!r}"
+                )
+            size = edge[2] if len(edge) == 3 else 0
+            full.append((edge[0], edge[1], size))
+            for end in edge[:2]:
+                if end not in index:
+                    raise GraphError(
+                        f"[tasks] expected edges between tasks that are there, got {end!r} in "
+                        f"{edge!r}"
+                    )
+            if not is_amount(size):
+                raise GraphError(f"[tasks] expected 0 or more bytes, {AT_MOST}, got {edge!r}")
+            ends = index[edge[0]], index[edge[1]]
+            arcs[ends] = arcs.get(ends, 0.0) + size
+        object.__setattr__(self, "tasks", there)
+        object.__setattr__(self, "edges", tuple(full))
+        object.__setattr__(self, "index", index)
+        object.__setattr__(self, "arcs", arcs)
+        object.__setattr__(self, "order", _sort(there, arcs))
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+
+def _check_costs(tasks: Sequence[Task]) -> None:
+    known: set[int] = set()
+    for task in tasks:
+        if id(task.cost_s) in known:
+            continue
+        known.add(id(task.cost_s))
+        if not isinstance(task.cost_s, Mapping):
+            raise GraphError(
+                f"[task] expected a mapping of devices to seconds for {task.name!r}, got "
+                f"{task.cost_s!r}; try {{'gpu:0': 1e-3}}"
+            )
+        for device, cost in task.cost_s.items():
+            if not is_amount(cost):
+                raise GraphError(
+                    f"[task] expected 0 or more seconds for {task.name!r} on {device!r}, "
+                    f"{AT_MOST}, got {cost!r}; try to leave out a device that cannot run it"
+                )
+
+
+def _sort(tasks: Sequence[Task], arcs: Mapping[tuple[int, int], float]) -> list[int]:
+    """Returns an order in which producers come first: by the place given where that is free."""
+    after: list[list[int]] = [[] for _ in tasks]
+    waits = [0] * len(tasks)
+    for a, b in arcs:
+        after[a].append(b)
+        waits[b] += 1
+    order = [i for i, count in enumerate(waits) if not count]
+    for at in order:  # grows as tasks become ready
+        for other in after[at]:
+            waits[other] -= 1
+            if not waits[other]:
+                order.append(other)
+    if len(order) < len(tasks):
+        circle = _circle(after, [i for i, count in enumerate(waits) if count])
+        names = " -> ".join(tasks[i].name for i in circle)
+        raise GraphError(f"[tasks] expected no circle, got {names}")
+    return order
+
+
+def _circle(after: Sequence[Sequence[int]], left: Sequence[int]) -> list[int]:
+    """Returns a circle among tasks of which each waits for another of them."""
+    alive = set(left)
+    before = {b: a for a in left for b in after[a] if b in alive}
+    at, seen = left[0], dict[int, int]()
+    while at not in seen:
+        seen[at] = len(seen)
+        at = before[at]
+    walk = list(seen)[seen[at] :]
+    return [at, *reversed(walk[1:]), at]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Topology:
+    """Devices, the links between them, their memory and their watts.
+
+    links: a link for (a, b) serves both ways unless (b, a) is given too. default_link: of pairs
+    that are not named. memory_bytes: of devices whose memory is limited. watts: of devices. The
+    objective "energy" and the energy of `Schedule.metrics` need those of all.
+
+    Raises:
+        PlanError: names that are unknown or used twice, or a link that is no link.
+    """
+
+    devices: tuple[str, ...]
+    links: Mapping[tuple[str, str], Link]
+    memory_bytes: Mapping[str, float]
+    default_link: Link
+    watts: Mapping[str, Watts]
+
+    def __init__(
+        self,
+        devices: Iterable[str],
+        links: Mapping[tuple[str, str], Link] | None = None,
+        *,
+        memory_bytes: Mapping[str, float] | None = None,
+        default_link: Link | None = None,
+        watts: Mapping[str, Watts] | None = None,
+    ) -> None:
+        names = tuple(devices)
+        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        there = set(names)
+        if not names or len(there) < len(names):
+            raise PlanError(f"[topology] expected devices with a name each, got {known or 'none'}")
+        given, room, power = (_mapping(each) for each in (links, memory_bytes, watts))
+        base = Link() if default_link is None else default_link
+        _check_link(("default", "link"), base, known, {"default", "link"})
+        for ends, link in given.items():
+            _check_link(ends, link, known, there)
+        for name, size in room.items():
+            if name not in there or not is_amount(size, math.inf):
+                raise PlanError(
+                    f"[topology] expected 0 or more bytes of memory for {known}, got {size!r} for "
+                    f"{name!r}"
+                )
+        for name, each in power.items():
+            fits = isinstance(each, Watts) and is_amount(each.busy)
+            if name not in there or not fits or not is_amount(each.idle, each.busy):
+                raise PlanError(
+                    f"[topology] expected busy watts, {AT_MOST}, and at most as many idle ones, "
+                    f"for {known}, got {each!r} for {name!r}; try Watts(busy=150, idle=15)"
+                )
+        object.__setattr__(self, "devices", names)
+        object.__setattr__(self, "links", given)
+        object.__setattr__(self, "memory_bytes", room)
+        object.__setattr__(self, "default_link", base)
+        object.__setattr__(self, "watts", power)
+
+    def link(self, source: str, target: str) -> Link:
+        """Returns the link from one device to another."""
+        way = self.links.get((source, target)) or self.links.get((target, source))
+        return way or self.default_link
+
+    def channel(self, source: str, target: str) -> tuple[str, str]:
+        """Returns the name of the channel from one device to another.
+
+        With exclusive links a channel carries one transfer at a time. A link that serves both ways
+        is one channel, and so is each pair of devices without a link of its own.
+        """
+        if (source, target) in self.links:
+            return source, target
+        if (target, source) in self.links:
+            return target, source
+        return min((source, target), (target, source))
+
+
+def _mapping(given: object) -> dict[Any, Any]:
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    raise PlanError(
+        f"[topology] expected mappings as links, memory_bytes and watts, got {given!r}; try "
+        "memory_bytes={'gpu:0': 8 << 30}"
+    )
+
+
+def _check_link(ends: object, link: object, known: str, there: set[str]) -> None:
+    """Raises a PlanError for what is no link between two of the devices that are there."""
+    pair = isinstance(ends, tuple) and len(ends) == 2
+    if not pair or ends[0] not in there or ends[1] not in there:  # type: ignore[index]
+        raise PlanError(f"[topology] expected links between {known}, got {ends!r}")
+    if ends[0] == ends[1]:  # type: ignore[index]
+        raise PlanError(f"[topology] expected links between two devices, got {ends!r}")
+    speed = link.bytes_per_s if isinstance(link, Link) else None
+    fast = is_amount(speed, math.inf) and float(speed or 0) >= LEAST_PER_S
+    if not isinstance(link, Link) or not fast or not is_amount(link.latency_s):
+        raise PlanError(
+            f"[topology] expected a link with a speed above 0, at least {LEAST_PER_S:g}, and a "
+            f"latency of 0 or more, {AT_MOST}, for {ends!r}, got {link!r}"
+        )

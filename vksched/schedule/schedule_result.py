@@ -1,0 +1,145 @@
+"""Result: a schedule with its times, its lower bound and its transfers.
+
+Complexity: tasks + edges. Examples: tests/schedule/test_schedule_values.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from .model.lower_bounds import Bounds, find_bounds
+from .model.objectives import Metrics, Objective
+from .model.problem import Problem
+from .model.task_graph import TaskGraph, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Data that goes from one device to another for one edge."""
+
+    producer: str
+    consumer: str
+    source: str
+    target: str
+    size_bytes: float
+    start_s: float
+    finish_s: float
+
+
+@dataclass(frozen=True)
+class ScheduleValue:
+    """Where and when each task runs; `Schedule` adds checks and a picture.
+
+    policy: of `auto` the policy that it began with, such as "heft" or "heft, improved".
+    objective: a word, or weights as "latency=1,energy=0.5". makespan_s: the last end. period_s:
+    seconds between two runs of a stream at best, which is the largest load of a device. metrics:
+    what each objective asks for. least: of a mix the least of each word over all candidates, which
+    its value is relative to.
+    """
+
+    tasks: TaskGraph = field(repr=False)
+    where: Topology = field(repr=False)
+    links: str
+    policy: str
+    objective: str
+    device: Mapping[str, str] = field(repr=False)
+    start_s: Mapping[str, float] = field(repr=False)
+    finish_s: Mapping[str, float] = field(repr=False)
+    transfers: tuple[Transfer, ...] = field(repr=False)
+    makespan_s: float
+    period_s: float
+    metrics: Metrics = field(repr=False)
+    least: Mapping[str, float] = field(repr=False)
+    _problem: Problem = field(repr=False, compare=False)
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The lower bounds, found when they are first asked for."""
+        return find_bounds(self._problem, self.objective)
+
+    @cached_property
+    def goal(self) -> Objective:
+        """The objective, as a value."""
+        return Objective.of(self.objective)
+
+    @property
+    def value(self) -> float:
+        """What the objective asks for: seconds, bytes or joules; of a mix the mean of its ratios to
+        the least of all candidates.
+        """
+        return self.goal.value(self.metrics.values, self.least)
+
+    @property
+    def lower_bound(self) -> float:
+        """What no schedule can be under, in the same unit; 0 of a mix, for which none is known."""
+        bounds = {
+            "latency": self.bounds.value_s,
+            "throughput": self.bounds.value_s,
+            "memory": self.bounds.peak_bytes,
+            "energy": self.bounds.energy_j,
+        }
+        return bounds.get(self.goal.word, 0.0)
+
+    @property
+    def value_s(self) -> float:
+        """The seconds that the objective asks for: the period of throughput, else the makespan."""
+        return self.period_s if self.goal.word == "throughput" else self.makespan_s
+
+    @property
+    def lower_bound_s(self) -> float:
+        """What `value_s` of no schedule can be under."""
+        return self.bounds.value_s
+
+    @property
+    def ratio(self) -> float:
+        """How far the schedule is above its lower bound: 1.0 is as good as can be, and all that is
+        known where there is no bound.
+        """
+        return self.value / self.lower_bound if self.lower_bound > 0 else 1.0
+
+    @property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds of work by device."""
+        out = dict.fromkeys(self.where.devices, 0.0)
+        for task in self.tasks:
+            name = self.device[task.name]
+            out[name] += task.cost_s[name]
+        return out
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the schedule as plain data that json.dumps takes."""
+        return {
+            "policy": self.policy,
+            "objective": self.objective,
+            "links": self.links,
+            "makespan_s": self.makespan_s,
+            "period_s": self.period_s,
+            "lower_bound_s": self.lower_bound_s,
+            "metrics": self.metrics.as_dict(),
+            "bounds_s": self.bounds.as_dict(),
+            "busy_s": self.busy_s,
+            "tasks": [
+                {
+                    "name": task.name,
+                    "device": self.device[task.name],
+                    "start_s": self.start_s[task.name],
+                    "finish_s": self.finish_s[task.name],
+                }
+                for task in self.tasks
+            ],
+            "transfers": [
+                {
+                    "producer": t.producer,
+                    "consumer": t.consumer,
+                    "source": t.source,
+                    "target": t.target,
+                    "size_bytes": t.size_bytes,
+                    "start_s": t.start_s,
+                    "finish_s": t.finish_s,
+                }
+                for t in self.transfers
+            ],
+        }
