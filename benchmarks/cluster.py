@@ -31,10 +31,10 @@ import vksched as vs
 from vksched.bench.planning import transformer
 from vksched.common.dtypes import NDArray
 from vksched.engine.configuring import Costs
-from vksched.parallel.apply import apply_config
-from vksched.parallel.config.read import read_config
+from vksched.parallel.apply_config import apply_config
+from vksched.parallel.config.read_config import read_config
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import program_of, run_program, simulate
+from vksched.plan.simulation.simulate_plan import program_of, run_program, simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.link_presets import way
 from vksched.topology.links import Links

@@ -24,7 +24,7 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.ports import RunKey

@@ -17,7 +17,7 @@ import numpy as np
 
 import vksched as vs
 from vksched.cases.packed import blocks
-from vksched.importers.gguf.architectures.experts import Experts
+from vksched.importers.gguf.architectures.moe import Experts
 
 F32 = "f32"
 

@@ -33,7 +33,7 @@ import vksched as vs
 from vksched import Machine
 from vksched.bench.prediction import Model, calibrate
 from vksched.common.dtypes import NDArray
-from vksched.plan.predict import predict
+from vksched.plan.simulation.predict import predict
 from vksched.topology.perf_model import Costs
 
 FIRST = 2

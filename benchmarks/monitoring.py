@@ -62,7 +62,7 @@ def model_of(path: str) -> Callable[[], Case]:
     """An ONNX model, with made-up inputs."""
 
     def case() -> Case:
-        from vksched.importers.onnx.example import choose_shapes, example_inputs
+        from vksched.importers.onnx.example_inputs import choose_shapes, example_inputs
 
         model: Any = vs.load(path)
         return model, example_inputs(model, choose_shapes(model, {}, {}, {}).shapes, 0)

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import vksched as vs
-from vksched.plan.documents.parts import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.channel import Channel
 from vksched.runtime.remote.client import Nodes

@@ -17,7 +17,7 @@ from pick import present_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.importers.onnx.example import choose_shapes, example_inputs
+from vksched.importers.onnx.example_inputs import choose_shapes, example_inputs
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -28,8 +28,8 @@ from vksched.engine.graphs import Graphs
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
 from vksched.models.run import ModelRun
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.support import Support
 from vksched.runtime.device import Device
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vksched.importers.onnx.nodes.contrib import HOST_OPS
+from vksched.importers.onnx.nodes.contrib_cpu import HOST_OPS
 from vksched.importers.onnx.nodes.schemas import CONTRIB_DOMAINS, CONTRIB_OPS, EARLIER, MICROSOFT
 from vksched.importers.onnx.rules import find_rule, rules
 

@@ -17,10 +17,10 @@ import onnx_cases as cases
 import onnx_contrib
 from onnx_cases import FOLDERS, BackendCase, Outcome
 
-from vksched.importers.onnx.nodes.compared import COMPARED
-from vksched.importers.onnx.nodes.evaluator import mended_names
-from vksched.importers.onnx.nodes.forest import MAX_DEPTH
-from vksched.importers.onnx.nodes.host import PART
+from vksched.importers.onnx.nodes.allow_list import COMPARED
+from vksched.importers.onnx.nodes.cpu_node import PART
+from vksched.importers.onnx.nodes.reference_evaluator import mended_names
+from vksched.importers.onnx.nodes.tree_tables import MAX_DEPTH
 from vksched.importers.onnx.rules import rules
 
 PAGE = cases.ROOT / "docs" / "onnx.md"
@@ -220,7 +220,7 @@ they find.
 - **Other ops**, and calls that a rule refuses, run on the CPU, through the evaluator of the onnx
   package. Each is one node of the plan. `plan.explain()` and a warning tell the reason.
 - **The evaluator** is asked for {compared} ops alone: those of which drawn calls gave what
-  onnxruntime gives (`vksched/importers/onnx/nodes/compared.py`,
+  onnxruntime gives (`vksched/importers/onnx/nodes/allow_list.py`,
   `tests/importers/test_compared.py`). {mended} of them are functions of vksched's own, as the
   package's are wrong or missing. Any other op that no rule expresses is an error at import. It
   names the node and the op, and says why no rule does it. Then try to export the model for another

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import vksched as vs
 from vksched.bench.language.files import Sizes, write_model
 from vksched.importers import load_gguf
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.viz.gantt import Bar, Row, draw_timeline

@@ -10,7 +10,23 @@ work.
 
 from __future__ import annotations
 
+from .common.op_loaders import register_op_loader
 from .common.version import __version__ as __version__
+
+
+def _declare_onnx_op(name: str) -> None:
+    from .common.errors import ModelFormatError
+
+    try:
+        from .importers.onnx.nodes.cpu_node import declare
+    except ImportError as error:
+        raise ModelFormatError(
+            f'{name} needs the onnx package; try pip install "vksched[onnx]"'
+        ) from error
+    declare(name)
+
+
+register_op_loader("onnx.", _declare_onnx_op)
 
 TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
 

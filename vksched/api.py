@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from . import metrics, optim
-from .autograd.recompute import checkpoint
-from .autograd.walk import grad, value_and_grad, vjp
+from .autograd.checkpoint import checkpoint
+from .autograd.reverse_mode import grad, value_and_grad, vjp
 from .cluster.cluster import Cluster
 from .common.dtypes import TensorType
 from .common.errors import (
@@ -43,8 +43,8 @@ from .ops.creation.state import state
 from .optim import initializers as init
 from .optim import losses
 from .plan.plan import Plan
-from .plan.planner import plan_graph
-from .plan.timelines import timeline
+from .plan.serialize.trace_timeline import timeline
+from .planner.planner import plan_graph
 from .runtime.faulty import FaultyDevice
 from .runtime.null import NullDevice
 from .runtime.simulated_clock import SimulatedClock

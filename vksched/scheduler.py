@@ -29,7 +29,7 @@ from .ir.tensor import Tensor
 from .models.made import chat_of, run_of_model
 from .monitor.opening import watch
 from .plan.plan import Plan
-from .plan.planner import check_objective
+from .planner.planner import check_objective
 from .runtime.device import Device
 from .runtime.vulkan import probe
 from .runtime.watchdog import Watchdog
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .importers.onnx.model import Model
     from .models.chat import Chat
     from .models.run import ModelRun
-    from .parallel.config.value import Config
+    from .parallel.config.config_types import Config
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -357,7 +357,9 @@ class Scheduler(OfProcess):
 
 
 def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:
-    from .parallel.config.read import read_config  # without a config nothing of it is imported
+    from .parallel.config.read_config import (
+        read_config,  # without a config nothing of it is imported
+    )
 
     return read_config(config)
 

@@ -20,7 +20,7 @@ from vksched.bench.peers.networks import build
 from vksched.bench.suites import specs_of
 from vksched.engine.request import Request
 from vksched.ir.graph import Graph
-from vksched.plan.documents import question
+from vksched.planner import planner
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Machine
@@ -92,7 +92,7 @@ def test_no_model_of_the_bench_is_slower_for_a_second_card(
 def compiled() -> dict[str, list[Graph]]:
     """The graphs that each example compiles, as it runs on numpy."""
     out: dict[str, list[Graph]] = {}
-    plan_graph: Callable[..., Any] = question.plan_graph
+    plan_graph: Callable[..., Any] = planner.plan_graph
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         for name in RUN:
@@ -102,7 +102,7 @@ def compiled() -> dict[str, list[Graph]]:
                 plan: vs.Plan = plan_graph(graph, *args, **more)
                 return plan
 
-            patch.setattr(question, "plan_graph", keep)
+            patch.setattr(planner, "plan_graph", keep)
             importlib.import_module(name).main(["cpu"])
         two_cards = importlib.import_module("two_cards")
         out["two_cards"] = [vs.build_graph(two_cards.build())[0]]

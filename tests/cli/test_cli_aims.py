@@ -13,7 +13,7 @@ import vksched as vs
 from vksched.bench import report, together
 from vksched.bench.together import Together
 from vksched.cli.aims import DEFAULT, POLICIES
-from vksched.plan import planner
+from vksched.planner import planner
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402

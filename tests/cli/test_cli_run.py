@@ -24,7 +24,7 @@ from vksched.engine.replay.make import replay_tape
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
 
-from vksched.importers.onnx.example import choose_shapes, example_inputs, find_index_bounds  # noqa: E402
+from vksched.importers.onnx.example_inputs import choose_shapes, example_inputs, find_index_bounds  # noqa: E402
 
 needs_vulkan = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 

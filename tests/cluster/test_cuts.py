@@ -15,7 +15,7 @@ import vksched as vs
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
-from vksched.plan.documents.parts import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.carrier import CommitFailed
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.client import Nodes

@@ -23,7 +23,7 @@ from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, HostLost, VkschedError
-from vksched.plan.documents.parts import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice

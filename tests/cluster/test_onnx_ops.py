@@ -22,14 +22,14 @@ from vksched.cli import main
 from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
-from vksched.importers.onnx.nodes.host import declare
+from vksched.importers.onnx.nodes.cpu_node import declare
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor, apply
-from vksched.plan.documents.parts import PartDocuments, Weights, part_document, part_of
-from vksched.plan.make.parts import cut
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan_codec import PartDocuments, Weights, part_document, part_of
 from vksched.plan.plan import Plan
-from vksched.plan.planner import STATIC
+from vksched.planner.partition.host_partition import cut
+from vksched.planner.planner import STATIC
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

@@ -15,7 +15,7 @@ from test_gguf_golden import BESIDES
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.importers.gguf.cache import KINDS, KeyValueCache
+from vksched.importers.gguf.kv_cache import KINDS, KeyValueCache
 from vksched.importers.gguf.model import LanguageModel
 
 pytestmark = pytest.mark.one_set

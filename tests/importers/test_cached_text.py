@@ -17,11 +17,11 @@ from test_executor import null_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.importers.gguf.cache import KINDS as KV
+from vksched.importers.gguf.kv_cache import KINDS as KV
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
-from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
+from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.faulty import KINDS
 
 pytestmark = pytest.mark.one_set

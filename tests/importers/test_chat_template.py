@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("jinja2")
 
 from vksched.common.errors import ModelFormatError
-from vksched.importers.gguf.tokenizer.chat import ChatTemplate
+from vksched.importers.gguf.tokenizer.chat_template import ChatTemplate
 
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

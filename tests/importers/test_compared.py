@@ -15,15 +15,15 @@ from onnx import NodeProto, helper, numpy_helper, parser
 
 import vksched as vs
 from vksched.common.errors import ModelFormatError
-from vksched.importers.onnx.nodes import classical
-from vksched.importers.onnx.nodes.compared import (
+from vksched.importers.onnx.nodes import ai_onnx_ml
+from vksched.importers.onnx.nodes.allow_list import (
     BY_DATA,
     COMPARED,
     DOUBTED,
     find_uncompared,
     is_compared,
 )
-from vksched.importers.onnx.nodes.host import HostNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import HostNode, Refused
 from vksched.importers.onnx.rules import find_rule
 
 ort = pytest.importorskip("onnxruntime")
@@ -196,7 +196,7 @@ def test_subgraphs_are_looked_into() -> None:
 def test_own_ops_are_those_of_the_package_that_are_wrong_or_missing() -> None:
     from onnx.reference.ops import aionnxml
 
-    own = {op.__name__ for op in classical.OPS if op.op_domain == ML}
+    own = {op.__name__ for op in ai_onnx_ml.OPS if op.op_domain == ML}
     assert own == COMPARED[ML]
     assert not hasattr(aionnxml, "ZipMap")
 

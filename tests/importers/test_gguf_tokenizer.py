@@ -21,7 +21,7 @@ from tiny_vocabularies import byte_pair, sentence_piece, unigram, word_piece
 from vksched.common.errors import ModelFormatError
 from vksched.common.user_warning import VkschedWarning
 from vksched.importers.gguf.tokenizer.byte_pair import _checked_pairs, _pairs
-from vksched.importers.gguf.tokenizer.pre import PATTERNS, PRE
+from vksched.importers.gguf.tokenizer.pre_tokenizer import PATTERNS, PRE
 from vksched.importers.gguf.tokenizer.tokenizer import StreamDecoder, Tokenizer
 
 REAL = Path(os.environ.get("VKSCHED_LLAMA_VOCABULARIES", "build/llama-vocabularies"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import GraphProto, NodeProto, TensorProto
 
-from vksched.importers.onnx.nodes.host import HostNode, Refused
+from vksched.importers.onnx.nodes.cpu_node import HostNode, Refused
 
 
 def external(depth: int) -> NodeProto:

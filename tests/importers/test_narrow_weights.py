@@ -16,8 +16,8 @@ from onnx import numpy_helper, parser
 
 import vksched as vs
 from vksched.ops.linalg.int8_weights import words_shape
-from vksched.plan.make.memory import ALIGN_WORDS
 from vksched.plan.plan import Plan
+from vksched.plan.types.offsets import ALIGN_WORDS
 
 ort = pytest.importorskip("onnxruntime")
 

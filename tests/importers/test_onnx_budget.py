@@ -14,7 +14,7 @@ from vksched.common.user_warning import VkschedWarning
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
 
-from vksched.importers.onnx.lower.budget import Budget  # noqa: E402
+from vksched.importers.onnx.lower.memory_budget import Budget  # noqa: E402
 from vksched.importers.onnx.nodes import limits  # noqa: E402
 
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.importers.onnx.nodes.contrib import has_host_op
+from vksched.importers.onnx.nodes.contrib_cpu import has_host_op
 
 pytest.importorskip("onnxruntime")
 import onnx_calls_contrib

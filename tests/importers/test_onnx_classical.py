@@ -23,7 +23,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, ValueInfoProto, helper  # noqa: E402
 
 from vksched import onnx_backend  # noqa: E402
-from vksched.importers.onnx.nodes.classical import couple  # noqa: E402
+from vksched.importers.onnx.nodes.ai_onnx_ml import couple  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
 ML = "ai.onnx.ml"
@@ -311,7 +311,7 @@ def test_coupling_is_near_the_solution() -> None:
 
 
 def test_many_support_vectors_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    from vksched.importers.onnx.rules import svm as rules
+    from vksched.importers.onnx.rules.ml import svm as rules
 
     model = svm()
     whole = run(model, x=ROWS)

@@ -8,7 +8,7 @@ pytest.importorskip("onnx")
 import onnx_contrib as page
 import onnx_page
 
-from vksched.importers.onnx.nodes.contrib import HOST_OPS
+from vksched.importers.onnx.nodes.contrib_cpu import HOST_OPS
 from vksched.importers.onnx.nodes.schemas import CONTRIB_DOMAINS, CONTRIB_OPS
 from vksched.importers.onnx.rules import rules
 

@@ -188,10 +188,10 @@ def test_scan(
     out_backward: int,
     copied: bool,
 ) -> None:
-    from vksched.importers.onnx.rules import control
+    from vksched.importers.onnx.rules.control_flow import if_loop
 
     if not copied:
-        monkeypatch.setattr(control, "MAX_NODES", 1)
+        monkeypatch.setattr(if_loop, "MAX_NODES", 1)
     rows, columns = (d for a, d in enumerate(ROWS.shape) if a != axis % 3)
     text = f"""g (float[2,4,3] xs, float[{rows},{columns}] s0) => (float[a,b] y, float[a,b,c] z) {{
       k = Neg(s0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from vksched.importers.onnx.nodes.evaluator import make_evaluator
+from vksched.importers.onnx.nodes.reference_evaluator import make_evaluator
 
 pytest.importorskip("onnxruntime")
 from onnx_calls import Call, expected

@@ -12,7 +12,7 @@ import vksched as vs
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, parser  # noqa: E402
 
-from vksched.importers.onnx.example import choose_shapes  # noqa: E402
+from vksched.importers.onnx.example_inputs import choose_shapes  # noqa: E402
 
 UNKNOWN = (-1, 3, "?", "?")
 """As a text detector of PaddleOCR declares its images."""

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import vksched.storage.model_file
 from vksched.common.errors import ModelFormatError
 from vksched.importers.onnx.nodes import limits
-from vksched.importers.onnx.read import check, files, wire
+from vksched.importers.onnx.read import check, external_data, protobuf_wire
 from vksched.importers.onnx.read.loader import OnnxFile, read_onnx
 from vksched.storage import safe_open
 
@@ -187,9 +187,9 @@ def test_external_data_is_found_beside_the_model(
 def test_many_external_files_do_not_take_all_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_MAPS", 1)
+    monkeypatch.setattr(external_data, "MAX_MAPS", 1)
     monkeypatch.setattr(vksched.storage.model_file, "LEAST_MAPPED_BYTES", 0)
-    folder = files.Folder(tmp_path)
+    folder = external_data.Folder(tmp_path)
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 9)
     kinds = [type(folder.read(name, 0, 9, "x").obj) for name in "ab"]
@@ -289,7 +289,7 @@ def write_sparse_file(path: Path, model: onnx.ModelProto, raw_bytes: int) -> Non
     """Writes a model whose first initializer has that many bytes of raw data, all holes."""
 
     def field(number: int, length: int) -> bytes:
-        return wire._varint_bytes(number << 3 | 2) + wire._varint_bytes(length)
+        return protobuf_wire._varint_bytes(number << 3 | 2) + protobuf_wire._varint_bytes(length)
 
     graph, first = model.graph, model.graph.initializer[0]
     tensor = first.SerializeToString() + field(9, raw_bytes)
@@ -323,7 +323,7 @@ def packed(kind: int, shape: list[int], field: str, values: list[int]) -> onnx.M
 
 
 def test_large_packed_numbers_are_views_or_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(protobuf_wire, "_PIECE_BYTES", 64)
     floats = read_onnx(packed(1, [1500], "float_data", list(range(1500)))).initializers["w"]
     assert isinstance(base_of(floats), bytes) and floats[1499] == 1499
     values = [(-1) ** i * 3**i for i in range(39)] * 60

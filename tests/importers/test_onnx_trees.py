@@ -19,13 +19,7 @@ from vksched.ir.graph import INLINE_BYTES
 pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper
 
-from vksched.importers.onnx.nodes.forest import (
-    MAX_DEPTH,
-    MODES,
-    UNORDERED,
-    from_tensors,
-    ways,
-)
+from vksched.importers.onnx.nodes.tree_tables import MAX_DEPTH, MODES, UNORDERED, from_tensors, ways
 
 pytestmark = pytest.mark.filterwarnings("ignore::vksched.trace.VkschedWarning")
 ML = "ai.onnx.ml"

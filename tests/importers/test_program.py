@@ -15,7 +15,7 @@ from test_reuse import made
 
 import vksched as vs
 from vksched.engine.graphs import Graphs
-from vksched.plan.documents import question
+from vksched.planner import planner
 
 onnx = pytest.importorskip("onnx")
 from onnx import helper, numpy_helper, parser  # noqa: E402
@@ -60,7 +60,7 @@ def test_a_second_call_lowers_plans_and_allocates_nothing(
         first = run(x=X, k=ids(2), n=np.array(3))
         before, stages = made(sched), run.stages
         monkeypatch.setattr("vksched.models.program.FrameLowering.run", None)
-        monkeypatch.setattr("vksched.plan.documents.question.plan_graph", None)
+        monkeypatch.setattr("vksched.planner.planner.plan_graph", None)
         again = run(x=X * 2, k=ids(2) + 5, n=np.array(4))
         assert made(sched) == before and set(run.stages) == set(stages)
         np.testing.assert_array_equal(first["z"], X + 3 * np.maximum(X, 0))
@@ -374,14 +374,14 @@ def test_known_shapes_run_while_another_is_compiled(monkeypatch: pytest.MonkeyPa
     with vs.Scheduler(["cpu"]) as sched:
         run = sched.compile(vs.load(parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")))
         np.testing.assert_array_equal(run(x=X)["y"], -X)
-        plan_graph = question.plan_graph
+        plan_graph = planner.plan_graph
 
         def slowly(*args: Any, **kwargs: Any) -> Any:
             compiling.set()
             assert go_on.wait(60)
             return plan_graph(*args, **kwargs)
 
-        monkeypatch.setattr(question, "plan_graph", slowly)
+        monkeypatch.setattr(planner, "plan_graph", slowly)
         other = threading.Thread(target=lambda: found.append(run(x=np.ones(7, np.float32))["y"]))
         other.start()
         assert compiling.wait(60)
@@ -545,7 +545,7 @@ def test_elements_that_do_not_fit_are_told_with_the_node(
 def test_what_inference_says_wrongly_is_found_out_once(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.importers.onnx.lower.context import ModelContext
+    from vksched.importers.onnx.lower.model_context import ModelContext
     from vksched.importers.onnx.nodes.values import Inferred
 
     original = ModelContext.infer
@@ -569,7 +569,7 @@ def test_what_inference_says_wrongly_is_found_out_once(
 def test_what_inference_says_wrongly_is_found_out_in_stages_kept_from_before(
     sched: vs.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.importers.onnx.lower.context import ModelContext
+    from vksched.importers.onnx.lower.model_context import ModelContext
     from vksched.importers.onnx.nodes.values import Inferred
 
     original = ModelContext.infer

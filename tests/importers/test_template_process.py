@@ -24,8 +24,8 @@ from conftest import THOROUGH, needs_linux, needs_posix
 from drawn_templates import template
 
 from vksched.common.errors import DTypeError, ModelFormatError, VkschedError
-from vksched.importers.gguf.tokenizer.chat import ChatTemplate
-from vksched.importers.gguf.tokenizer.rendering.process import MOST_REQUEST, Renderer
+from vksched.importers.gguf.tokenizer.chat_template import ChatTemplate
+from vksched.importers.gguf.tokenizer.rendering.template_process import MOST_REQUEST, Renderer
 
 ROOT = Path(__file__).parent.parent.parent
 USER = [{"role": "user", "content": "Hi"}]

@@ -28,9 +28,10 @@ from vksched.models import kept_steps
 from vksched.models.kept_steps import KeptStep, _document, _graph, key_of
 from vksched.models.reader import Reader
 from vksched.passes import optimize
-from vksched.plan.documents.plans import carried_document
-from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
+from vksched.plan.serialize.plan_codec import carried_document
+from vksched.plan.serialize.plan_request import Question
+from vksched.planner.planner import answer
 from vksched.storage import disk_cache
 from vksched.storage.lazy_array import as_array
 from vksched.storage.model_file import LEAST_MAPPED_BYTES
@@ -95,13 +96,12 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, device: str
 ) -> None:
     planned: list[int] = []
-    answer = Question.answer
 
     def counted(question: Question, graph: Graph, machine: Machine) -> Plan:
         planned.append(len(graph.nodes))
         return answer(question, graph, machine)
 
-    monkeypatch.setattr(Question, "answer", counted)
+    monkeypatch.setattr("vksched.engine.preparing.answer", counted)
 
     def start(**how: Any) -> tuple[list[Any], NDArray, int]:
         planned.clear()
@@ -125,7 +125,7 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
 def test_where_no_plan_can_be_kept_the_graph_is_and_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setattr("vksched.plan.documents.kept.ROOM", 1e12)
+    monkeypatch.setattr("vksched.planner.plan_cache.ROOM", 1e12)
     right, written = read(made(tmp_path / "m.gguf"), monkeypatch)
     files = {path: path.stat().st_ino for path in folder.glob("*.step")}
     assert written == 2 == len(files)

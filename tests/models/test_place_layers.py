@@ -17,7 +17,7 @@ from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models.layers.place import Layout, lay_out
 from vksched.models.reader import Reader
-from vksched.plan.value import HOST
+from vksched.plan.types.plan_types import HOST
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.limits import Limits

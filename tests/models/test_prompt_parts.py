@@ -15,7 +15,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.models.layers import divide
 from vksched.models.reader import Reader
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.limits import Limits
 

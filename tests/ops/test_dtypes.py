@@ -12,9 +12,9 @@ from graphs import make_machine, make_plan, node_id
 
 import vksched as vs
 from vksched.ir.value_range import fits
-from vksched.plan.cost import node_seconds
+from vksched.plan.costs.node_cost import node_seconds
 from vksched.plan.plan import Plan
-from vksched.plan.value import Span, scratch_of
+from vksched.plan.types.plan_types import Span, scratch_of
 
 RNG = np.random.default_rng(7)
 HALVES = RNG.standard_normal((5, 7)).astype(np.float16)

@@ -18,7 +18,7 @@ import vksched as vs
 from vksched.cases.case import FunctionCase
 from vksched.cases.runner import check_function
 from vksched.cases.table import FUNCTIONS
-from vksched.plan.cost import why_not
+from vksched.plan.costs.node_cost import why_not
 from vksched.runtime.vulkan import probe
 from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.topology.limits import Limits

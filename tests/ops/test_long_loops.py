@@ -15,7 +15,7 @@ from vksched.ir.op import Call, Work, get_op
 from vksched.ops.conv import pool
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS, SERIAL_STEPS
-from vksched.plan.cost import why_not, work_seconds
+from vksched.plan.costs.node_cost import why_not, work_seconds
 from vksched.topology.limits import Limits
 
 GPU = Limits(max_buffer_bytes=1 << 32)

@@ -24,7 +24,7 @@ from vksched.parallel.pipeline import (
     zb_h1,
     zb_h2,
 )
-from vksched.plan.planner import plan_graph
+from vksched.planner.planner import plan_graph
 
 SCHEDULES = {
     "gpipe": (2, ["g0", "g1"]),

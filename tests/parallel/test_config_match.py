@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from vksched.parallel.config.match import sections_of, unmatched
-from vksched.parallel.config.read import read_config
+from vksched.parallel.config.match_sections import sections_of, unmatched
+from vksched.parallel.config.read_config import read_config
 
 BACK = "encoder.0.backward"
 

@@ -13,9 +13,9 @@ import yaml
 
 import vksched as vs
 from vksched.ir.precision import PRECISIONS
-from vksched.parallel.config import read
-from vksched.parallel.config.read import read_config
-from vksched.parallel.config.value import SCHEDULES, Config, Pipeline, Section, Shard
+from vksched.parallel.config import read_config as read
+from vksched.parallel.config.config_types import SCHEDULES, Config, Pipeline, Section, Shard
+from vksched.parallel.config.read_config import read_config
 
 SCHEMA = json.loads(Path(read.__file__).with_name("schema.json").read_text("utf-8"))
 

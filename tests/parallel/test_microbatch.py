@@ -13,7 +13,7 @@ from test_shard import applied, check, random
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.parallel.pipeline.regroup import regroup
+from vksched.parallel.pipeline.batch_axes import regroup
 
 TIME, BATCH, WIDTH = 5, 8, 16
 

@@ -18,12 +18,12 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.graph_builder import Made
-from vksched.parallel.apply import Applied, apply_config
-from vksched.parallel.config.read import read_config
-from vksched.plan.cost import node_seconds
-from vksched.plan.planner import plan_graph
-from vksched.plan.simulate import simulate
-from vksched.plan.value import HOST
+from vksched.parallel.apply_config import Applied, apply_config
+from vksched.parallel.config.read_config import read_config
+from vksched.plan.costs.node_cost import node_seconds
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.types.plan_types import HOST
+from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

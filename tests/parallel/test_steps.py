@@ -5,7 +5,7 @@ from __future__ import annotations
 from test_shard import MACHINE, TWO, applied, random
 
 import vksched as vs
-from vksched.plan.planner import plan_graph
+from vksched.planner.planner import plan_graph
 
 
 def test_a_device_hands_on_before_it_goes_on() -> None:

@@ -19,7 +19,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, with_word
 from vksched.ops.quantized.gguf_formats import format_of
-from vksched.passes import Wishes, beside, optimize
+from vksched.passes import Wishes, fuse_linears, optimize
 from vksched.runtime.vulkan import probe
 from vksched.topology.limits import Limits
 
@@ -187,7 +187,7 @@ def test_tokens_have_the_logits_of_numpy(
     name: str, sched: vs.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: software devices have the kernel, too."""
-    monkeypatch.setattr(beside, "takes", lambda limits: limits is not None)
+    monkeypatch.setattr(fuse_linears, "takes", lambda limits: limits is not None)
     tiny, path = MODELS[name], tmp_path / "tiny.gguf"
     weights = write(tiny, path, np.random.default_rng(5))
     model = vs.load(path)

@@ -11,8 +11,8 @@ from graphs import numpy_outputs
 
 import vksched as vs
 from vksched.ir.graph import Graph
-from vksched.passes.convolve import SHARE_OF_MEMORY, convolve
-from vksched.passes.wishes import Wishes
+from vksched.passes.constraints import Wishes
+from vksched.passes.winograd import SHARE_OF_MEMORY, convolve
 from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(6)

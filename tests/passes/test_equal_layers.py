@@ -23,7 +23,7 @@ from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor
 from vksched.passes import Wishes, optimize
-from vksched.passes.layers import KEPT, LEAST, shorten
+from vksched.passes.collapse_layers import KEPT, LEAST, shorten
 from vksched.topology.limits import Limits
 
 DEPTH = 12

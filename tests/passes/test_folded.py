@@ -13,7 +13,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.ir.graph import Graph
 from vksched.passes import Wishes, optimize
-from vksched.passes.precision import set_precision
+from vksched.passes.set_precision import set_precision
 from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(4)

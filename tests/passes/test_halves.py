@@ -13,8 +13,8 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.precision import MIXED, as_bfloat16, precision_of
 from vksched.passes import Wishes, optimize
-from vksched.passes.halves import LEAST_LANES
-from vksched.passes.precision import set_precision
+from vksched.passes.fp16_weights import LEAST_LANES
+from vksched.passes.set_precision import set_precision
 from vksched.topology.limits import Limits
 
 WISHES = Wishes(limits=Limits(storage_buffers=8), memory_bytes=1 << 30)

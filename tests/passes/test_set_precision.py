@@ -9,7 +9,7 @@ from vksched.cases.packed import blocks
 from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, MIXED, SINGLE, precision_of
 from vksched.passes import Wishes, optimize
-from vksched.passes.precision import set_precision
+from vksched.passes.set_precision import set_precision
 from vksched.topology.limits import Limits
 
 X = vs.input("x", (2, 16, 32))

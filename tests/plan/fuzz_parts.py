@@ -31,9 +31,9 @@ from mutated_json import mutate
 import vksched as vs
 from vksched.common.dtypes import NDArray, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
-from vksched.plan.documents.parts import Weights, part_document, part_of
-from vksched.plan.make.parts import cut
-from vksched.plan.parts import Part, Send
+from vksched.plan.multi_host.host_plan import Part, Send
+from vksched.plan.multi_host.host_plan_codec import Weights, part_document, part_of
+from vksched.planner.partition.host_partition import cut
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.host.evaluate import Values, evaluate_node

@@ -17,16 +17,16 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import PlanError
-from vksched.plan.check.happens import check_events, check_plan
-from vksched.plan.check.walks import events_of
-from vksched.plan.documents.plans import Planned, planned_of
-from vksched.plan.documents.question import Question
-from vksched.plan.make import aside
-from vksched.plan.make.aside import LEAST_BYTES
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
-from vksched.plan.simulated import Simulation
-from vksched.plan.value import COMING, LEAVING, WORK, Order
+from vksched.plan.serialize.plan_codec import Planned, planned_of
+from vksched.plan.serialize.plan_request import Question
+from vksched.plan.simulation.sim_types import Simulation
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.types.plan_types import COMING, LEAVING, WORK, Order
+from vksched.plan.verify.happens_before import check_events, check_plan
+from vksched.plan.verify.interleavings import events_of
+from vksched.planner.partition import transfers
+from vksched.planner.partition.transfers import LEAST_BYTES
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor
 from vksched.runtime.host.cpu import CpuDevice
@@ -347,7 +347,7 @@ def test_a_cpu_has_no_copy_queue_whatever_a_machine_says() -> None:
 def drawn_plan(seed: int, count: int, devices: int) -> Plan:
     """The checked plan of a random graph whose copies, however small, all run beside work."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aside, "LEAST_BYTES", 1)
+        patch.setattr(transfers, "LEAST_BYTES", 1)
         return random_plan(seed, count, devices, limits=Limits(copy_queue=True))
 
 

@@ -12,11 +12,11 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.ir.build_graph import build_graph
-from vksched.plan.check.happens import check_plan
-from vksched.plan.make.bundles import MOST, find_bundles
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
-from vksched.plan.support import Support
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.verify.happens_before import check_plan
+from vksched.planner.placement.node_groups import MOST, find_bundles
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.edit import alone
 from vksched.topology.links import Link, Links

@@ -12,10 +12,10 @@ from graphs import CPU, A, B, C
 import vksched as vs
 from vksched.common.formatting import format_seconds
 from vksched.ir.build_graph import build_graph
-from vksched.plan.decision import times_text, value_text
+from vksched.plan.explain.decision_text import comparison_as_text, measured_share
 from vksched.plan.plan import Plan
-from vksched.plan.planner import compare_objectives
-from vksched.plan.tell.choice import comparison_as_text, measured_share
+from vksched.plan.types.decision import times_text, value_text
+from vksched.planner.planner import compare_objectives
 from vksched.schedule import Objective
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links

@@ -16,7 +16,7 @@ from vksched.engine.request import Request
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.op import computing_ops, get_op
-from vksched.plan.cost import (
+from vksched.plan.costs.node_cost import (
     family_of,
     first_cost,
     longest_seconds,
@@ -25,9 +25,9 @@ from vksched.plan.cost import (
     split_seconds,
     submission_seconds,
 )
-from vksched.plan.make.by_cost import known
-from vksched.plan.planner import plan_graph
-from vksched.plan.tell.about import describe_node
+from vksched.plan.explain.node_info import describe_node
+from vksched.planner.planner import plan_graph
+from vksched.planner.search.select import known
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.perf_model import Costs, Curve

@@ -13,10 +13,10 @@ from selection import draws
 import vksched as vs
 from vksched.common.schema import check
 from vksched.ir.graph import Graph
-from vksched.plan.documents.graphs import graph_document, graph_of
-from vksched.plan.documents.plans import Planned, asked_of, planned_of
-from vksched.plan.documents.question import Question
-from vksched.plan.planner import POLICIES
+from vksched.plan.serialize.graph_codec import graph_document, graph_of
+from vksched.plan.serialize.plan_codec import Planned, asked_of, planned_of
+from vksched.plan.serialize.plan_request import Question
+from vksched.planner.planner import POLICIES, answer
 from vksched.storage.content_hash import hash_of
 from vksched.trace.format import GRAPH, PLAN
 
@@ -43,7 +43,7 @@ def drawn(seed: int) -> Planned:
         dict.fromkeys(case.observed, 1),
         case.with_cpu,
     )
-    return Planned(question.answer(case.graph, case.machine), question, "compile")
+    return Planned(answer(question, case.graph, case.machine), question, "compile")
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -56,7 +56,7 @@ def test_what_was_asked_gives_the_same_plan_again(seed: int) -> None:
     question, again, machine = asked_of(graph, document)
     assert machine == planned.plan.machine
     assert again.bounds == planned.plan.graph.bounds and again.views == planned.plan.graph.views
-    made = Planned(question.answer(again, machine), question, "compile")
+    made = Planned(answer(question, again, machine), question, "compile")
     other = through_json(made)[1]
     del document["graph"], other["graph"]
     assert other == document

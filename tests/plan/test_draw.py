@@ -11,9 +11,9 @@ import pytest
 from graphs import NAMED, A, B, Named, chain, diamond, make_plan, mlp, picky, random_plan, source
 
 import vksched as vs
-from vksched.plan.tell.draw import CROSSING, FALLEN, draw_plan
-from vksched.plan.tell.geometry import CHAR, Layout, lay_out
-from vksched.plan.tell.scene import MANY, Box, make_scene
+from vksched.plan.drawing.layout import CHAR, Layout, lay_out
+from vksched.plan.drawing.render import CROSSING, FALLEN, draw_plan
+from vksched.plan.drawing.scene import MANY, Box, make_scene
 
 SVG = "{http://www.w3.org/2000/svg}"
 Rect = tuple[float, float, float, float]

@@ -15,10 +15,7 @@ from test_simulate import drawn_graph, null_devices
 
 import vksched as vs
 from vksched.common.errors import OutOfMemory, PlanError
-from vksched.plan.check.happens import check_plan
-from vksched.plan.check.verify import verify_plan
-from vksched.plan.dynamic.company import Company
-from vksched.plan.dynamic.dispatch import (
+from vksched.plan.dynamic.dispatcher import (
     DEPTH,
     RESTS,
     Dispatch,
@@ -29,9 +26,12 @@ from vksched.plan.dynamic.dispatch import (
     Tape,
 )
 from vksched.plan.dynamic.options import DynamicPlan, Options, Piece
-from vksched.plan.dynamic.simulate import simulate_options
-from vksched.plan.dynamic.tape import plan_of
-from vksched.plan.value import HOST
+from vksched.plan.dynamic.plan_of_run import plan_of
+from vksched.plan.dynamic.simulate_options import simulate_options
+from vksched.plan.dynamic.solo_selector import Company
+from vksched.plan.types.plan_types import HOST
+from vksched.plan.verify.happens_before import check_plan
+from vksched.plan.verify.verify_plan import verify_plan
 from vksched.runtime.dynamic import DynamicExecutor, judge
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link

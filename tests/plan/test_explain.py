@@ -28,9 +28,9 @@ from graphs import (
 )
 
 import vksched as vs
-from vksched.plan.cost import node_seconds
-from vksched.plan.tell.explain import COMMAND, NAMES, ROWS, explain_plan
-from vksched.plan.value import CopyIn
+from vksched.plan.costs.node_cost import node_seconds
+from vksched.plan.explain.explain_plan import COMMAND, NAMES, ROWS, explain_plan
+from vksched.plan.types.plan_types import CopyIn
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

@@ -9,7 +9,7 @@ import pytest
 from graphs import CPU, A, make_machine, make_plan, picky, source
 
 import vksched as vs
-from vksched.plan.tell.fallback import Fallback, find_fallbacks, warn_of_fallbacks
+from vksched.plan.explain.cpu_fallback import Fallback, find_fallbacks, warn_of_fallbacks
 from vksched.topology.limits import Limits
 
 FOUR = np.arange(4, dtype=np.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vksched.plan.gauge import Gauge, less, objective_of
+from vksched.plan.types.objective_format import Gauge, less, objective_of
 from vksched.schedule import Metrics, Objective
 from vksched.schedule.model.objectives import LATENCY, WORDS
 

@@ -32,7 +32,11 @@ from test_plan_verify import with_split, without_one
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.plan.check.events import (
+from vksched.plan.plan import Plan
+from vksched.plan.types.plan_types import HOST, WORK, Span
+from vksched.plan.verify.happens_before import Checker, Finding, check_events, check_plan
+from vksched.plan.verify.interleavings import events_of
+from vksched.plan.verify.memory_events import (
     Acquire,
     End,
     Event,
@@ -42,10 +46,6 @@ from vksched.plan.check.events import (
     Submit,
     Touch,
 )
-from vksched.plan.check.happens import Checker, Finding, check_events, check_plan
-from vksched.plan.check.walks import events_of
-from vksched.plan.plan import Plan
-from vksched.plan.value import HOST, WORK, Span
 from vksched.runtime import check
 from vksched.runtime.device import Device
 from vksched.runtime.executor import Executor

@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 from selection import examples
 from test_happens import state_plan
 
-from vksched.plan.check.events import Acquire, Event, Hear, Release, Tell, Touch, Wait
-from vksched.plan.check.happens import Finding
-from vksched.plan.check.hosts import check_part_events, check_parts, events_of_parts
-from vksched.plan.make.parts import cut
+from vksched.plan.multi_host.happens_before_hosts import (
+    check_part_events,
+    check_parts,
+    events_of_parts,
+)
 from vksched.plan.plan import Plan
+from vksched.plan.verify.happens_before import Finding
+from vksched.plan.verify.memory_events import Acquire, Event, Hear, Release, Tell, Touch, Wait
+from vksched.planner.partition.host_partition import cut
 
 RANDOM = settings(deadline=None, max_examples=examples(25))
 seeds = st.integers(0, 1 << 32)

@@ -18,10 +18,10 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.plan.check.happens import check_plan
-from vksched.plan.make.in_place import InPlace
 from vksched.plan.plan import Plan
-from vksched.plan.value import Span
+from vksched.plan.types.plan_types import Span
+from vksched.plan.verify.happens_before import check_plan
+from vksched.planner.partition.in_place import InPlace
 from vksched.runtime.host.evaluate import Values
 from vksched.runtime.null import NullSession
 
@@ -99,7 +99,9 @@ def test_what_is_made_of_several_values_does_not_keep_them_until_the_end(
     peaks: list[int] = []
     for copied in (False, True):
         if copied:
-            monkeypatch.setattr("vksched.plan.make.split.find_in_place", lambda *_: InPlace())
+            monkeypatch.setattr(
+                "vksched.planner.partition.splits.find_in_place", lambda *_: InPlace()
+            )
         with vs.Scheduler(null_devices(1)) as sched:
             peaks.append(sched.compile(loss, updates=updates).plan.memory[0].peak_bytes)
     assert peaks[0] <= peaks[1]

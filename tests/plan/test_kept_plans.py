@@ -16,11 +16,11 @@ from selection import draws
 import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
-from vksched.plan.documents.kept import DamagedPlan, KeptPlan, kept_document
-from vksched.plan.documents.plans import carried_document
-from vksched.plan.documents.question import Question
 from vksched.plan.plan import Plan
-from vksched.plan.planner import STATIC
+from vksched.plan.serialize.plan_codec import carried_document
+from vksched.plan.serialize.plan_request import Question
+from vksched.planner.plan_cache import DamagedPlan, KeptPlan, kept_document
+from vksched.planner.planner import STATIC, answer
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import BOUNDS, Costs, Curve
 from vksched.topology.topology import Machine
@@ -67,7 +67,7 @@ def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
     rng = np.random.default_rng(seed)
     machine = with_memory(drawn_machine, 1 + 20 * rng.random())
     try:
-        document = through_json(question.answer(graph, machine), question)
+        document = through_json(answer(question, graph, machine), question)
     except vs.VkschedError:
         pytest.skip("there is no plan")
     if document is None:
@@ -81,7 +81,7 @@ def test_what_comes_back_is_what_would_be_planned(seed: int) -> None:
         found = kept.answer(now, later)
         assert kept.taken is (found is not None)
         if found is not None:
-            assert told(found.verify()) == told(now.answer(graph, later))
+            assert told(found.verify()) == told(answer(now, graph, later))
 
 
 def test_most_plans_of_one_device_are_kept() -> None:
@@ -89,7 +89,7 @@ def test_most_plans_of_one_device_are_kept() -> None:
     kept = 0
     for seed in range(SOME):
         graph, question, machine = drawn(seed)
-        plan = question.answer(graph, with_memory(machine, 1000))
+        plan = answer(question, graph, with_memory(machine, 1000))
         kept += kept_document(plan, question) is not None
     assert kept > SOME / 3
 
@@ -105,7 +105,7 @@ def chain() -> tuple[Plan, Question, Machine]:
     graph = build_graph(x)[0]
     machine = Machine((spec("null:0"), spec("cpu")))
     question = Question("priority", "latency")
-    return question.answer(graph, machine), question, machine
+    return answer(question, graph, machine), question, machine
 
 
 def test_the_same_again_is_taken() -> None:
@@ -169,11 +169,11 @@ def test_the_plan_of_a_cpu_alone_stays_as_runs_teach_its_costs(seed: int) -> Non
     curves = tuple(Curve(f"*/{bound}", ((-10.0, 2.0**seed),)) for bound in BOUNDS)
     learned = replace(before.devices[0], costs=Costs(curves, launch_s=1e-3, calls=2))
     after = Machine((learned,))
-    document = through_json(question.answer(case.graph, before), question)
+    document = through_json(answer(question, case.graph, before), question)
     assert document is not None
     found = KeptPlan(case.graph, document).answer(question, after)
     assert found is not None and found.machine is after
-    assert told(found) == told(question.answer(case.graph, after))
+    assert told(found) == told(answer(question, case.graph, after))
     stream = replace(question, objective="throughput")
-    kept = through_json(stream.answer(case.graph, before), stream)
+    kept = through_json(answer(stream, case.graph, before), stream)
     assert kept is None or KeptPlan(case.graph, kept).answer(stream, after) is None

@@ -6,8 +6,8 @@ import pytest
 from graphs import A, B, chain, make_machine, make_plan, mlp, transformer
 
 import vksched as vs
-from vksched.plan.cost import node_seconds
-from vksched.plan.tell.layers import SHOWN, find_layers, layer_lines, layer_of
+from vksched.plan.costs.node_cost import node_seconds
+from vksched.plan.explain.layer_table import SHOWN, find_layers, layer_lines, layer_of
 
 
 @pytest.mark.parametrize(

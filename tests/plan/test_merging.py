@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.make.merging import Groups
 from vksched.plan.plan import Plan
+from vksched.planner.placement.merge_neighbours import Groups
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Machine

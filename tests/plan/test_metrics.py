@@ -10,9 +10,9 @@ from graphs import CPU, A, B, chain, diamond, make_machine, make_plan
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.plan.metrics import energy, period_of, plan_metrics, weigh
-from vksched.plan.simulate import run_program, simulate
-from vksched.plan.simulated import Program, Step
+from vksched.plan.simulation.plan_metrics import energy, period_of, plan_metrics, weigh
+from vksched.plan.simulation.sim_types import Program, Step
+from vksched.plan.simulation.simulate_plan import run_program, simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.plan.make import moves
-from vksched.plan.make.by_cost import _competing
-from vksched.plan.make.candidates import Candidates, Way
-from vksched.plan.make.weigh import Scale, Weighed
-from vksched.plan.support import Support
+from vksched.plan.costs.op_support import Support
+from vksched.planner.search import improve
+from vksched.planner.search.candidates import Candidates, Way
+from vksched.planner.search.evaluate import Scale, Weighed
+from vksched.planner.search.select import _competing
 from vksched.schedule.model.objectives import LATENCY
 from vksched.topology.links import Link, Links
 
@@ -82,8 +82,8 @@ def test_what_is_improved_takes_less_and_as_many_tries_as_allowed(
     monkeypatch.setattr(Scale, "_quickly", counted)
     for start in found:
         tried.clear()
-        better = next(iter(moves.improve([start], ways, scale)), None)
-        assert len(tried) <= moves.TRIES
+        better = next(iter(improve.improve([start], ways, scale)), None)
+        assert len(tried) <= improve.TRIES
         assert len({tuple(way.wishes.on.items()) for way in tried}) == len(tried)
         if better is not None:
             assert better.candidate.metrics.latency_s < start.candidate.metrics.latency_s
@@ -95,7 +95,7 @@ def test_moves_find_more_than_schedules_on_some_graphs() -> None:
     found = 0
     for seed in range(6):
         ways, scale, weighed = candidates(drawn(seed), two_cards())
-        found += bool(moves.improve(weighed, ways, scale))
+        found += bool(improve.improve(weighed, ways, scale))
     assert found >= 2
 
 
@@ -110,8 +110,8 @@ def test_a_large_graph_has_few_tries_and_a_larger_one_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ways, scale, found = candidates(drawn(1), two_cards())
-    monkeypatch.setattr(moves, "NODE_TRIES", 1)
-    assert moves.improve(found, ways, scale) == []
+    monkeypatch.setattr(improve, "NODE_TRIES", 1)
+    assert improve.improve(found, ways, scale) == []
 
 
 def test_plans_are_the_same_again() -> None:

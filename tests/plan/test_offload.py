@@ -17,7 +17,7 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.plan.plan import Plan
-from vksched.plan.value import HOST, CopyIn
+from vksched.plan.types.plan_types import HOST, CopyIn
 from vksched.runtime.device import Session
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits

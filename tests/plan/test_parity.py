@@ -42,8 +42,8 @@ from vksched.cases.case import Case
 from vksched.cases.table import CASES
 from vksched.ir.op import all_ops
 from vksched.ir.tensor import apply
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.support import Support
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.topology.device_spec import DeviceSpec

@@ -17,9 +17,9 @@ from selection import examples
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.plan.documents.parts import PartDocuments, part_document, part_of
-from vksched.plan.make.parts import cut
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan_codec import PartDocuments, part_document, part_of
+from vksched.planner.partition.host_partition import cut
 from vksched.storage.content_hash import digest_of, pieces_of
 from vksched.storage.lazy_array import Late, as_array
 

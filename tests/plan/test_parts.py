@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.check.parts import verify_part, verify_parts
-from vksched.plan.make.parts import cut
-from vksched.plan.parts import Part, Send, Take
+from vksched.plan.multi_host.host_plan import Part, Send, Take
+from vksched.plan.multi_host.verify_host_plans import verify_part, verify_parts
+from vksched.planner.partition.host_partition import cut
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)

@@ -10,10 +10,10 @@ from graphs import CPU, A, B, random_plan
 
 import vksched as vs
 from vksched.ir.build_graph import build_graph
-from vksched.plan.bound import find_bound
-from vksched.plan.cost import node_seconds
-from vksched.plan.metrics import plan_metrics
+from vksched.plan.costs.lower_bound import find_bound
+from vksched.plan.costs.node_cost import node_seconds
 from vksched.plan.plan import Plan
+from vksched.plan.simulation.plan_metrics import plan_metrics
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.perf_model import Costs, Curve

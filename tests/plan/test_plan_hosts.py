@@ -13,15 +13,15 @@ from graphs import chain, mlp, transformer
 
 import vksched as vs
 from vksched.ir.graph import Graph
-from vksched.plan import bound
-from vksched.plan.make.candidates import GRAINS, Candidates
-from vksched.plan.metrics import plan_metrics
+from vksched.plan.costs import lower_bound
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.planner import POLICIES
-from vksched.plan.simulate import simulate
-from vksched.plan.support import Support
-from vksched.plan.value import HOST
-from vksched.plan.what_if import compare_plan, equal_hosts
+from vksched.plan.simulation.plan_metrics import plan_metrics
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.types.plan_types import HOST
+from vksched.planner.planner import POLICIES
+from vksched.planner.search.candidates import GRAINS, Candidates
+from vksched.planner.what_if import compare_plan, equal_hosts
 from vksched.schedule import TaskGraph, schedule
 from vksched.schedule.schedule import policies
 from vksched.topology.device_spec import GIB, DeviceSpec
@@ -209,12 +209,12 @@ def test_of_many_hosts_the_fastest_devices_compete() -> None:
 def test_no_plan_over_hosts_is_under_its_bound(
     policy: str, wide: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bound, "WIDE", wide)
+    monkeypatch.setattr(lower_bound, "WIDE", wide)
     outputs, _ = transformer(2)
     machine = hosts(gpus=2, flops_per_s=1e7, bytes_per_s=1e7)
     placed = {"layer.0.*": "node1/null:0", "layer.1.*": "node2/null:1"}
     plan = plan_on(machine, outputs, policy, **(placed if policy == "priority" else {}))
-    found = bound.find_bound(plan)
+    found = lower_bound.find_bound(plan)
     assert 0 < found.latency_s <= simulate(plan).seconds
     assert found.period_s <= plan_metrics(plan).period_s
 

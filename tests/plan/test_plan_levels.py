@@ -33,10 +33,10 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.make import memory
-from vksched.plan.make.memory import ALIGN_WORDS, Lifetime, assign_spans, largest_live_set
 from vksched.plan.plan import Plan
-from vksched.plan.value import Split, scratch_of
+from vksched.plan.types.offsets import ALIGN_WORDS, Lifetime, assign_spans, largest_live_set
+from vksched.plan.types.plan_types import Split, scratch_of
+from vksched.planner.memory import allocate
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 RANDOM = settings(deadline=None, max_examples=examples(60))
@@ -174,8 +174,8 @@ def test_values_that_live_together_never_overlap(
     """many: as if there were too many values to search for better places."""
     with pytest.MonkeyPatch.context() as patch:
         if many:
-            patch.setattr(memory, "MOST_PAIRS", -1)
-            patch.setattr(memory, "MOST_PAIRS_EACH", 0)
+            patch.setattr(allocate, "MOST_PAIRS", -1)
+            patch.setattr(allocate, "MOST_PAIRS_EACH", 0)
         spans, pages = assign_spans(lives, page_words, own_buffers)
     assert spans.keys() == {life.value for life in lives}
     assert all(0 < size <= page_words for size in pages)

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.value import Span
-from vksched.plan.words import Owners, WordSet
+from vksched.plan.types.interval_set import Owners, WordSet
+from vksched.plan.types.plan_types import Span
 
 BYTES = 4 * SHAPE[0] * SHAPE[1]
 

@@ -11,11 +11,11 @@ from graphs import CPU, A, B, C
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.ir.build_graph import build_graph
-from vksched.plan.check.happens import check_plan
-from vksched.plan.decision import dominates
-from vksched.plan.metrics import plan_metrics
 from vksched.plan.plan import Plan
-from vksched.plan.planner import compare_objectives
+from vksched.plan.simulation.plan_metrics import plan_metrics
+from vksched.plan.types.decision import dominates
+from vksched.plan.verify.happens_before import check_plan
+from vksched.planner.planner import compare_objectives
 from vksched.schedule.model.objectives import WORDS
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.make import weigh
 from vksched.plan.plan import Plan
+from vksched.planner.search import evaluate
 from vksched.topology.topology import Machine
 
 KIB = 1 << 10
@@ -112,13 +112,13 @@ def test_large_activations_count() -> None:
 
 def test_few_plans_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int | None, ...]] = []
-    real = weigh.place
+    real = evaluate.place
 
     def counted(support: Any, overrides: Any, caps: Any, wishes: Any) -> Any:
         tried.append(tuple(caps.first))
         return real(support, overrides, caps, wishes)
 
-    monkeypatch.setattr(weigh, "place", counted)
+    monkeypatch.setattr(evaluate, "place", counted)
     for rows in (8, 512):
         tried.clear()
         plan = make_plan(model(200, rows), machine=make_machine(2, [100 * LAYER_BYTES] * 2))

@@ -32,9 +32,9 @@ from selection import examples
 import vksched as vs
 from vksched.common.dtypes import TensorType
 from vksched.ir.graph import Graph
-from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
-from vksched.plan.value import Span, scratch_of
+from vksched.plan.types.plan_types import Span, scratch_of
+from vksched.plan.verify.happens_before import check_plan
 from vksched.topology.limits import Limits
 
 Change = Callable[[Plan], Plan]

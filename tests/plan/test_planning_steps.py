@@ -16,9 +16,11 @@ import pytest
 
 import vksched as vs
 from vksched.bench.planning import random_graph, transformer
-from vksched.plan import planner
-from vksched.plan.make import candidates, draft
-from vksched.plan.make.memory import Lifetime, MemoryUse
+from vksched.plan.types.offsets import Lifetime
+from vksched.planner import planner
+from vksched.planner.memory import draft
+from vksched.planner.memory.allocate import MemoryUse
+from vksched.planner.search import candidates
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Machine

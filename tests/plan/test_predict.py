@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.plan.predict import predict
+from vksched.plan.simulation.predict import predict
 from vksched.topology.perf_model import Costs, Curve
 
 A, B = "null:0", "null:1"

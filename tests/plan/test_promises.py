@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from selection import examples
 
 import vksched as vs
-from vksched.plan.check.happens import check_plan
-from vksched.plan.dynamic.dispatch import POLICIES as DECIDE
-from vksched.plan.make.by_cost import MARGIN_ESTIMATED, known
-from vksched.plan.make.candidates import LARGE
-from vksched.plan.make.overrides import resolve_overrides
-from vksched.plan.make.placing import Wishes
+from vksched.plan.dynamic.dispatcher import POLICIES as DECIDE
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.types.placement_overrides import resolve_overrides
+from vksched.plan.verify.happens_before import check_plan
+from vksched.planner.placement.candidate_devices import Wishes
+from vksched.planner.search.candidates import LARGE
+from vksched.planner.search.select import MARGIN_ESTIMATED, known
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Machine

@@ -11,10 +11,10 @@ from graphs import A, B, C
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.ir.build_graph import build_graph
-from vksched.plan.bound import find_bound
-from vksched.plan.metrics import join_replicas
+from vksched.plan.costs.lower_bound import find_bound
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.plan_metrics import join_replicas
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.schedule import Metrics
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links

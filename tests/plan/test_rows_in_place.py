@@ -11,10 +11,10 @@ from graphs import A, B, make_machine, node_id
 import vksched as vs
 from vksched.ir.graph import Graph
 from vksched.ops.lowering.lower import conversion_bytes
-from vksched.plan.check.happens import check_plan
-from vksched.plan.cost import call_of, lower_node, node_seconds
+from vksched.plan.costs.node_cost import call_of, lower_node, node_seconds
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.support import Support
+from vksched.plan.verify.happens_before import check_plan
 
 SHAPE = (3, 64, 8)
 
@@ -119,7 +119,7 @@ def test_a_plan_in_which_numpy_writes_under_a_view_is_refused(
 ) -> None:
     held = cache()
     graph = graph_of(vs.transpose(held), held)
-    monkeypatch.setattr("vksched.plan.make.in_place.numpy_may_write", lambda *_: True)
+    monkeypatch.setattr("vksched.planner.partition.in_place.numpy_may_write", lambda *_: True)
     with pytest.raises(vs.PlanError, match="numpy cannot write new where its state lies"):
         vs.plan_graph(graph, make_machine(), overrides=[("*", "cpu")]).verify()
 

@@ -11,7 +11,7 @@ from graphs import CPU, A, B, C
 import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link, Links

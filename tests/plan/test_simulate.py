@@ -17,12 +17,12 @@ from graphs import CPU, A, B, diamond, make_machine, make_plan
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.plan import clocks
-from vksched.plan import simulate as simulator
-from vksched.plan.make import aside
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import program_of, run_program, simulate
-from vksched.plan.simulated import Program, Step
+from vksched.plan.simulation import event_sim
+from vksched.plan.simulation import simulate_plan as simulator
+from vksched.plan.simulation.sim_types import Program, Step
+from vksched.plan.simulation.simulate_plan import program_of, run_program, simulate
+from vksched.planner.partition import transfers
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link
@@ -165,7 +165,7 @@ def test_null_devices_take_the_simulated_time(seed: int, measured: bool) -> None
 def test_null_devices_with_copy_queues_take_the_simulated_time(
     seed: int, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aside, "LEAST_BYTES", 1)
+    monkeypatch.setattr(transfers, "LEAST_BYTES", 1)
     plan, seconds = drawn_run(seed, measured, copy_queues=True)
     assert simulate(plan).seconds == pytest.approx(seconds, rel=1e-9)
 
@@ -283,7 +283,7 @@ def runs() -> list[tuple[Plan, float]]:
         run_with_late_input,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aside, "LEAST_BYTES", 1)
+        patch.setattr(transfers, "LEAST_BYTES", 1)
         beside = [drawn_run(s, measured, True) for s in range(12) for measured in (False, True)]
         beside += [run_with_streamed_weights(measured, True) for measured in (False, True)]
     return [*drawn, *beside, *(make(measured) for make in named for measured in (False, True))]
@@ -291,7 +291,7 @@ def runs() -> list[tuple[Plan, float]]:
 
 def simulate_with(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> Callable[[Plan], Any]:
     """`simulate` of a simulator whose source has another text in one place."""
-    sources = [inspect.getsource(module) for module in (clocks, simulator)]
+    sources = [inspect.getsource(module) for module in (event_sim, simulator)]
     counts = [source.count(old) for source in sources]
     assert sum(counts) == 1, f"clocks.py and simulate.py have {old!r} {counts} times"
     for name, source in zip(("mistaken_clocks", "mistaken"), sources, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from vksched.plan.make.stages import find_stages
+from vksched.planner.search.pipeline_stages import find_stages
 
 
 def largest(loads: Sequence[Mapping[str, float]], devices: Sequence[str]) -> float:

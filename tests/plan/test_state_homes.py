@@ -14,10 +14,10 @@ import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor
-from vksched.plan.check.happens import check_plan
-from vksched.plan.make.bundles import find_bundles
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.support import Support
+from vksched.plan.verify.happens_before import check_plan
+from vksched.planner.placement.node_groups import find_bundles
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

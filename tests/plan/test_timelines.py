@@ -11,8 +11,8 @@ from timelines import simulated_tape
 
 import vksched as vs
 from vksched.common.errors import VkschedError
-from vksched.plan.simulate import simulate
-from vksched.plan.tell.told import alive_bytes, tell_plan
+from vksched.plan.explain.timeline import alive_bytes, tell_plan
+from vksched.plan.simulation.simulate_plan import simulate
 
 
 @pytest.fixture(scope="module")

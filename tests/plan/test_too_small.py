@@ -12,9 +12,9 @@ from graphs import CPU, A, B
 
 import vksched as vs
 from vksched.ir.build_graph import build_graph
-from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.verify.happens_before import check_plan
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.perf_model import Costs, Curve

@@ -15,12 +15,12 @@ import pytest
 from graphs import CPU, A, B, chain, diamond, fan_out, transformer
 
 import vksched as vs
-from vksched.plan.make.parts import cut
-from vksched.plan.metrics import plan_metrics
-from vksched.plan.parts import Take
+from vksched.plan.multi_host.host_plan import Take
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import program_of, run_program, simulate
-from vksched.plan.value import Split
+from vksched.plan.simulation.plan_metrics import plan_metrics
+from vksched.plan.simulation.simulate_plan import program_of, run_program, simulate
+from vksched.plan.types.plan_types import Split
+from vksched.planner.partition.host_partition import cut
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.host_names import on
 from vksched.topology.links import Link, Links

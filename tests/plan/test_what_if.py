@@ -13,9 +13,9 @@ from test_by_cost import FAST, SLOW, WIDTH, branches, layers, machine
 
 import vksched as vs
 from vksched.common.formatting import format_bytes
-from vksched.plan.metrics import plan_metrics
-from vksched.plan.simulate import simulate
-from vksched.plan.what_if import (
+from vksched.plan.simulation.plan_metrics import plan_metrics
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.planner.what_if import (
     Change,
     Comparison,
     Outcome,

@@ -21,16 +21,16 @@ from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import OutOfMemory
 from vksched.common.schema import check
 from vksched.ir.graph import Graph
-from vksched.plan.check.happens import check_events, check_plan
-from vksched.plan.check.hosts import check_parts
-from vksched.plan.check.parts import verify_part
-from vksched.plan.check.walks import events_of
-from vksched.plan.documents.plans import carried_document, carried_of
-from vksched.plan.make.parts import cut
-from vksched.plan.make.windows import Windows
+from vksched.plan.multi_host.happens_before_hosts import check_parts
+from vksched.plan.multi_host.verify_host_plans import verify_part
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
-from vksched.plan.value import HOST, PlanValue, Split
+from vksched.plan.serialize.plan_codec import carried_document, carried_of
+from vksched.plan.simulation.simulate_plan import simulate
+from vksched.plan.types.plan_types import HOST, PlanValue, Split
+from vksched.plan.verify.happens_before import check_events, check_plan
+from vksched.plan.verify.interleavings import events_of
+from vksched.planner.partition.host_partition import cut
+from vksched.planner.partition.streaming_windows import Windows
 from vksched.runtime.wrapped import WrappedDevice, WrappedSession
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits

@@ -162,7 +162,7 @@ def test_run_onnx(devices: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     onnx = pytest.importorskip("onnx")
     import run_onnx
 
-    from vksched.importers.onnx.example import example_inputs
+    from vksched.importers.onnx.example_inputs import example_inputs
 
     found = run_onnx.main(devices)
     assert list(found) == ["probabilities", "best"]

@@ -9,7 +9,7 @@ import pytest
 
 import vksched as vs
 from vksched.ir.tensor import Tensor
-from vksched.plan.value import PlanValue
+from vksched.plan.types.plan_types import PlanValue
 from vksched.runtime.host import constants, program
 from vksched.runtime.host.evaluate import HostWeights
 

@@ -11,7 +11,7 @@ from graphs import CPU
 import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.host_pace import FEWEST, HALF_S, LAST
 from vksched.runtime.pace import Paces
 from vksched.runtime.stats import RunStats, SplitStats

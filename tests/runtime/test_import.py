@@ -14,7 +14,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, TensorType
-from vksched.plan.value import COMING
+from vksched.plan.types.plan_types import COMING
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
 from vksched.runtime.vulkan.context import Context, Recording

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.plan.cost import node_cost
+from vksched.plan.costs.node_cost import node_cost
 from vksched.runtime.pace import EVERY_S, MOST, SHORT_S, Paces
 from vksched.runtime.stats import RunStats, SplitStats
 from vksched.topology.limits import Limits

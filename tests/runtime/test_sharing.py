@@ -14,7 +14,7 @@ from conftest import vulkan_names
 import vksched as vs
 from vksched.common.dtypes import TensorType
 from vksched.common.errors import DeviceError
-from vksched.plan.value import Span
+from vksched.plan.types.plan_types import Span
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.context import Context, Recording, Wanted
 from vksched.runtime.vulkan.memory import WordView, download, upload, write_new

@@ -14,7 +14,7 @@ import pytest
 from graphs import A, B
 
 import vksched as vs
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime import simulated_clock
 from vksched.topology.device_spec import DeviceSpec
 

@@ -20,7 +20,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.models.reader import Reader
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import repack
-from vksched.plan.make.memory import aligned
+from vksched.plan.types.offsets import aligned
 from vksched.runtime.device import Uploads
 from vksched.runtime.vulkan import memory
 from vksched.runtime.vulkan.memory import _rows, _write

@@ -15,7 +15,7 @@ from vksched.common.errors import OutOfMemory
 from vksched.engine.drift import BAND, MARGIN, Again, Drift
 from vksched.engine.preparing import Preparing
 from vksched.plan.plan import Plan
-from vksched.plan.simulate import simulate
+from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.pace import HALF_S
 from vksched.runtime.stats import RunStats
 from vksched.topology.device_spec import DeviceSpec

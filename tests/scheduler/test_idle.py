@@ -16,9 +16,9 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.engine.request import Request, plan_request
-from vksched.plan.cost import call_of
+from vksched.plan.costs.node_cost import call_of
 from vksched.plan.plan import Plan
-from vksched.plan.planner import plan_graph
+from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import GIB, DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Machine

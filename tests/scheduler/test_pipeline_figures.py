@@ -19,7 +19,7 @@ from vksched.parallel.pipeline import (
     zb_h1,
     zb_h2,
 )
-from vksched.plan.value import DeviceMemory
+from vksched.plan.types.plan_types import DeviceMemory
 from vksched.runtime.device import Device
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.topology.device_spec import DeviceSpec

@@ -12,7 +12,7 @@ from test_closing import LIMIT_S, GatedDevice
 from test_executor import X, null_devices, scheduler
 
 import vksched as vs
-from vksched.plan import planner
+from vksched.planner import planner
 from vksched.runtime.vulkan.handle import Counters
 
 W = np.random.default_rng(3).standard_normal((4, 5), dtype=np.float32)
@@ -37,7 +37,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count.append(1)
         return original(*args, **options)
 
-    monkeypatch.setattr("vksched.plan.documents.question.plan_graph", counted)
+    monkeypatch.setattr("vksched.plan.serialize.plan_request.plan_graph", counted)
     return count
 
 

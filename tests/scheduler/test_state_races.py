@@ -22,7 +22,7 @@ from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.states import StateTable
 from vksched.ir.graph import Graph
 from vksched.plan.plan import Plan
-from vksched.plan.value import Split
+from vksched.plan.types.plan_types import Split
 from vksched.runtime import null
 from vksched.runtime.device import Device
 from vksched.runtime.host import evaluate

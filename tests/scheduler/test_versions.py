@@ -14,7 +14,7 @@ from graphs import numpy_outputs
 import vksched as vs
 from vksched.engine.request import Request, plan_request
 from vksched.plan.plan import Plan
-from vksched.plan.planner import plan_graph
+from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.perf_model import Costs, Curve

@@ -18,14 +18,14 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.plan.make.candidates import Candidates
-from vksched.plan.make.draft import finish
-from vksched.plan.make.fit import most_copies
-from vksched.plan.make.placing import Wishes
-from vksched.plan.make.weigh import fitted
+from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
-from vksched.plan.planner import POLICIES
-from vksched.plan.support import Support
+from vksched.planner.memory.draft import finish
+from vksched.planner.memory.fit import most_copies
+from vksched.planner.placement.candidate_devices import Wishes
+from vksched.planner.planner import POLICIES
+from vksched.planner.search.candidates import Candidates
+from vksched.planner.search.evaluate import fitted
 from vksched.schedule import TaskGraph, policies, schedule
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits

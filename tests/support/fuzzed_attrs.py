@@ -33,7 +33,7 @@ from vksched.ir.evaluate import compute, compute_into, infer
 from vksched.ir.op import Call, Op, get_op
 from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
-from vksched.plan.documents.graphs import graph_of
+from vksched.plan.serialize.graph_codec import graph_of
 from vksched.topology.limits import Limits
 
 MOST_ELEMENTS, MOST_FLOPS = 1 << 14, 1e7

@@ -11,9 +11,9 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
 from vksched.ir.tensor import Tensor
-from vksched.plan.check.happens import check_plan
 from vksched.plan.plan import Plan
-from vksched.plan.value import CopyIn, scratch_of
+from vksched.plan.types.plan_types import CopyIn, scratch_of
+from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits

@@ -13,7 +13,7 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress, numpy_dtype
 from vksched.plan.plan import Plan
-from vksched.plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
+from vksched.plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
 from vksched.runtime.device import Aside, Times
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.states import HostStates

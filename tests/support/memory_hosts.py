@@ -16,8 +16,8 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
-from vksched.plan.documents.parts import PartDocuments
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
 from vksched.runtime.remote.cluster import ClusterExecutor

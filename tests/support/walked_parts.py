@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from vksched.common.dtypes import NDArray, Progress
-from vksched.plan.parts import Part, Send
+from vksched.plan.multi_host.host_plan import Part, Send
 from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.remote.cache import hash_of
 from vksched.runtime.remote.channel import Payload

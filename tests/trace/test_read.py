@@ -16,7 +16,7 @@ from conftest import THOROUGH
 
 import vksched as vs
 from vksched.engine.replay.make import replay_tape
-from vksched.plan.documents.plans import asked_of, planned_of
+from vksched.plan.serialize.plan_codec import asked_of, planned_of
 from vksched.trace.read import TapeError
 from vksched.viz.timeline.html_export import as_page
 

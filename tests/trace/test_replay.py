@@ -17,7 +17,7 @@ from taped import X, graph_of_two_devices, null_devices, save_two_runs
 import vksched as vs
 from vksched.cli import main
 from vksched.engine.replay.make import Replay, replay_tape
-from vksched.plan import planner
+from vksched.planner import planner
 from vksched.trace.read import tape_of
 
 
@@ -161,7 +161,7 @@ def test_another_planner_is_told_by_its_version(
     def other(*args: Any, **options: Any) -> vs.Plan:
         return original(*args, **{**options, "overrides": ()})
 
-    monkeypatch.setattr("vksched.plan.documents.question.plan_graph", other)
+    monkeypatch.setattr("vksched.plan.serialize.plan_request.plan_graph", other)
     data["vksched"]["version"] = "0.0.1"
     found = replay_tape(tape_of(data))
     assert found.difference is not None and found.difference.where == "plan 0"

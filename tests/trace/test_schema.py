@@ -12,7 +12,7 @@ from mutated_json import mutate
 from selection import draws
 
 from vksched.common.schema import LARGEST, Either, Row, Table, Wrong, _tell, check, holds
-from vksched.plan.documents.plans import carried_document
+from vksched.plan.serialize.plan_codec import carried_document
 from vksched.trace.format import CARRIED
 
 

@@ -16,8 +16,8 @@ from selection import spread
 import vksched as vs
 from vksched.common.errors import DeviceLost, OutOfMemory, UnsupportedOp
 from vksched.ir.op import Call, Op
-from vksched.plan.cost import family_of, node_seconds
-from vksched.plan.make.memory import aligned
+from vksched.plan.costs.node_cost import family_of, node_seconds
+from vksched.plan.types.offsets import aligned
 from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan import probe
 from vksched.topology.device_spec import DeviceSpec

@@ -18,7 +18,7 @@ from test_cli import call
 
 import vksched as vs
 from vksched.common.errors import DeviceLost, DeviceTimeout, OutOfMemory, UnsupportedOp
-from vksched.plan.cost import first_cost
+from vksched.plan.costs.node_cost import first_cost
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits

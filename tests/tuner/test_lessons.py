@@ -18,8 +18,8 @@ import pytest
 import vksched as vs
 from vksched.common.errors import UnsupportedOp
 from vksched.plan.plan import Plan
-from vksched.plan.planner import plan_graph
-from vksched.plan.predict import predict
+from vksched.plan.simulation.predict import predict
+from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 from vksched.tuner import calibrator as calibrator_module

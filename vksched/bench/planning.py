@@ -23,8 +23,9 @@ import numpy as np
 
 import vksched as vs
 
-from ..plan import planner
-from ..plan.make import draft, weigh
+from ..planner import planner
+from ..planner.memory import draft
+from ..planner.search import evaluate
 from ..topology.device_spec import DeviceSpec
 from ..topology.topology import Machine
 from .facts import Fact
@@ -174,7 +175,7 @@ def timed_stages(spent_s: dict[str, float]) -> Iterator[None]:
     """Adds up the time spent in each stage of the planner; what a stage calls counts as its own."""
     own = {
         (module, name): getattr(module, name)
-        for module in (planner, draft, weigh)
+        for module in (planner, draft, evaluate)
         for name in STAGES
         if name in vars(module)
     }

@@ -19,7 +19,7 @@ from ..engine.report.make import make_report
 from ..engine.report.runs import GraphRun, run_of
 from ..engine.report.value import RunReport
 from ..engine.run import Run
-from ..plan.predict import predict
+from ..plan.simulation.predict import predict
 from ..scheduler import Scheduler
 from ..trace import SystemClock
 from ..tuner.calibrator import Calibrator

@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..autograd.walk import vjp
+from ..autograd.reverse_mode import vjp
 from ..common.dtypes import (
     FLOAT32,
     FLOAT64,

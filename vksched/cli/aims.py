@@ -54,7 +54,7 @@ def aim_options(command: Callable[..., None]) -> Callable[..., None]:
     def asked(*args: Any, policy: str, objective: str, **options: Any) -> None:
         aim = Aim(policy, objective)
         if aim != DEFAULT:
-            from ..plan.planner import check_objective
+            from ..planner.planner import check_objective
 
             check_objective(objective, policy, "command")
         command(*args, aim=aim, **options)

@@ -12,10 +12,10 @@ from .machines import changes_of
 if TYPE_CHECKING:
     from ..engine.request import Request
     from ..ir.graph import Graph
-    from ..parallel.config.value import Config
-    from ..plan.decision import Tradeoffs
+    from ..parallel.config.config_types import Config
     from ..plan.plan import Plan
-    from ..plan.what_if import Comparison
+    from ..plan.types.decision import Tradeoffs
+    from ..planner.what_if import Comparison
     from ..topology.topology import Machine
 
 Overrides = tuple[tuple[str | int, str], ...]
@@ -51,7 +51,7 @@ class Planner:
 
     def __call__(self, machine: Machine) -> Plan:
         from ..engine.request import plan_request
-        from ..plan.planner import plan_graph
+        from ..planner.planner import plan_graph
 
         def planned(request: Request) -> Plan:
             return plan_graph(
@@ -74,7 +74,7 @@ class Planner:
 
     def tradeoffs(self) -> Tradeoffs:
         """Returns the candidates of all objectives, on the base machine."""
-        from ..plan.planner import compare_objectives
+        from ..planner.planner import compare_objectives
 
         request = self._request(self.base)
         return compare_objectives(
@@ -90,7 +90,7 @@ class Planner:
         them.
         """
         from ..engine.request import Request, least_limits
-        from ..plan.what_if import present
+        from ..planner.what_if import present
 
         overrides = present(self.overrides, machine, self.base)
         rooms = [spec.memory_bytes for spec in machine.devices if spec.kind != "cpu"]
@@ -120,7 +120,7 @@ def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
     """Returns what a run takes on the base machine, without each of its devices, on each alone, and
     after each change.
     """
-    from ..plan.what_if import compare
+    from ..planner.what_if import compare
 
     pinned = [device for _, device in planner.overrides]
     return compare(planner.base, planner, changes_of(planner.base, what_ifs), pinned=pinned)
@@ -129,7 +129,7 @@ def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
 def predicted_as_text(plan: Plan, found: Comparison) -> str:
     """Returns where layers run, how long a run takes, and the same of other machines."""
     from ..common.formatting import format_bytes, format_seconds
-    from ..plan.tell.layers import layer_lines
+    from ..plan.explain.layer_table import layer_lines
 
     first = found.rows[0]
     lines = ["layers:", *(f"  {line}" for line in layer_lines(plan)), ""]
@@ -154,7 +154,7 @@ def predicted_as_text(plan: Plan, found: Comparison) -> str:
 
 def predicted_as_dict(plan: Plan, found: Comparison) -> dict[str, Any]:
     """Returns the same as plain data."""
-    from ..plan.tell.layers import find_layers
+    from ..plan.explain.layer_table import find_layers
 
     return {
         "layers": [layers.as_dict() for layers in find_layers(plan)],

@@ -16,7 +16,7 @@ import numpy as np
 from ..common.errors import GraphError, VkschedError, close_text
 
 if TYPE_CHECKING:
-    from ..importers.onnx.example import Sizes
+    from ..importers.onnx.example_inputs import Sizes
     from ..importers.onnx.model import Model
     from ..ir.graph import Graph
 
@@ -27,8 +27,8 @@ devices_option = click.option(
     "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
 )
 KV = ("f32", "f16", "q8_0")
-"""How keys and values may be kept: the names of importers/gguf/cache.py, which is not imported for
-the sake of a help text.
+"""How keys and values may be kept: the names of importers/gguf/kv_cache.py, which is not imported
+for the sake of a help text.
 """
 place_option = click.option(
     "--place",
@@ -111,7 +111,7 @@ def check_places(places: Iterable[str], graphs: Sequence[Graph], stage: str = "p
     """Raises a PlanError, which names what is close, for a pattern that matches in no graph.
     stage: who asks.
     """
-    from ..plan.names import NameIndex
+    from ..plan.types.node_names import NameIndex
 
     names = [NameIndex(graph, stage) for graph in graphs]
     for pattern in places:
@@ -196,7 +196,7 @@ def _read(place: str) -> dict[str, Any]:
         if path.suffix == ".pb":
             from onnx import TensorProto
 
-            from ..importers.onnx.read.files import Folder
+            from ..importers.onnx.read.external_data import Folder
             from ..importers.onnx.read.tensors import TensorReader
 
             tensor = TensorProto.FromString(path.read_bytes())

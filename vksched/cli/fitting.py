@@ -13,7 +13,7 @@ from .machines import machine_of
 if TYPE_CHECKING:
     from ..importers.gguf.model import LanguageModel
     from ..models.layers.forecast import Forecast, Held
-    from ..plan.what_if import Outcome
+    from ..planner.what_if import Outcome
 
 OWN_NOTES = ("auto: ", "passes: ")
 """How notes begin that tell of the rest of a plan, which is small."""

@@ -170,7 +170,7 @@ def _opened(
     meanwhile.
     """
     from ..importers import load_gguf
-    from ..importers.gguf.tokenizer.chat import start_renderer
+    from ..importers.gguf.tokenizer.chat_template import start_renderer
     from ..models.chat import Chat
     from ..scheduler import Scheduler
 

@@ -21,7 +21,7 @@ from .machines import machine_of, machine_option
 if TYPE_CHECKING:
     from onnx import NodeProto
 
-    from ..importers.onnx.lower.lowering import Lowered
+    from ..importers.onnx.lower.frame import Lowered
     from ..importers.onnx.model import Model, ModelValue
     from ..ir.graph import Graph
     from ..plan.plan import Plan
@@ -134,11 +134,11 @@ def describe(
     with_cpu: the CPU competes with the other devices. aim: how the plan is found, and what for.
     """
     from ..engine.request import Request, plan_request
-    from ..importers.onnx.example import choose_shapes
+    from ..importers.onnx.example_inputs import choose_shapes
     from ..ir.build_graph import build_graph
-    from ..plan.names import NameIndex
-    from ..plan.planner import plan_graph
-    from ..plan.tell.explain import COMMAND, idle_lines
+    from ..plan.explain.explain_plan import COMMAND, idle_lines
+    from ..plan.types.node_names import NameIndex
+    from ..planner.planner import plan_graph
 
     sizes = choose_shapes(model, arrays, dims, shapes)
     options = feeds.size_options(model, sizes)
@@ -184,8 +184,8 @@ def lower_model(
     model: Model, shapes: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> tuple[Lowered, list[str]]:
     """Returns the first stage of a model for some shapes and arrays, and what to say of it."""
-    from ..importers.onnx.example import example_inputs
-    from ..importers.onnx.lower.lowering import NeedsInputs
+    from ..importers.onnx.example_inputs import example_inputs
+    from ..importers.onnx.lower.frame import NeedsInputs
 
     if arrays:
         given = {**example_inputs(model, shapes, 0, tuple(arrays)), **arrays}
@@ -199,7 +199,7 @@ def lower_model(
 
 def describe_model(model: Model) -> dict[str, Any]:
     """Returns what the file says, as plain data."""
-    from ..importers.onnx.nodes.bodies import find_bodies
+    from ..importers.onnx.nodes.subgraphs import find_bodies
 
     proto = model.file.model
     return {
@@ -231,8 +231,8 @@ def _ops(
 
     written: the graph of the first stage before it was rewritten into the plan's.
     """
-    from ..importers.onnx.lower.lowering import scope_name
-    from ..importers.onnx.nodes.bodies import op_name
+    from ..importers.onnx.lower.frame_lowering import scope_name
+    from ..importers.onnx.nodes.subgraphs import op_name
 
     found = _places(written, plan, nodes) if written and plan else {}
     step = lowered.step.node.output if lowered.step else ()
@@ -255,7 +255,7 @@ def _ops(
 
 def _places(written: Graph, plan: Plan, nodes: Sequence[NodeProto]) -> dict[str, set[str]]:
     """Returns for each node of the file, by its name, where what it was lowered to runs."""
-    from ..importers.onnx.lower.lowering import scope_name
+    from ..importers.onnx.lower.frame_lowering import scope_name
     from ..importers.onnx.nodes.names import JOINT
 
     graph, devices = plan.graph, plan.machine.devices
@@ -311,8 +311,8 @@ def _by_numpy(plan: Plan) -> list[dict[str, Any]]:
     """Returns the ops that run on the CPU as no device can, each with its reason, those of few
     elements too: their sizes may be assumed. doubtful: whether a run may refuse it.
     """
-    from ..importers.onnx.lower.lowering import MISFIT
-    from ..plan.tell.fallback import find_fallbacks, join_reasons
+    from ..importers.onnx.lower.frame_lowering import MISFIT
+    from ..plan.explain.cpu_fallback import find_fallbacks, join_reasons
 
     rows: dict[tuple[str, str], list[str]] = {}
     for node in plan.graph.ops:
@@ -332,8 +332,8 @@ def _cut(lowered: Lowered) -> dict[str, Any] | None:
     """Returns where the first stage ends; None at the end of the model. by_host: whether the host
     runs the node that stands there. doubtful: whether the host may refuse that node.
     """
-    from ..importers.onnx.lower.lowering import MISFIT
-    from ..importers.onnx.nodes.host import describe
+    from ..importers.onnx.lower.frame_lowering import MISFIT
+    from ..importers.onnx.nodes.cpu_node import describe
 
     if lowered.then is None:
         return None

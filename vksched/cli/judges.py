@@ -79,7 +79,7 @@ def _onnxruntime(source: Source, inputs: Mapping[str, Any], names: Sequence[str]
 def _evaluator(
     source: ModelProto, inputs: Mapping[str, Any], names: Sequence[str]
 ) -> Sequence[Any]:
-    from ..importers.onnx.nodes.evaluator import make_evaluator
+    from ..importers.onnx.nodes.reference_evaluator import make_evaluator
 
     return list(make_evaluator(source).run(list(names), dict(inputs)))
 

@@ -42,7 +42,7 @@ def show_language_model(model_file: str, as_json: bool, place: Place | None = No
 def describe_language_model(model: LanguageModel) -> dict[str, Any]:
     """Returns what the file says, as plain data. hyper: None where it does not say all of it."""
     from ..importers.gguf.architectures import architecture
-    from ..importers.gguf.hyper import read_hyper
+    from ..importers.gguf.hparams.hparams import read_hyper
 
     file, hyper, notes, learned = model.file, None, [], False
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..plan.what_if import Change
+    from ..planner.what_if import Change
     from ..topology.device_spec import DeviceSpec
     from ..topology.topology import Machine
 
@@ -48,7 +48,7 @@ def machine_of(
 
 def changes_of(machine: Machine, given: Sequence[str]) -> list[Change]:
     """Returns the machines after each of the changes."""
-    from ..plan.what_if import Change, changed
+    from ..planner.what_if import Change, changed
 
     return [Change(text, changed(machine, text)) for text in given]
 

@@ -94,7 +94,7 @@ def _first_stage(
 ) -> list[Graph]:
     """Returns the graph of a model's first stage, if it has one."""
     from ..importers import load_onnx
-    from ..importers.onnx.example import choose_shapes
+    from ..importers.onnx.example_inputs import choose_shapes
     from ..ir.build_graph import build_graph
     from ..passes import optimize
     from .info import hint_at, lower_model

@@ -24,9 +24,9 @@ from .trace import check_end
 
 if TYPE_CHECKING:
     from ..ir.graph import Graph
-    from ..plan.decision import Tradeoffs
     from ..plan.plan import Plan
-    from ..plan.what_if import Comparison
+    from ..plan.types.decision import Tradeoffs
+    from ..planner.what_if import Comparison
 
 
 def _copies(context: click.Context, option: click.Parameter, text: str | None) -> int | str | None:
@@ -100,7 +100,7 @@ def plan(
     simulation, and how long without each device, on each alone, and after each change.
     """
     from ..engine.precision import apply_precision
-    from ..parallel.config.read import read_config
+    from ..parallel.config.read_config import read_config
     from .elsewhere import Planner, compare_machines
 
     check_end(html, ".html")
@@ -156,7 +156,7 @@ def _note(remarks: Sequence[str]) -> None:
 
 
 def _text(plan: Plan, node: str | None, as_json: bool, others: Comparison | None) -> str:
-    from ..plan.tell.explain import COMMAND, explain_plan
+    from ..plan.explain.explain_plan import COMMAND, explain_plan
     from .elsewhere import predicted_as_dict, predicted_as_text
 
     if node is not None:
@@ -171,7 +171,7 @@ def _text(plan: Plan, node: str | None, as_json: bool, others: Comparison | None
 
 
 def _table(found: Tradeoffs, as_json: bool) -> str:
-    from ..plan.tell.choice import comparison_as_text
+    from ..plan.explain.decision_text import comparison_as_text
 
     return json.dumps(found.as_dict(), indent=2) if as_json else comparison_as_text(found)
 
@@ -195,7 +195,7 @@ def load_graph(
             raise click.UsageError("--dim and --shape are for ONNX models.")
         return build_graph(*_with_updates(load_outputs(address)))[0], []
     from ..importers import load_onnx
-    from ..importers.onnx.example import choose_shapes
+    from ..importers.onnx.example_inputs import choose_shapes
     from .info import hint_at, lower_model
 
     with feeds.collected_warnings() as said:

@@ -179,7 +179,7 @@ def _inputs(
     seed: int | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the first part of the report, and values for all inputs."""
-    from ..importers.onnx.example import choose_shapes, example_inputs
+    from ..importers.onnx.example_inputs import choose_shapes, example_inputs
 
     missing = [value.name for value in model.inputs if value.name not in arrays]
     if missing and seed is None:
@@ -237,7 +237,7 @@ def measure(
     """Returns the outputs, the times of all runs but the first, or of that if it is alone, and a
     report of them, where one is wanted.
     """
-    from ..plan.tell.explain import COMMAND, idle_lines
+    from ..plan.explain.explain_plan import COMMAND, idle_lines
     from .meter import Meter
 
     meter, seconds = Meter(), []

@@ -127,7 +127,7 @@ def _judged(
 
     A zero point may itself be one step off: elements are compared by their distance from it.
     """
-    from ..importers.onnx.nodes.host import describe
+    from ..importers.onnx.nodes.cpu_node import describe
 
     for node in nodes:
         shift = 0

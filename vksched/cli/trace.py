@@ -28,7 +28,7 @@ def trace(file: str, html: str | None, svg: str | None, png: str | None, as_json
 
     The file is one of `vs.Tape().save` or `vksched run --trace`. Perfetto opens it, too.
     """
-    from ..plan.timelines import timeline
+    from ..plan.serialize.trace_timeline import timeline
 
     wanted = [(html, ".html"), (svg, ".svg"), (png, ".png")]
     for path, end in wanted:

@@ -99,8 +99,8 @@ def _told(steps: Steps | str) -> list[str]:
 
 def _ask_another(case: Case, rows: list[Difference]) -> tuple[list[Difference], list[str]]:
     """Asks onnxruntime where the onnx evaluator differs; returns the rows, and what to tell."""
-    from ..importers.onnx.nodes.bodies import all_nodes
-    from ..importers.onnx.nodes.compared import is_doubted
+    from ..importers.onnx.nodes.allow_list import is_doubted
+    from ..importers.onnx.nodes.subgraphs import all_nodes
 
     doubted = sorted({str(n.op_type) for n in all_nodes(case.model.nodes) if is_doubted(n)})
     known = f"the onnx evaluator is wrong in some forms of {', '.join(doubted)}" if doubted else ""
@@ -120,7 +120,7 @@ def _ask_another(case: Case, rows: list[Difference]) -> tuple[list[Difference], 
 
 def _parting(case: Case) -> str:
     """Returns the first node that the two judges compute differently; "" where there is none."""
-    from ..importers.onnx.nodes.host import describe
+    from ..importers.onnx.nodes.cpu_node import describe
 
     made_by = {str(o): describe(node) for node in case.model.nodes for o in node.output if o}
     names = list(made_by)

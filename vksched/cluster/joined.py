@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..common.errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..common.user_warning import warn
-from ..plan.documents.parts import PartDocuments
+from ..plan.multi_host.host_plan_codec import PartDocuments
 from ..runtime.remote.client import Node, Nodes
 from ..runtime.remote.devices import RemoteDevice
 from ..runtime.remote.ports import Post

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..common.errors import VkschedError
 from ..engine.devices import DeviceSet, Wanted
-from ..plan.documents.parts import PartDocuments
+from ..plan.multi_host.host_plan_codec import PartDocuments
 from ..runtime.remote.cache import MOST_BYTES, WeightCache
 from ..runtime.remote.folders import ModelFolders
 from ..runtime.remote.hello import NAME

@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..plan.decision import Decision
-from ..plan.value import PlanValue
+from ..plan.types.decision import Decision
+from ..plan.types.plan_types import PlanValue
 from ..runtime.stats import RunStats
 
 WINDOW, FULL = 8, 4

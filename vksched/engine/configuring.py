@@ -18,13 +18,13 @@ from ..ir.graph import Graph
 from ..ir.graph_builder import Made
 from ..ir.tensor import Tensor
 from ..ops.creation.state import StatePiece
-from ..parallel.apply import Applied, Pieces, apply_config
-from ..parallel.config.value import Config
-from ..parallel.shard.layout import Cut, Devices
-from ..plan.cost import node_seconds
-from ..plan.names import NameIndex
-from ..plan.planner import plan_graph
-from ..plan.simulate import simulate
+from ..parallel.apply_config import Applied, Pieces, apply_config
+from ..parallel.config.config_types import Config
+from ..parallel.sharding.sharding_strategy import Cut, Devices
+from ..plan.costs.node_cost import node_seconds
+from ..plan.simulation.simulate_plan import simulate
+from ..plan.types.node_names import NameIndex
+from ..planner.planner import plan_graph
 from ..topology.topology import Machine
 from .request import Request
 

@@ -36,12 +36,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ..plan.cost import op_seconds
-from ..plan.gauge import Gauge, objective_of
-from ..plan.metrics import join_replicas, weigh
+from ..plan.costs.node_cost import op_seconds
 from ..plan.plan import Plan
-from ..plan.simulate import program_of
-from ..plan.value import PlanValue
+from ..plan.simulation.plan_metrics import join_replicas, weigh
+from ..plan.simulation.simulate_plan import program_of
+from ..plan.types.objective_format import Gauge, objective_of
+from ..plan.types.plan_types import PlanValue
 from ..runtime.pace import EVERY_S, LAST
 from ..runtime.stats import RunStats
 from ..schedule import Metrics, Objective

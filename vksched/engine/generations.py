@@ -35,7 +35,7 @@ from ..common.fork_guard import Owner
 from ..common.user_warning import warn
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..plan.value import PlanValue
+from ..plan.types.plan_types import PlanValue
 from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Closing
 from ..runtime.null import stream_on

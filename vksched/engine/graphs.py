@@ -19,9 +19,9 @@ from ..common.errors import DeviceError, GraphError, PlanError
 from ..common.fork_guard import Owner
 from ..ir.build_graph import Outputs, Updates, build_graph
 from ..ir.tensor import Tensor
-from ..plan.documents.kept import KeptPlan
+from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
-from ..plan.tell.fallback import warn_of_fallbacks
+from ..planner.plan_cache import KeptPlan
 from ..topology.tuned_variants import Choices
 from .generations import Compiled
 from .overflow import OverflowWatch

@@ -14,10 +14,10 @@ from ..common.errors import PlanError
 from ..ir.graph import Graph
 from ..ir.precision import PRECISIONS, SINGLE
 from ..ir.tensor import Tensor
-from ..parallel.config.match import sections_of
-from ..parallel.config.value import Config
-from ..passes.precision import has_precision, set_precision
-from ..plan.names import NameIndex
+from ..parallel.config.config_types import Config
+from ..parallel.config.match_sections import sections_of
+from ..passes.set_precision import has_precision, set_precision
+from ..plan.types.node_names import NameIndex
 
 Precision = str | Mapping[Tensor | str, str]
 """One word for all, or tensors or name patterns to words."""

@@ -20,14 +20,14 @@ from ..common.errors import OutOfMemory, PlanError, VkschedError
 from ..common.gc_pause import resting_collector
 from ..ir.graph import Graph
 from ..ir.precision import SINGLE
-from ..plan.documents.kept import kept_document
-from ..plan.documents.plans import Planned
-from ..plan.documents.question import Question
 from ..plan.dynamic.options import DynamicPlan
-from ..plan.make.fit import LEAST
+from ..plan.explain.cpu_fallback import find_fallbacks, join_reasons
 from ..plan.plan import Plan
-from ..plan.planner import STATIC
-from ..plan.tell.fallback import find_fallbacks, join_reasons
+from ..plan.serialize.plan_codec import Planned
+from ..plan.serialize.plan_request import Question
+from ..planner.memory.fit import LEAST
+from ..planner.plan_cache import kept_document
+from ..planner.planner import STATIC, answer
 from ..runtime.carrier import Carrier
 from ..runtime.device import Device
 from ..runtime.pace import Paces
@@ -210,7 +210,7 @@ class Preparing:
         question, plan = self._question(request, small, only), None
         if request.kept is not None:
             plan = request.kept.answer(question, machine)
-        plan = plan or question.answer(request.graph, machine)
+        plan = plan or answer(question, request.graph, machine)
         if request.notes:
             plan = replace(plan, notes=(*request.notes, *plan.notes))
         if not small:

@@ -32,12 +32,12 @@ from ..importers.base import ImportedModel
 from ..ir.graph import Graph
 from ..ir.tensor import Tensor
 from ..passes import Wishes, optimize
-from ..plan.decision import Decision
-from ..plan.documents.kept import KeptPlan
-from ..plan.make.by_cost import is_better
-from ..plan.make.overrides import resolve_overrides
-from ..plan.names import NameIndex
 from ..plan.plan import Plan
+from ..plan.types.decision import Decision
+from ..plan.types.node_names import NameIndex
+from ..plan.types.placement_overrides import resolve_overrides
+from ..planner.plan_cache import KeptPlan
+from ..planner.search.select import is_better
 from ..runtime.record import Observers
 from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits

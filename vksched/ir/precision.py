@@ -8,7 +8,7 @@
     int8      as float32, but for products by weights of few bits: their other operand may be
               rounded to 8 bits in runs of 32 (vksched/ops/quantized/q8_activations.py)
 
-It is an attribute of a node, set by a pass (vksched/passes/precision.py); a node without it is
+It is an attribute of a node, set by a pass (vksched/passes/set_precision.py); a node without it is
 float32. `Op.factors` names the operands that count. A word is a permission: a device that has no
 float16 computes in float32, which is nearer to the real numbers. Types of values stay as they are.
 

@@ -13,9 +13,9 @@ from onnx import GraphProto, NodeProto
 
 from ..common.dtypes import NDArray, normalize_axis
 from ..common.errors import ModelFormatError, ShapeError
-from ..importers.onnx.lower.lowering import Frame, HostStep
+from ..importers.onnx.lower.frame import Frame, HostStep
+from ..importers.onnx.nodes.cpu_node import describe, naming
 from ..importers.onnx.nodes.elements import numpy_of
-from ..importers.onnx.nodes.host import describe, naming
 from ..importers.onnx.nodes.names import subgraphs
 from ..importers.onnx.nodes.node import attribute_value
 from ..importers.onnx.nodes.values import HostValue, Value

@@ -13,7 +13,7 @@ the size of the step, native modules and numpy's version, the variables of vksch
 scheduler tells of how it rewrites: whatever changes has another file. The code are the modules that
 were loaded then: a file that was written by other ones is of no use, and none is written where one
 of them has changed since it was loaded. Whether the plan is still the right one is seen when it is
-asked for (plan/documents/kept.py). Nothing here is needed: a file that is damaged, of another
+asked for (planner/plan_cache.py). Nothing here is needed: a file that is damaged, of another
 format, or does not fit the weights means that the step is written; so does a folder that cannot be
 found or written.
 
@@ -46,8 +46,8 @@ from ..common.version import __version__
 from ..ir.attrs import Attrs, AttrValue
 from ..ir.graph import Graph, Node
 from ..ops.lowering import native_kernels
-from ..plan.documents.graphs import NONSENSE
-from ..plan.documents.kept import KeptPlan
+from ..plan.serialize.graph_codec import NONSENSE
+from ..planner.plan_cache import KeptPlan
 from ..storage.disk_cache import (
     PACKAGE,
     about_loaded,
@@ -65,7 +65,7 @@ from ..storage.disk_cache import (
 from ..storage.lazy_array import Held, as_array
 
 if TYPE_CHECKING:
-    from ..importers.gguf.cache import KeyValueCache
+    from ..importers.gguf.kv_cache import KeyValueCache
     from ..importers.gguf.model import LanguageModel
 
 FORMAT = 5

@@ -21,19 +21,16 @@ from ..common.errors import OutOfMemory
 from ..engine.graphs import Graphs
 from ..engine.precision import Precision
 from ..engine.run import Run
-from ..importers.onnx.lower.context import ModelContext
-from ..importers.onnx.lower.lowering import (
-    Frame,
-    FrameLowering,
-    HostStep,
-)
+from ..importers.onnx.lower.frame import Frame, HostStep
+from ..importers.onnx.lower.frame_lowering import FrameLowering
+from ..importers.onnx.lower.model_context import ModelContext
+from ..importers.onnx.nodes.cpu_node import WrongShape
 from ..importers.onnx.nodes.elements import from_storage, to_storage
-from ..importers.onnx.nodes.host import WrongShape
 from ..importers.onnx.nodes.names import item_slot, slots_of
 from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey, Value, has_maps, type_of
 from ..ir.build_graph import build_graph
 from ..ir.tensor import Tensor
-from ..plan.names import NameIndex
+from ..plan.types.node_names import NameIndex
 from ..trace import Trace
 from .control import make_step
 from .diary import Diary

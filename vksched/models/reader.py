@@ -23,7 +23,7 @@ from ..common.user_warning import warn_user
 from ..engine.precision import check_precision
 from ..ir.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.quantized.weight_repack import Ahead as MadeAhead
-from ..plan.documents.kept import DamagedPlan
+from ..planner.plan_cache import DamagedPlan
 from ..runtime.device import Ahead, Uploads
 from .kept_steps import KeptStep
 from .layers.place import Places, place_layers, takes_all
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ..importers.gguf.model import LanguageModel
     from ..ir.build_graph import Outputs, Updates
     from ..ir.tensor import Tensor
-    from ..plan.documents.kept import KeptPlan
     from ..plan.plan import Plan
+    from ..planner.plan_cache import KeptPlan
     from ..runtime.device import Device
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from ..engine.precision import Precision
 from ..engine.report.make import report_last
 from ..engine.report.value import RunReport
 from ..engine.request import Placements
-from ..importers.onnx.lower.lowering import NeedsInputs
+from ..importers.onnx.lower.frame import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue, Types, types_of
 from ..importers.onnx.nodes.values import HostValue
 from ..plan.plan import Plan

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..common.dtypes import NDArray
 from ..common.user_warning import warn_user
-from ..importers.onnx.lower.lowering import HostStep, scope_name
+from ..importers.onnx.lower.frame import HostStep
+from ..importers.onnx.lower.frame_lowering import scope_name
+from ..importers.onnx.nodes.cpu_node import describe
 from ..importers.onnx.nodes.elements import element_name
-from ..importers.onnx.nodes.host import describe
 from ..importers.onnx.nodes.names import slots_of
 from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey
-from ..plan.tell.fallback import FEW_ELEMENTS
+from ..plan.explain.cpu_fallback import FEW_ELEMENTS
 from ..trace import Event, Trace
 from .stages import Junction, Stage
 

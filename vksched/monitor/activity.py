@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..plan.value import PlanValue
+from ..plan.types.plan_types import PlanValue
 from ..runtime.stats import RunStats
 from ..trace import Clock
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from .adam import adam, adamw
 from .clip import clip_by_global_norm, global_norm
-from .files import load, save
 from .lion import lion
-from .schedules import constant, cosine, linear
+from .lr_schedules import constant, cosine, linear
+from .save_load import load, save
 from .sgd import sgd
 
 __all__ = [

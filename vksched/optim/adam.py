@@ -7,7 +7,7 @@ from math import inf
 
 from ..ir.tensor import Tensor
 from ..ops.elementwise import expm1, rsqrt, sqrt, square
-from .common import (
+from .optimizer_state import (
     Params,
     Rate,
     Updates,

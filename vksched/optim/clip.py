@@ -10,7 +10,7 @@ from ..common.errors import GradientError
 from ..ir.tensor import Tensor
 from ..ops.elementwise import minimum, sqrt
 from ..ops.reduction.reduce import reduce_sum_square
-from .common import Params, in_range, sequence
+from .optimizer_state import Params, in_range, sequence
 
 
 def global_norm(grads: Params) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from ..ops.elementwise import sign
-from .common import (
+from .optimizer_state import (
     Params,
     Rate,
     Updates,

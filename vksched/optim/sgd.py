@@ -7,7 +7,15 @@ from math import inf
 from ..common.errors import ShapeError
 from ..ir.tensor import Tensor
 from ..ops.elementwise import addcmul
-from .common import Params, Rate, Updates, count_steps, in_range, listed, zeros_beside
+from .optimizer_state import (
+    Params,
+    Rate,
+    Updates,
+    count_steps,
+    in_range,
+    listed,
+    zeros_beside,
+)
 
 
 def sgd(

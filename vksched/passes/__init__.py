@@ -29,21 +29,21 @@ from contextlib import suppress
 
 from ..ir.graph import Graph
 from ..ir.op import THEN, all_ops
-from .activations import to_gelu, to_hard_swish, to_silu
-from .attend import read_by_length, to_attention, write_by_length
-from .beside import put_beside
-from .chains import fuse_chains
-from .convolve import convolve
-from .epilogues import fuse_epilogues
-from .fold import fold_constants
-from .folded import fold_scale, fold_shift
-from .halves import hold_halves
-from .layers import LookedInside, shorten
-from .norms import add_bias, scale_norm, shift_norm, to_norm
-from .packed import read_packed
+from .collapse_layers import LookedInside, shorten
+from .constant_folding import fold_constants
+from .constraints import Wishes
+from .fp16_weights import hold_halves
+from .fuse_activations import to_gelu, to_hard_swish, to_silu
+from .fuse_attention import read_by_length, to_attention, write_by_length
+from .fuse_conv_affine import fold_scale, fold_shift
+from .fuse_dequantize import read_packed
+from .fuse_elementwise import fuse_chains
+from .fuse_epilogues import fuse_epilogues
+from .fuse_linears import put_beside
+from .fuse_norms import add_bias, scale_norm, shift_norm, to_norm
 from .rewrite import Rewriter, Rule, Rules, rewrite
 from .simplify import SIMPLER
-from .wishes import Wishes
+from .winograd import convolve
 
 __all__ = [
     "PASSES",

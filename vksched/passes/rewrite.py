@@ -24,7 +24,7 @@ from ..ir.evaluate import infer
 from ..ir.graph import INLINE_BYTES, Graph, Node
 from ..ir.op import Op, get_op
 from ..storage.lazy_array import Held, as_array
-from .wishes import Wishes
+from .constraints import Wishes
 
 Rule = Callable[["Rewriter", Node], "int | None"]
 Rules = Mapping[str, Sequence[Rule]]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import PlanError
 from ..schedule import Metrics
-from .bound import Bound, find_bound
-from .check.verify import verify_plan
-from .metrics import plan_metrics
-from .names import NameIndex
-from .query import BufferSizes, buffers, copied_bytes, crossings, fences
-from .value import CopyIn, PlanValue
+from .costs.lower_bound import Bound, find_bound
+from .simulation.plan_metrics import plan_metrics
+from .types.node_names import NameIndex
+from .types.plan_types import CopyIn, PlanValue
+from .types.query import BufferSizes, buffers, copied_bytes, crossings, fences
+from .verify.verify_plan import verify_plan
 
 if TYPE_CHECKING:
     from ..viz.timeline.timeline import Timeline
@@ -42,8 +42,8 @@ class Plan(PlanValue):
         Raises:
             PlanError: nothing is called so.
         """
-        from .tell.about import explain_nodes
-        from .tell.explain import explain_plan
+        from .explain.explain_plan import explain_plan
+        from .explain.node_info import explain_nodes
 
         return explain_plan(self) if key is None else explain_nodes(self, self.find(key))
 
@@ -53,18 +53,18 @@ class Plan(PlanValue):
         Raises:
             PlanError: the name does not end in .svg, or the file cannot be written.
         """
-        from .tell.draw import save_drawing
+        from .drawing.render import save_drawing
 
         save_drawing(self, path)
 
     def timeline(self) -> Timeline:
         """Returns what it expects of one run, over time; `save` writes a page or a picture."""
-        from .tell.told import timeline_of
+        from .explain.timeline import timeline_of
 
         return timeline_of(self)
 
     def _repr_svg_(self) -> str:
-        from .tell.draw import draw_plan
+        from .drawing.render import draw_plan
 
         return draw_plan(self)
 
@@ -75,7 +75,7 @@ class Plan(PlanValue):
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the plan as plain data."""
-        from .tell.explain import plan_as_dict
+        from .explain.explain_plan import plan_as_dict
 
         return plan_as_dict(self)
 
@@ -85,7 +85,7 @@ class Plan(PlanValue):
         Raises:
             PlanError: nothing or more than one node is called so.
         """
-        from .tell.about import about_as_dict, describe_node
+        from .explain.node_info import about_as_dict, describe_node
 
         return about_as_dict(describe_node(self, self._one(key)))
 

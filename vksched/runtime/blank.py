@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..common.dtypes import NDArray, Progress, TensorType, numpy_dtype
-from ..plan.value import PlanValue
+from ..plan.types.plan_types import PlanValue
 from .null import NullDevice, NullSession
 
 

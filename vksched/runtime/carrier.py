@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, DeviceTimeout, PlanError
 from ..common.user_warning import warn
-from ..plan.make.memory import aligned
 from ..plan.plan import Plan
+from ..plan.types.offsets import aligned
 from ..trace import Trace
 from . import check
 from .device import Closing, Device, Session

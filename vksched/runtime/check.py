@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from ..common.dtypes import NDArray
 from ..common.env import is_on
 from ..common.errors import DeviceError
-from ..plan.check.events import Event, Narrator
-from ..plan.check.happens import Checker, Finding, fail_on
-from ..plan.value import CopyIn, PlanValue
+from ..plan.types.plan_types import CopyIn, PlanValue
+from ..plan.verify.happens_before import Checker, Finding, fail_on
+from ..plan.verify.memory_events import Event, Narrator
 from .device import Aside, Session, Times
 
 

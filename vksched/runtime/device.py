@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..common.dtypes import NDArray, Progress
-from ..plan.value import CopyIn, PlanValue
+from ..plan.types.plan_types import CopyIn, PlanValue
 from ..storage.lazy_array import Held
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link

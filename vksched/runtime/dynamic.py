@@ -1,6 +1,6 @@
 """The executor of runs that decide while they go: which piece of a graph goes to which device.
 
-    plan/dynamic/dispatch.py decides --piece, device--> here: bring values, submit
+    plan/dynamic/dispatcher.py decides --piece, device--> here: bring values, submit
                      ^---- which piece ended, and how long it took ----'
 
 Problem: pieces end in an order that nobody knows beforehand. Method: every device has recorded all
@@ -24,15 +24,15 @@ import numpy as np
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError
-from ..plan.check import events
-from ..plan.check.events import Narrator
-from ..plan.check.happens import Checker, Finding, fail_on
-from ..plan.check.verify import verify_plan
-from ..plan.dynamic.company import Company
-from ..plan.dynamic.dispatch import POLICIES, Speeds, carry_out
+from ..plan.dynamic.dispatcher import POLICIES, Speeds, carry_out
 from ..plan.dynamic.options import DynamicPlan, Options
-from ..plan.dynamic.tape import plan_of
-from ..plan.value import HOST
+from ..plan.dynamic.plan_of_run import plan_of
+from ..plan.dynamic.solo_selector import Company
+from ..plan.types.plan_types import HOST
+from ..plan.verify import memory_events
+from ..plan.verify.happens_before import Checker, Finding, fail_on
+from ..plan.verify.memory_events import Narrator
+from ..plan.verify.verify_plan import verify_plan
 from ..trace import Event, Trace
 from . import check
 from .carrier import INTERRUPTED_S, Carrier, Results
@@ -371,7 +371,7 @@ def judge(plan: DynamicPlan, deeds: Sequence[Deed]) -> list[Finding]:
     pieces = plan.options.pieces
     copies = {(s.device, c.node): c for s in plan.splits for c in s.copies_in}
 
-    def each() -> Iterator[events.Event]:
+    def each() -> Iterator[memory_events.Event]:
         yield tell.acquire(0, 0)
         for what, about, device, _ in deeds:
             if what == "stage":

@@ -21,7 +21,7 @@ import numpy as np
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, RunCancelled
 from ..plan.plan import Plan
-from ..plan.value import HOST, CopyIn, Split
+from ..plan.types.plan_types import HOST, CopyIn, Split
 from ..storage.lazy_array import as_array
 from ..trace import Trace
 from . import check

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
-from ..plan.value import CopyIn, PlanValue
+from ..plan.types.plan_types import CopyIn, PlanValue
 from .device import Device, Session
 from .states import Item, StateStore
 from .wrapped import WrappedDevice, WrappedSession

@@ -25,8 +25,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..plan.simulate import simulate
-from ..plan.value import PlanValue
+from ..plan.simulation.simulate_plan import simulate
+from ..plan.types.plan_types import PlanValue
 from ..topology.host_names import CALLER, host_of
 from .stats import RunStats
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
-from ..plan.cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
-from ..plan.value import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
+from ..plan.costs.node_cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
+from ..plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from ..topology.perf_model import Costs

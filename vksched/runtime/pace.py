@@ -43,9 +43,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..plan.cost import submission_seconds
-from ..plan.predict import SplitPrediction, predict_split, streams
-from ..plan.value import PlanValue
+from ..plan.costs.node_cost import submission_seconds
+from ..plan.simulation.predict import SplitPrediction, predict_split, streams
+from ..plan.types.plan_types import PlanValue
 from ..topology.device_spec import DeviceSpec
 from ..topology.host_names import host_of
 from ..topology.perf_model import ANY

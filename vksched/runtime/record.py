@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 
 from ..common.dtypes import NDArray
 from ..common.errors import DeviceError
-from ..plan.cost import op_seconds
-from ..plan.value import COMING, PlanValue, Split
+from ..plan.costs.node_cost import op_seconds
+from ..plan.types.plan_types import COMING, PlanValue, Split
 from ..trace import Event, Trace
 from .device import Aside, Times
 from .stats import HostSpan, RunStats, SplitStats

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 
 from ..common.dtypes import NDArray
 from ..common.errors import DeviceError
-from ..plan.metrics import measure_plan
 from ..plan.plan import Plan
+from ..plan.simulation.plan_metrics import measure_plan
 from ..trace import Trace
 from .carrier import Carrier, Results
 from .device import Closing

@@ -4,8 +4,8 @@ Problem: runs that are under way at once are threads, and threads take turns as 
 shared one time, a run would begin where another one happened to be, and a stream would take longer
 each time that a thread was late. Method: each run has a time of its own, that of its host. A run
 submits only when no other run, under way or about to begin, has an earlier time. So submissions
-reach the queues of devices in the order of simulated time, as in `plan/simulate.py`, whatever the
-order of real threads.
+reach the queues of devices in the order of simulated time, as in
+`plan/simulation/simulate_plan.py`, whatever the order of real threads.
 
     run 0   at 0.0 submits 0 | at 3.0 submits 1 ...................... | at 9.0 ends
     run 1   at 0.0 waits for its turn | submits 0 | at 3.5 submits 1   | waits: run 2 begins at 9.0

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from ..common.dtypes import NDArray
 from ..common.errors import DeviceError
-from ..plan.value import HOST, PlanValue
+from ..plan.types.plan_types import HOST, PlanValue
 from .carrier import Results
 from .executor import Executor
 from .record import Observers, RunRecord, times_of

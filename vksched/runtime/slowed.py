@@ -16,7 +16,7 @@ import time
 
 from ..common.dtypes import Progress
 from ..common.errors import DeviceError, DeviceTimeout
-from ..plan.value import PlanValue
+from ..plan.types.plan_types import PlanValue
 from .device import Device, Session, Times
 from .wrapped import WrappedDevice, WrappedSession
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from ..plan.cost import first_cost, longest_seconds, lower_node, submission_seconds
-from ..plan.value import PlanValue, Split
+from ..plan.costs.node_cost import first_cost, longest_seconds, lower_node, submission_seconds
+from ..plan.types.plan_types import PlanValue, Split
 from ..topology.device_spec import DeviceSpec
 from ..trace import Event, Trace
 from .stats import RunStats

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import DeviceError
-from ..plan.value import CopyIn, PlanValue
+from ..plan.types.plan_types import CopyIn, PlanValue
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from .device import Aside, Device, Gauge, Gauged, Session, Times

@@ -59,12 +59,11 @@ class DeviceSpec:
     with a discrete card. sync: one of SYNC. offload_flops_per_byte: from how much arithmetic per
     byte of its weights in host memory on an op runs here, the weights streamed in for each run;
     inf, in files the word infinite: never. out_of_use: why nothing may be placed here, as the
-    device failed; "" for one that works. costs: what was measured of its speed; `plan/cost.py`
-    turns that into seconds.
-    onnx_ops: whether it computes nodes of ONNX files that no op expresses, by the onnx package. One
-    of another host does so only if its owner allows that.
-    busy_watts, idle_watts: what it takes while it works, and while it does not; None: assumed by
-    its kind, see power.py.
+    device failed; "" for one that works. costs: what was measured of its speed;
+    `plan/costs/node_cost.py` turns that into seconds. onnx_ops: whether it computes nodes of ONNX
+    files that no op expresses, by the onnx package. One of another host does so only if its owner
+    allows that. busy_watts, idle_watts: what it takes while it works, and while it does not; None:
+    assumed by its kind, see power.py.
     """
 
     name: str

@@ -13,7 +13,7 @@ from ..common.dtypes import BOOL, FLOAT16, FLOAT32, NDArray
 from ..common.errors import DeviceError, DeviceTimeout
 from ..ir.op import OUTPUT, SCRATCH, STATUS, Call, Op
 from ..ops.lowering.lower import Lowering, lower
-from ..plan.make.memory import aligned
+from ..plan.types.offsets import aligned
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.single import Place, Singles

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from ..common.errors import DeviceError, OutOfMemory, VkschedError
 from ..ir.op import Call, Op
-from ..plan.cost import COPY_IN, COPY_OUT, call_work, way_of
+from ..plan.costs.node_cost import COPY_IN, COPY_OUT, call_work, way_of
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from .calibration import Calibration, Overheads, Sample, fit_link, sample_of, speeds_of

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..common.errors import VkschedError
 from ..ir.op import get_op
-from ..plan.cost import COPIES, family_of
+from ..plan.costs.node_cost import COPIES, family_of
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
 from ..topology.perf_model import ANY, LEAST_S, Costs, Curve

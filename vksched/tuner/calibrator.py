@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..common.cpu_count import usable_cores
 from ..common.errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
-from ..plan.cost import COPIES
+from ..plan.costs.node_cost import COPIES
 from ..runtime.device import Device
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link

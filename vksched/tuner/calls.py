@@ -30,7 +30,7 @@ from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_sum
 from ..ops.reduction.softmax import softmax
 from ..ops.rnn.rnn import lstm
-from ..plan.cost import call_of, why_not
+from ..plan.costs.node_cost import call_of, why_not
 from ..runtime.vulkan.shaders import load_manifest
 from ..topology.device_spec import DeviceSpec
 from ..topology.tuned_variants import Choices

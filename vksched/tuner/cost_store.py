@@ -16,7 +16,7 @@ from typing import Any
 
 from ..common.errors import VkschedError
 from ..ir.op import get_op
-from ..plan.cost import COPIES
+from ..plan.costs.node_cost import COPIES
 from . import attempts
 from .calibration import Calibration, Sample
 from .calls import shader_hash

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..ir.graph import Graph
-from ..plan.cost import family_of
-from ..plan.value import PlanValue
+from ..plan.costs.node_cost import family_of
+from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Device
 from ..runtime.wrapped import WrappedDevice
 from ..topology.device_spec import DeviceSpec

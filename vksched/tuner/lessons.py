@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..common.fork_guard import Owner
-from ..plan.cost import call_cost, call_of, call_work, estimate, first_cost, way_of
-from ..plan.value import PlanValue
+from ..plan.costs.node_cost import call_cost, call_of, call_work, estimate, first_cost, way_of
+from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Device
 from ..runtime.pace import Paces
 from ..runtime.wrapped import WrappedDevice

@@ -43,7 +43,7 @@ from ..ops.layout.index import gather
 from ..ops.layout.reshape import transpose
 from ..ops.linalg.matmul import matmul
 from ..ops.reduction.softmax import softmax
-from ..plan.planner import plan_graph
+from ..planner.planner import plan_graph
 from ..runtime.device import Device
 from ..runtime.executor import Executor
 from ..topology.device_spec import DeviceSpec

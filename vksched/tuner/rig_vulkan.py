@@ -18,7 +18,7 @@ from ..common.dtypes import WORD_BYTES, TensorType
 from ..common.errors import UnsupportedOp
 from ..ir.op import Call, Op
 from ..ops.lowering.lower import choice_of
-from ..plan.make.memory import aligned
+from ..plan.types.offsets import aligned
 from ..runtime.device import Device
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.context import Context, Recording

@@ -31,7 +31,7 @@ from ..ops.linalg.matmul import matmul
 from ..ops.reduction.layer_norm import layer_norm, rms_norm
 from ..ops.reduction.reduce import reduce_mean, reduce_sum
 from ..ops.reduction.softmax import softmax
-from ..plan.cost import call_cost, call_of, call_work, estimate, way_of, why_not
+from ..plan.costs.node_cost import call_cost, call_of, call_work, estimate, way_of, why_not
 from ..topology.device_spec import DeviceSpec
 from ..topology.perf_model import LEAST_S
 

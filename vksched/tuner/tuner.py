@@ -16,7 +16,7 @@ from ..common.errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
 from ..ir.graph import Graph
 from ..ir.op import Call, get_op
 from ..ir.precision import precision_of
-from ..plan.cost import work_seconds
+from ..plan.costs.node_cost import work_seconds
 from ..plan.plan import Plan
 from ..runtime.device import Device
 from ..topology.device_spec import DeviceSpec

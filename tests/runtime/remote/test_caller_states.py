@@ -12,9 +12,9 @@ from graphs import A, make_plan
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
-from vksched.plan.documents.parts import PartDocuments
-from vksched.plan.make.parts import cut
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
+from vksched.plan.multi_host.host_plan_codec import PartDocuments
+from vksched.planner.partition.host_partition import cut
 from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.caller_states import CallerStates
 from vksched.runtime.simulated_clock import SimulatedClock

@@ -38,7 +38,7 @@ from vksched.common.errors import (
     RunAborted,
 )
 from vksched.engine.devices import DeviceSet
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.plan import Plan
 from vksched.runtime.carrier import CommitFailed, Retired
 from vksched.runtime.device import Device

@@ -17,7 +17,7 @@ from hostile import WAIT_S, Caller, Said, Watched, conversation, numbered, play
 
 import vksched as vs
 from vksched.cluster.node import ClusterNode
-from vksched.plan.documents.parts import PartDocuments
+from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.remote import documents, mail, quota, server
 from vksched.runtime.remote.mail import MAX_ECHOES
 from vksched.runtime.remote.part import PartExecutor

@@ -32,7 +32,7 @@ from vksched.common.errors import (
 from vksched.common.schema import Wrong
 from vksched.engine import faults, generations
 from vksched.engine.preparing import Preparing
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
 from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.caller_states import CallerStates

@@ -28,8 +28,8 @@ from vksched.common.errors import (
     OutOfMemory,
     RunAborted,
 )
-from vksched.plan.make.parts import cut
-from vksched.plan.parts import Part
+from vksched.plan.multi_host.host_plan import Part
+from vksched.planner.partition.host_partition import cut
 from vksched.runtime.carrier import CommitFailed, Results
 from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.cache import WeightCache

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...common.formatting import count_of
 from ...common.version import __version__
-from ...plan.documents.graphs import NONSENSE
+from ...plan.serialize.graph_codec import NONSENSE
 from ...trace import Event, TapeFile
 from .plans import Difference, Made, make_again
 from .runs import ORDERED, Deed, TapedRun, first_difference, order_of

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...common.formatting import count_of
-from ...plan.documents.graphs import NONSENSE
-from ...plan.documents.plans import Planned, asked_of, replica_of
 from ...plan.plan import Plan
+from ...plan.serialize.graph_codec import NONSENSE
+from ...plan.serialize.plan_codec import Planned, asked_of, replica_of
+from ...planner.planner import answer
 
 PLACED = ("policy", "copies", "decides")
 """Of a plan, what stands before its splits."""
@@ -77,7 +78,7 @@ def make_again(graph: Mapping[str, Any], document: Mapping[str, Any], where: str
     question, made, machine = asked_of(graph, document)
     replica, none = replica_of(document), ""
     try:
-        plan = question.answer(made, machine)
+        plan = answer(question, made, machine)
         every = plan, *plan.replicas
         if replica in range(len(every)):
             plan = every[replica]

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...plan.gauge import Gauge, objective_of, percent
-from ...plan.make.by_cost import margin_of
-from ...plan.query import buffers
-from ...plan.value import PlanValue
-from ...plan.what_if import Change, Outcome, compare_plan
+from ...plan.types.objective_format import Gauge, objective_of, percent
+from ...plan.types.plan_types import PlanValue
+from ...plan.types.query import buffers
+from ...planner.search.select import margin_of
+from ...planner.what_if import Change, Outcome, compare_plan
 from ...schedule import Metrics, Objective
 from ...schedule.model.objectives import LATENCY
 from ...topology.device_spec import DeviceSpec

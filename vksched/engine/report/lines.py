@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...plan.predict import Prediction
+from ...plan.simulation.predict import Prediction
 from ...runtime.stats import RunStats
 from .runs import WholeRun
 

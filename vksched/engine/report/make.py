@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from ...common.errors import PlanError
 from ...common.formatting import format_seconds
-from ...plan.bound import find_bound
-from ...plan.predict import Prediction, predict
+from ...plan.costs.lower_bound import find_bound
+from ...plan.simulation.predict import Prediction, predict
 from .advice import advise
 from .lines import lines_of
 from .runs import GraphHistory, ModelHistory, WholeRun

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from ...plan.predict import Prediction
-from ...plan.value import PlanValue
+from ...plan.simulation.predict import Prediction
+from ...plan.types.plan_types import PlanValue
 from ...runtime.stats import RunStats
 
 RUNS = 32

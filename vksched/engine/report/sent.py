@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ...common.formatting import format_bytes
-from ...plan.query import copied_bytes, crossings
+from ...plan.types.query import copied_bytes, crossings
 from .runs import WholeRun
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...common.errors import PlanError
-from ...plan.value import PlanValue
+from ...plan.types.plan_types import PlanValue
 from .runs import WholeRun
 
 HOST = "host"

@@ -14,14 +14,14 @@ from ..base import ImportedModel
 from .architectures import architecture
 from .architectures.network import Network
 from .architectures.positions import Tables
-from .architectures.text import PaddedTexts, Text, WholeText
-from .cache import KINDS, CachedText, KeyValueCache, Step
-from .hyper import Hyper, architecture_of, read_hyper
+from .architectures.token_layout import PaddedTexts, Text, WholeText
+from .architectures.weights import HollowWeights, Weights, device_bytes_of
+from .hparams.hparams import Hyper, architecture_of, read_hyper
+from .kv_cache import KINDS, CachedText, KeyValueCache, Step
 from .pooling import WAYS, pooled
 from .read.loader import GgufFile
-from .tokenizer.chat import ChatTemplate
+from .tokenizer.chat_template import ChatTemplate
 from .tokenizer.tokenizer import Tokenizer
-from .weights import HollowWeights, Weights, device_bytes_of
 
 
 class LanguageModel(ImportedModel):

@@ -20,15 +20,16 @@ from ...common.errors import (
     close_text,
 )
 from ..base import ImportedModel
-from .lower.budget import Budget
-from .lower.context import ModelContext
-from .lower.lowering import Frame, FrameLowering, Lowered
-from .nodes.bodies import count_embedded
+from .lower.frame import Frame, Lowered
+from .lower.frame_lowering import FrameLowering
+from .lower.memory_budget import Budget
+from .lower.model_context import ModelContext
+from .model_tensors import ModelTensors, tensors_of
 from .nodes.elements import INTS, element_name, numpy_of
 from .nodes.names import joined_names
+from .nodes.subgraphs import count_embedded
 from .nodes.values import HostType, HostValue, Map, Value, type_of
 from .read.loader import OnnxFile
-from .tensors import ModelTensors, tensors_of
 
 if TYPE_CHECKING:
     from onnx import NodeProto, TypeProto, ValueInfoProto

@@ -19,9 +19,9 @@ from ...engine.request import Request, plan_request
 from ...ir.build_graph import build_graph
 from ...ir.graph import Graph
 from ...plan.plan import Plan
-from ...plan.planner import plan_graph
-from ...plan.simulate import simulate
-from ...plan.what_if import Change, Comparison, compare
+from ...plan.simulation.simulate_plan import simulate
+from ...planner.planner import plan_graph
+from ...planner.what_if import Change, Comparison, compare
 from ...topology.topology import Machine
 from .divide import PARTS, Stretch
 from .measure import measure_layers

@@ -39,7 +39,7 @@ from .divide import Experts, Layer
 from .measure import Measured, places_of
 
 if TYPE_CHECKING:
-    from ...importers.gguf.cache import KeyValueCache
+    from ...importers.gguf.kv_cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
 FORMAT = 2

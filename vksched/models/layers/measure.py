@@ -20,11 +20,11 @@ from functools import cached_property
 from ...common.dtypes import WORD_BYTES
 from ...engine.request import Request
 from ...ir.graph import Graph, Node
-from ...plan import cost
-from ...plan.make.memory import aligned
+from ...plan.costs import node_cost
+from ...plan.costs.op_support import Support
 from ...plan.plan import Plan
-from ...plan.planner import plan_graph
-from ...plan.support import Support
+from ...plan.types.offsets import aligned
+from ...planner.planner import plan_graph
 from ...topology.device_spec import DeviceSpec
 from ...topology.topology import Machine
 from .divide import Experts, Layer, Place
@@ -166,7 +166,7 @@ class _Step:
 
     def stretch_s(self, device: int) -> float:
         """Returns what a stretch of layers takes beside them: hidden states come and go."""
-        return cost.submission_seconds(self.machine.devices[device]) + self._way_s(device)
+        return node_cost.submission_seconds(self.machine.devices[device]) + self._way_s(device)
 
     def _node_s(self, node: Node, device: int) -> float:
         if self._support.can(node, device):
@@ -176,7 +176,7 @@ class _Step:
     def _visit_s(self, device: int) -> float:
         """Returns what it takes to leave a device for the CPU and to come back."""
         specs = self.machine.devices
-        both = cost.submission_seconds(specs[device]) + cost.submission_seconds(specs[-1])
+        both = node_cost.submission_seconds(specs[device]) + node_cost.submission_seconds(specs[-1])
         return both + self._way_s(device)
 
     def _way_s(self, device: int) -> float:

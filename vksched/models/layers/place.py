@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...common.dtypes import numpy_dtype
 from ...ir.build_graph import build_graph
-from ...plan.make.by_cost import MARGIN_ESTIMATED, MARGIN_MEASURED, known
+from ...planner.search.select import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...topology.topology import Machine
 from .divide import Division, Experts, Layer, Stretch, divide
 from .kept import kept_or_measured
 from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
 
 if TYPE_CHECKING:
-    from ...importers.gguf.cache import KeyValueCache
+    from ...importers.gguf.kv_cache import KeyValueCache
     from ...importers.gguf.model import LanguageModel
 
 BESIDE_BYTES = 256 << 20

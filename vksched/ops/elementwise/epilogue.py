@@ -2,11 +2,11 @@
 
     matmul(a, b, bias) -> add residual -> gelu     is     matmul(a, b, bias, residual) {then: ...}
 
-A pass makes it (vksched/passes/epilogues.py), users do not. The attribute `then` says (operands,
-steps, constants): a chain's program, whose first operand is the op's own result; the second, where
-it has one, is a residual of the same type, the last input. Devices take the steps in the kernel
-that writes the result (shaders/include/epilogue.glsl), once all parts of a sum are in it; numpy
-takes them on pieces of the result. Examples: tests/passes/test_epilogue.py.
+A pass makes it (vksched/passes/fuse_epilogues.py), users do not. The attribute `then` says
+(operands, steps, constants): a chain's program, whose first operand is the op's own result; the
+second, where it has one, is a residual of the same type, the last input. Devices take the steps in
+the kernel that writes the result (shaders/include/epilogue.glsl), once all parts of a sum are in
+it; numpy takes them on pieces of the result. Examples: tests/passes/test_epilogue.py.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     x (rows, k), weight (matrices, n, k), chosen (rows, used)  ->  (rows, used, n)
 
 It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
-be of few bits: a pass makes `grouped_packed` of it (vksched/passes/packed.py). Kernels and how they
-bring rows together: grouped_kernels.py.
+be of few bits: a pass makes `grouped_packed` of it (vksched/passes/fuse_dequantize.py). Kernels and
+how they bring rows together: grouped_kernels.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     x, words -> linear_packed -> x @ unpack(words).T, without the float32 between
 
 `packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
-makes each a `linear_packed` (vksched/passes/packed.py). Layout of the words: block_layout.py.
+makes each a `linear_packed` (vksched/passes/fuse_dequantize.py). Layout of the words:
+block_layout.py.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ and drawn, and needs no graph and no device.
 
 from __future__ import annotations
 
-from .draw import draw_chart, save_chart
-from .dual import dualpipe
-from .fill import gpipe, one_f_one_b
-from .interleave import interleaved
-from .simulate import PhaseTimes, Simulated, simulate
-from .value import PHASES, Action, PipelineSchedule
+from .chart import draw_chart, save_chart
+from .dualpipe import dualpipe
+from .gpipe_1f1b import gpipe, one_f_one_b
+from .interleaved_1f1b import interleaved
+from .schedule_types import PHASES, Action, PipelineSchedule
+from .simulate_schedule import PhaseTimes, Simulated, simulate
 from .zero_bubble import zb_h1, zb_h2
 
 __all__ = [

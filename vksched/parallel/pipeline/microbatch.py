@@ -18,8 +18,8 @@ from ...ir.attrs import Attrs
 from ...ir.graph import Graph, Node
 from ...ir.graph_builder import Made, Maker
 from ...ir.sharding_rule import ANY, TERMS, Factor, Sharded, factors_of
-from ..shard.layout import Cut, Way, units_of
-from .regroup import regroup
+from ..sharding.sharding_strategy import Cut, Way, units_of
+from .batch_axes import regroup
 
 
 @dataclass

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .value import FORWARD, INPUTS, WEIGHTS, Action, PipelineSchedule, check_counts
+from .schedule_types import (
+    FORWARD,
+    INPUTS,
+    WEIGHTS,
+    Action,
+    PipelineSchedule,
+    check_counts,
+)
 
 
 def zb_h1(devices: int, microbatches: int) -> PipelineSchedule:

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from ...ir.graph import Graph
 from ...topology.host_names import CALLER
 from ...topology.topology import Machine
-from ..cost import COPY_IN, COPY_OUT
+from ..costs.node_cost import COPY_IN, COPY_OUT
 from ..plan import Plan
-from ..simulate import beside_seconds, host_seconds
-from ..value import CopyIn, PlanValue
+from ..simulation.simulate_plan import beside_seconds, host_seconds
+from ..types.plan_types import CopyIn, PlanValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from ...common.dtypes import NDArray
 from ...common.errors import VkschedError
 from ...ir.graph import Node
-from ...plan.value import PlanValue, Split
+from ...plan.types.plan_types import PlanValue, Split
 from .evaluate import HostWeights, Values, evaluate_node
 
 MOST_BYTES = 1 << 26

@@ -24,8 +24,8 @@ from functools import partial
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceTimeout, PlanError
 from ...common.fork_guard import Owner
-from ...plan.cost import call_of, call_work, family_of
-from ...plan.value import CopyIn, PlanValue
+from ...plan.costs.node_cost import call_of, call_work, family_of
+from ...plan.types.plan_types import CopyIn, PlanValue
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link
 from ..device import Aside, Gauge, Times

@@ -13,7 +13,7 @@ from ...common.dtypes import NDArray, numpy_dtype
 from ...common.errors import PlanError, VkschedError
 from ...ir.evaluate import compute
 from ...ir.graph import Graph, Node
-from ...plan.value import PlanValue, Split
+from ...plan.types.plan_types import PlanValue, Split
 from ...storage.lazy_array import as_array, place_of
 from ..states import HostValues
 

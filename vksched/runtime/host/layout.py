@@ -6,7 +6,7 @@
 A value lives from the step that makes it to the last one that reads it, both included: no result
 shares memory with an operand. What numpy's reference makes may be a view of its operands, which
 then live as long as it does, and leave where it leaves.
-Method: those of plan/make/memory.py. Complexity: O(values * log(values)).
+Method: those of planner/memory/allocate.py. Complexity: O(values * log(values)).
 Examples: tests/runtime/test_host_program.py.
 """
 
@@ -20,9 +20,9 @@ import numpy as np
 
 from ...common.dtypes import WORD_BYTES, NDArray, numpy_dtype
 from ...ir.graph import Graph
-from ...plan.make.memory import Lifetime, assign_spans
-from ...plan.value import PlanValue, Span, Split
-from ...plan.words import PAGE
+from ...plan.types.interval_set import PAGE
+from ...plan.types.offsets import Lifetime, assign_spans
+from ...plan.types.plan_types import PlanValue, Span, Split
 
 
 @dataclass(frozen=True)

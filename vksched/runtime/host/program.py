@@ -30,7 +30,7 @@ from ...ir.precision import (
     rounded_operands,
     rounds_factors,
 )
-from ...plan.value import PlanValue, Split
+from ...plan.types.plan_types import PlanValue, Split
 from ..states import HostValues
 from .constants import make_constants
 from .evaluate import HostWeights, Values, last_uses, named, next_value, refer

@@ -22,7 +22,7 @@ from ...ir.graph import Graph, Node
 from ...ir.native_program import Recipe
 from ...ir.precision import rounds_factors
 from ...ops.lowering import native_kernels
-from ...plan.value import PlanValue, Split
+from ...plan.types.plan_types import PlanValue, Split
 from ..states import HostValues
 from .evaluate import Values, named
 from .workers import Workers

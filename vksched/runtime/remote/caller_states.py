@@ -19,7 +19,7 @@ from ...common.dtypes import NDArray, TensorType
 from ...common.errors import DeviceError, DeviceLost, OutOfMemory
 from ...common.formatting import format_bytes
 from ...common.user_warning import warn
-from ...plan.parts import Part
+from ...plan.multi_host.host_plan import Part
 from ..device import Device
 
 At = tuple[str, str]

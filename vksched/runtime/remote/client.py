@@ -25,7 +25,7 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
 from ...common.fork_guard import Owner
 from ...common.schema import Wrong
-from ...plan.parts import Part, Send
+from ...plan.multi_host.host_plan import Part, Send
 from ...topology.links import Link
 from ...trace.events import Clock, Event
 from ..carrier import CommitFailed, Results

@@ -28,11 +28,11 @@ from ...common.errors import (
     RunAborted,
 )
 from ...common.formatting import format_seconds
-from ...plan.check.parts import fit_together
-from ...plan.make.parts import cut
-from ...plan.parts import Part
+from ...plan.multi_host.host_plan import Part
+from ...plan.multi_host.verify_host_plans import fit_together
 from ...plan.plan import Plan
-from ...plan.value import HOST
+from ...plan.types.plan_types import HOST
+from ...planner.partition.host_partition import cut
 from ...topology.host_names import CALLER, host_of, on
 from ...trace import Event, GatheredTrace, Trace
 from ...trace.format import OF_SPLITS

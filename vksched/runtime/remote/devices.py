@@ -14,7 +14,7 @@ import numpy as np
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, DeviceLost, HostLost, PlanError
-from ...plan.value import PlanValue
+from ...plan.types.plan_types import PlanValue
 from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import on
 from ...topology.links import Link

@@ -17,8 +17,8 @@ from threading import TIMEOUT_MAX
 
 from ...common.dtypes import NDArray, Progress, numpy_dtype
 from ...common.errors import DeviceError, RunAborted
-from ...plan.parts import Part, Send, Take
-from ...plan.value import HOST
+from ...plan.multi_host.host_plan import Part, Send, Take
+from ...plan.types.plan_types import HOST
 from ...topology.host_names import on
 from ...trace import Event, Trace
 from ...trace.perfetto import HOST as HOST_LANE

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ...common.dtypes import NDArray, Progress
-from ...plan.parts import Part
+from ...plan.multi_host.host_plan import Part
 from ...trace import Event
 from ..stats import RunStats
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, PlanError, RunAborted
-from ...plan.parts import Part
+from ...plan.multi_host.host_plan import Part
 from ...topology.host_names import on
 from ...trace import GatheredTrace, Trace
 from ..carrier import CommitFailed, Results

@@ -26,7 +26,7 @@ from ...common.dtypes import NDArray, Progress
 from ...common.errors import DeviceError, HostLost
 from ...common.schema import Wrong
 from ...common.user_warning import warn
-from ...plan.parts import Part, Take
+from ...plan.multi_host.host_plan import Part, Take
 from ...storage.content_hash import digest_of
 from ...storage.lazy_array import Held
 from ...trace import Event

@@ -16,8 +16,8 @@ from typing import Any
 from ...common.errors import DeviceError, PlanError
 from ...common.schema import Either, Row, Wrong, check
 from ...common.serialize import number_of, plain
-from ...plan.parts import Part
-from ...plan.value import HOST
+from ...plan.multi_host.host_plan import Part
+from ...plan.types.plan_types import HOST
 from ...topology.device_spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
 from ...topology.host_names import on
 from ...topology.links import Link

@@ -16,7 +16,7 @@ from typing import TypeVar
 from ...common.dtypes import NDArray, Progress, TensorType
 from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
 from ...ir.graph import Graph
-from ...plan.value import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
+from ...plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
 from ...storage.lazy_array import Held
 from ...topology.device_spec import DeviceSpec
 from ...topology.links import Link

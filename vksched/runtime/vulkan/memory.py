@@ -27,8 +27,8 @@ from ...common.dtypes import (
 from ...common.errors import DeviceLost, DTypeError
 from ...ops.lowering import native_kernels
 from ...ops.quantized.gguf_formats import Repacked
-from ...plan.make.memory import ALIGN_WORDS, aligned
-from ...plan.value import Span
+from ...plan.types.offsets import ALIGN_WORDS, aligned
+from ...plan.types.plan_types import Span
 from ...storage.lazy_array import Held, Late
 from ..host.workers import Workers
 from ..states import Item

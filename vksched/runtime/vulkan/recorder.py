@@ -21,9 +21,8 @@ from ...common.errors import DeviceError
 from ...ir.graph import Graph
 from ...ir.op import OUTPUT, SCRATCH, STATUS, Dispatch
 from ...ops.lowering.lower import Lowering
-from ...plan import cost
-from ...plan.make.split import SUBMISSION_S
-from ...plan.value import (
+from ...plan.costs import node_cost
+from ...plan.types.plan_types import (
     COMING,
     LEAVING,
     WORK,
@@ -34,6 +33,7 @@ from ...plan.value import (
     Split,
     scratch_of,
 )
+from ...plan.types.split_draft import SUBMISSION_S
 from .buffers import Buffer
 from .context import Context, Pipeline, Recording, Wanted
 from .importing import Pages
@@ -280,8 +280,8 @@ class Recorder:
         known = self._lowerings.get(call)
         if known is None:
             known = (
-                cost.lower_node(self._spec, self._graph, node),
-                cost.longest_seconds(self._spec, self._graph, node),
+                node_cost.lower_node(self._spec, self._graph, node),
+                node_cost.longest_seconds(self._spec, self._graph, node),
             )
             self._lowerings[call] = known
         return known

@@ -30,13 +30,13 @@ from ....ops import (
     tanh,
     transpose,
 )
-from ..hyper import EMBEDDING, OUTPUT, Hyper
-from ..weights import Weights
-from .experts import Experts
+from ..hparams.hparams import EMBEDDING, OUTPUT, Hyper
+from .attention_sinks import widened
 from .family import Family
+from .moe import Experts
 from .positions import Positions, Tables
-from .sinks import widened
-from .text import Sight, Text
+from .token_layout import Sight, Text
+from .weights import Weights
 
 
 @dataclass

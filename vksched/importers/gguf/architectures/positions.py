@@ -14,12 +14,12 @@ from ....common.dtypes import NDArray
 from ....common.errors import ModelFormatError
 from ....ir.tensor import Tensor, constant
 from ....ops import gather, rotary_embedding
-from ..hyper import Hyper
-from ..keys import MAX_REAL
-from ..rope import Rope
-from ..weights import Weights
+from ..hparams.hparams import Hyper
+from ..hparams.metadata_keys import MAX_REAL
+from ..hparams.rope import Rope
 from .family import Family
-from .text import Text
+from .token_layout import Text
+from .weights import Weights
 
 Tables = dict[Rope | None, tuple[Tensor, ...]]
 """By the way in which pairs are turned; None: what queries grow by."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ....common.errors import ModelFormatError, VkschedError, close_text
 from ....common.user_warning import warn_user
 from .fields import PREFIX, Fields
-from .pre import PATTERNS, PRE, Pre
+from .pre_tokenizer import PATTERNS, PRE, Pre
 from .vocabulary import BYTE, SPACE, Vocabulary
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ....common.errors import ModelFormatError, close_text
 from .byte_pair import BytePair, find_pre
 from .fields import PREFIX, Fields
 from .sentence_piece import SentencePiece
-from .specials import Specials
+from .special_tokens import Specials
 from .unigram import Unigram
 from .vocabulary import CONTROL, UNKNOWN, USER_DEFINED, Algorithm, Vocabulary, read_vocabulary
 from .word_piece import WordPiece

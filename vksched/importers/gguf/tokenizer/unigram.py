@@ -11,8 +11,8 @@ import math
 from bisect import insort
 
 from ....common.errors import ModelFormatError
-from .charsmap import CharacterMap
 from .fields import PREFIX, Fields
+from .normalizer import CharacterMap
 from .sentence_piece import piece_bytes
 from .vocabulary import NORMAL, SPACE, UNUSED, USER_DEFINED, Vocabulary
 

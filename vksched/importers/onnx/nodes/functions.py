@@ -13,7 +13,7 @@ import onnx
 
 from ....common.errors import ModelFormatError
 from .limits import MAX_DEPTH, MAX_NODES
-from .order import label, subgraphs
+from .topological_order import label, subgraphs
 
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload."""

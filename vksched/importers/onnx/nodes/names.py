@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from .order import subgraphs as named_subgraphs
+from .topological_order import subgraphs as named_subgraphs
 from .values import Value
 
 RANDOM = frozenset(

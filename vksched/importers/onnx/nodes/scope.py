@@ -9,7 +9,7 @@ from onnx import GraphProto, NodeProto
 
 from ....common.dtypes import NDArray
 from ....ir.tensor import Tensor
-from .host import HostNode
+from .cpu_node import HostNode
 from .values import Value
 
 

@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 from onnx import AttributeProto, defs
 
 from ....common.errors import ModelFormatError
-from ..nodes.contrib import has_host_op
+from ..nodes.contrib_cpu import has_host_op
 from ..nodes.functions import FunctionKey, canonical_domain, expanded_nodes, function_key
 from ..nodes.limits import MAX_DEPTH
-from ..nodes.messages import is_external, messages_in, tensors_in
-from ..nodes.order import label, order, subgraphs
+from ..nodes.message_tensors import is_external, messages_in, tensors_in
 from ..nodes.schemas import find_schema, is_contrib
+from ..nodes.topological_order import label, order, subgraphs
 from ..rules import find_rule
 from .tensors import TensorReader, check_element_type, checked_shape, text
 

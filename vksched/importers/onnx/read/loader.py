@@ -22,14 +22,14 @@ from google.protobuf.message import DecodeError, EncodeError
 from ....common.dtypes import NDArray, Progress
 from ....common.errors import ModelFormatError, NotOnnx
 from ....storage.model_file import open_model
-from ..nodes.bodies import LocalFunction, find_functions
+from ..nodes.subgraphs import LocalFunction, find_functions
 from .check import check_model
-from .files import Folder
-from .infer import check_inference
+from .external_data import Folder
 from .local_functions import inline_functions
 from .nchwc import mark_blocks
+from .protobuf_wire import Large, begins_as_model, split
+from .shape_inference import check_inference
 from .tensors import TensorReader, text
-from .wire import Large, begins_as_model, split
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 

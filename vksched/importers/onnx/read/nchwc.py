@@ -20,8 +20,8 @@ from onnx.helper import get_node_attr_value, make_attribute
 
 from ....common.errors import ModelFormatError
 from ....common.user_warning import warn_user
-from ..nodes.order import label, subgraphs
 from ..nodes.schemas import BLOCK, NCHWC
+from ..nodes.topological_order import label, subgraphs
 
 SIZES = (8, 16)
 """Channels of a block."""

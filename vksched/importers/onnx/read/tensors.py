@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 from ....common.dtypes import NDArray, Shape
 from ....common.errors import ModelFormatError
 from ..nodes.limits import MADE, MAX_ELEMENTS, MAX_RANK, made_limit
-from .files import Folder
-from .wire import FIELDS, RAW_DATA, Large, numbers
+from .external_data import Folder
+from .protobuf_wire import FIELDS, RAW_DATA, Large, numbers
 
 _Type = onnx.TensorProto
 # Newer types than those of the oldest onnx package are found by name.

@@ -14,41 +14,39 @@ from . import (  # noqa: F401 - each declares its rules
     activation,
     attention,
     basic,
-    blocks,
     cast,
-    control,
-    delta,
-    earlier,
-    experts,
-    features,
-    gates,
-    grouped_attention,
     image,
     index,
     integer,
     layout,
+    legacy,
     math,
     matmul,
-    microsoft,
-    microsoft_attention,
-    microsoft_image,
-    nchwc,
     nn,
     norm,
     pool,
-    qlinear,
     quantize,
     random,
     recurrent,
     reduce,
-    regions,
-    scan,
-    sequence,
+    roi_deform,
     signal,
-    svm,
-    trees,
-    twins,
 )
+from .contrib import attention as _contrib_attention  # noqa: F401
+from .contrib import (  # noqa: F401 - each declares its rules
+    equivalents,
+    fused,
+    gated_delta_net,
+    gates,
+    group_query_attention,
+    matmul_nbits,
+    moe,
+    nchwc,
+    qlinear,
+)
+from .contrib import image as _contrib_image  # noqa: F401
+from .control_flow import if_loop, scan, sequence  # noqa: F401 - each declares its rules
+from .ml import features, svm, tree_ensemble  # noqa: F401 - each declares its rules
 from .registry import Rule, find_rule, rule, rules
 
 __all__ = ["Rule", "find_rule", "rule", "rules"]

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from .... import ops
 from ....ir.tensor import Tensor
 from ..nodes.node import NodeContext
-from .narrow import NUMBERS, fit, is_float
+from .narrow_types import NUMBERS, fit, is_float
 from .registry import rule
 
 

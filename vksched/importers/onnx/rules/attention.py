@@ -26,7 +26,15 @@ from ....ops import slice as slice_
 from ..nodes.elements import PLAIN
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
-from .heads import both, join_heads, narrow, rotate, scores_of, seen, split_heads
+from .attention_heads import (
+    both,
+    join_heads,
+    narrow,
+    rotate,
+    scores_of,
+    seen,
+    split_heads,
+)
 from .registry import rule
 
 

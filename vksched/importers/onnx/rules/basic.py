@@ -10,8 +10,8 @@ from ....common.dtypes import NDArray, as_shape
 from ....common.errors import ModelFormatError, UnsupportedOp
 from ....ir.tensor import Tensor
 from ....ops import arange, eye, full, reshape
+from ..nodes.cpu_node import describe
 from ..nodes.elements import ANY, EVERY, numpy_of, storage, to_storage
-from ..nodes.host import describe
 from ..nodes.node import NodeContext
 from ..nodes.values import EMPTY, Value, known
 from .registry import rule

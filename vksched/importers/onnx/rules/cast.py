@@ -8,7 +8,7 @@ from ....ops import bitcast
 from ..nodes.elements import ANY, INTS, STORAGE, element_name, storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
-from .narrow import convert
+from .narrow_types import convert
 from .registry import rule
 
 T = TensorProto

@@ -24,7 +24,7 @@ from ....ops.linalg.int8_weights import SHIFT, as_signed, pack
 from ..nodes.elements import element_name, to_storage
 from ..nodes.node import NodeContext
 from ..nodes.values import Value, known
-from .narrow import NUMBERS, cast, is_float, limits
+from .narrow_types import NUMBERS, cast, is_float, limits
 from .quantize import centred, factor, flat, saturated, shaped, zero_of
 from .registry import rule
 from .window import ints, padding, spatial_axes

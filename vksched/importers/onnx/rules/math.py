@@ -14,7 +14,7 @@ from ....ir.tensor import Tensor, TensorLike
 from ..nodes.elements import ANY
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
-from .narrow import NUMBERS, WRAPPING, cast, convert, fit, is_float
+from .narrow_types import NUMBERS, WRAPPING, cast, convert, fit, is_float
 from .registry import rule
 
 T = TensorProto

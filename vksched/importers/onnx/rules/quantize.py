@@ -20,7 +20,7 @@ from ..nodes.elements import NARROW_FLOATS, NARROW_INTS, element_name, storage, 
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
 from ..nodes.values import Value
-from .narrow import NUMBERS, cast, convert, fit, limits
+from .narrow_types import NUMBERS, cast, convert, fit, limits
 from .registry import rule
 
 T = TensorProto

@@ -10,11 +10,11 @@ from onnx.helper import make_node
 from .... import ops
 from ....common.dtypes import BOOL, FLOAT32, INT32, Shape
 from ....ir.tensor import Tensor
+from ..nodes.cpu_node import add_host_node
 from ..nodes.elements import ANY
-from ..nodes.host import add_host_node
 from ..nodes.node import NodeContext
 from ..nodes.values import HostType, Value
-from .narrow import NUMBERS, cast, convert
+from .narrow_types import NUMBERS, cast, convert
 from .registry import rule
 
 T = TensorProto

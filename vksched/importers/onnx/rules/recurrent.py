@@ -26,7 +26,7 @@ from ....ops import (
 )
 from ..nodes.node import NodeContext
 from ..nodes.schemas import MICROSOFT
-from .narrow import NUMBERS, cast
+from .narrow_types import NUMBERS, cast
 from .quantize import centred, is_zero, parameter, widened
 from .registry import rule
 

@@ -12,7 +12,7 @@ from ....common.dtypes import BOOL, normalize_axes
 from ....ir.tensor import Tensor
 from ..nodes.elements import INTS, NARROW_FLOATS, PLAIN
 from ..nodes.node import NodeContext
-from .narrow import NUMBERS, convert, fit, is_float, limits
+from .narrow_types import NUMBERS, convert, fit, is_float, limits
 from .registry import rule
 
 T = TensorProto

@@ -15,7 +15,7 @@ from ..nodes.elements import PLAIN, element_name
 from ..nodes.functions import canonical_domain
 from ..nodes.node import NodeContext
 from ..nodes.values import Value
-from .narrow import fit
+from .narrow_types import fit
 
 BFLOAT16 = int(TensorProto.BFLOAT16)
 Results = Tensor | Value | Sequence[Tensor | Value | None]

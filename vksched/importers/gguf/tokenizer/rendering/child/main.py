@@ -21,7 +21,7 @@ from typing import Any
 
 import jinja2.debug  # noqa: F401 - jinja2 imports it when a template fails
 
-from .sandbox import WrongTemplate, compile_template
+from .jinja_sandbox import WrongTemplate, compile_template
 
 TEXT, WRONG, MEMORY = b"t", b"w", b"m"
 """Kinds of answers: a text, an error of the template, no more memory."""

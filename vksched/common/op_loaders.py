@@ -1,0 +1,22 @@
+"""Op loaders: they declare ops that only an importer knows, at the first use of their names.
+
+`vksched/__init__.py` registers the loaders. A plan that is read from a file can then name an op of
+an ONNX file, and no module below the importers imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Loader = Callable[[str], object]
+_LOADERS: dict[str, Loader] = {}
+
+
+def register_op_loader(prefix: str, loader: Loader) -> None:
+    """Register the function that declares ops whose names begin with a prefix."""
+    _LOADERS[prefix] = loader
+
+
+def find_op_loader(name: str) -> Loader | None:
+    """Return the loader for an op's name, or None for an op of vksched."""
+    return next((load for prefix, load in _LOADERS.items() if name.startswith(prefix)), None)

@@ -1,0 +1,144 @@
+"""Text: what the tokens of a call belong to, and so what each of them sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ....ir.tensor import Tensor
+from ....ops import (
+    arange,
+    attention,
+    concat,
+    equal,
+    less,
+    reshape,
+    split,
+    transpose,
+)
+from .attention_sinks import after_sink
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the tokens of a layer see, and how.
+
+    scale, softcap: as in `vs.attention`. window: a token sees so many, itself among them; 0: all.
+    chunked: the text is cut into pieces of so many tokens instead, and a token sees those of its
+    own up to itself. sink: it also sees a sink, as `sinks.widened` queries and keys have room for.
+    """
+
+    scale: float
+    softcap: float = 0.0
+    window: int = 0
+    chunked: bool = False
+    sink: bool = False
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seen: Tensor | None = None,
+        *,
+        left: int | None = None,
+        past: int = 0,
+        used: Tensor | None = None,
+        new: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Returns attention to the keys up to a token and `left` of those before it, or to those
+        that are seen; else as `vs.attention`.
+        """
+        return attention(
+            *(q, k, v, seen),
+            causal=seen is None,
+            past=past,
+            window=(left, None),
+            scale=self.scale,
+            softcap=self.softcap,
+            used=used,
+            new=new,
+        )
+
+
+class Text(Protocol):
+    """The text that the tokens of a call belong to.
+
+    length: of the text at most. positions: of the tokens in it, (n,); None: 0, 1, ... last: whose
+    logits are wanted, as an index of the tokens; None: those of all.
+    """
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def positions(self) -> Tensor | None: ...
+
+    @property
+    def last(self) -> Tensor | None: ...
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """Returns the attention of a layer. q: (b, heads, n, d), k, v: (b, kv_heads, n, d), turned
+        by position -> (b, heads, n, d). sight: what each token sees, and how.
+        """
+
+
+@dataclass(frozen=True)
+class WholeText:
+    """A text that is given from its first token on. Each token sees itself and those before it."""
+
+    length: int
+    positions: None = None
+    last: None = None
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        window = sight.window if sight.window < self.length else 0
+        if sight.chunked and window:
+            rest = self.length % window
+            sizes = [size for size in (self.length - rest, rest) if size]
+            parts = zip(*(split(each, sizes, 2) for each in (q, k, v)), strict=True)
+            return concat([_in_pieces(part, sight) for part in parts], axis=2)
+        if not sight.sink:
+            return sight.attend(q, k, v, left=window - 1 if window else None)
+        keys, values = after_sink(k, v)
+        if not window:
+            return sight.attend(q, keys, values, past=1)
+        key, at = arange(self.length + 1) - 1, reshape(arange(self.length), (-1, 1))
+        seen = equal(key, -1) | ((key <= at) & (key > at - window))
+        return sight.attend(q, keys, values, seen)
+
+
+def _in_pieces(qkv: tuple[Tensor, ...], sight: Sight) -> Tensor:
+    """Returns the attention of a text (b, heads, n, d) within pieces of as many tokens as the
+    window, or within one of fewer.
+    """
+    b, heads, n, _ = qkv[0].shape
+    count, size = max(1, n // sight.window), min(n, sight.window)
+
+    def apart(x: Tensor) -> Tensor:
+        cut = reshape(x, (b, x.shape[1], count, size, x.shape[3]))
+        return reshape(transpose(cut, (0, 2, 1, 3, 4)), (b * count, x.shape[1], size, x.shape[3]))
+
+    made = sight.attend(*map(apart, qkv))
+    made = transpose(reshape(made, (b, count, heads, size, made.shape[3])), (0, 2, 1, 3, 4))
+    return reshape(made, (b, heads, n, made.shape[4]))
+
+
+@dataclass(frozen=True)
+class PaddedTexts:
+    """Texts of which each has `counts` tokens, (b,) int32, and what fills it up to `length`.
+
+    causal: no token sees those behind it; else each sees all of its text.
+    """
+
+    length: int
+    counts: Tensor
+    causal: bool
+    positions: None = None
+    last: None = None
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        if self.causal:  # what fills a text is behind it
+            return WholeText(self.length).attend(layer, q, k, v, sight)
+        seen = less(arange(self.length), reshape(self.counts, (-1, 1, 1, 1)))
+        return attention(q, k, v, mask=seen, scale=sight.scale, softcap=sight.softcap)

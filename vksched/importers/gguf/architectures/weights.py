@@ -1,0 +1,208 @@
+"""Weights: the tensors of a file as tensors of a graph, each made once."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextvars import Context
+from functools import cache
+
+import numpy as np
+from gguf.constants import GGMLQuantizationType
+
+from ....common.dtypes import WORD_BYTES, NDArray
+from ....common.errors import ModelFormatError
+from ....ir.tensor import Tensor, weight
+from ....ops.quantized.gguf_formats import held_words, numbered
+from ....ops.quantized.quant_layout import Format
+from ....ops.quantized.quantized_linear import packed, unpack
+from ....storage.lazy_array import ORIGINS, Apart, Held, Joined, late_bytes
+from ....storage.model_file import copied
+from ..read.dequantize import dequantize
+from ..read.loader import GgufFile
+from ..read.tensors import GgufTensor
+
+Asked = tuple[str, tuple[int, ...], tuple[str, ...]]
+"""What `take` was called with: name, shape, parts."""
+
+
+class Weights:
+    """Makes weights of a file's tensors when they are asked for, by any thread; all graphs share
+    them. Matrices keep the type of the file where products read it (vs.packed); all else becomes
+    float32.
+    """
+
+    def __init__(self, file: GgufFile) -> None:
+        self._tensors = file.tensors
+        self._made: dict[str, Tensor] = {}
+        self._asked: dict[str, Asked] = {}
+        self._held: dict[str, Held] = {}
+        """The words of matrices, which are perhaps made ready ahead."""
+        self._words: dict[str, Tensor] = {}
+        """Those of them that graphs have, or will."""
+        self._making = threading.Lock()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
+        """Returns a weight, with the name that it has in the file in whatever scope it is made.
+
+        parts: the names under which files have the entries of its first axis, if not all as one.
+
+        Raises:
+            ModelFormatError: there is none, or it has another shape.
+        """
+        if name not in self._tensors and any(part in self._tensors for part in parts[:1]):
+            tensors = [self._found(part, shape[1:]) for part in parts]
+        else:
+            tensors = [self._found(name, shape)]
+        with self._making:
+            if name not in self._made:
+                made = Context().run(self._make, name, shape, tensors)
+                self._asked[name] = name, shape, tuple(parts)
+                self._made |= dict.fromkeys((name, *(tensor.name for tensor in tensors)), made)
+            return self._made[name]
+
+    def leaf(self, name: str, shape: tuple[int, ...], parts: Sequence[str] = ()) -> Tensor:
+        """Returns what `take` makes a weight of: itself, or its words where it is packed."""
+        tensor = None if parts else self._tensors.get(name)
+        kind = None if tensor is None or tensor.shape != shape else _packed_as([tensor])
+        if tensor is None or kind is None:
+            return _leaf(self.take(name, shape, parts))
+        with self._making:
+            return Context().run(self._words_of, tensor, kind)
+
+    def leaves(self) -> dict[Tensor, Asked]:
+        """Returns all that were taken, as `leaf` returns them, with its operands."""
+        with self._making:
+            return {_leaf(self._made[name]): asked for name, asked in self._asked.items()}
+
+    def _found(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
+        tensor = self._tensors.get(name)
+        if tensor is None or tensor.shape != shape:
+            got = "none" if tensor is None else str(tensor.shape)
+            raise ModelFormatError(f"[gguf] expected a tensor {name!r} of shape {shape}, got {got}")
+        return tensor
+
+    def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
+        kind, blocks = _packed_as(tensors), _joined([tensor.blocks for tensor in tensors])
+        if kind is not None and len(tensors) == 1:
+            words = self._words_of(tensors[0], kind)
+            return unpack(words, kind.name, shape[-1], name=name)
+        if kind is not None:
+            return packed(blocks, kind.name, shape, name=name)
+        if isinstance(blocks, Apart) and {tensor.type for tensor in tensors} == {"F32"}:
+            if len(shape) > 1:
+                return weight(late_bytes(blocks, shape, "<f4"), name)
+            return _vector(tensors[0], blocks, name)
+        arrays = [_floats(tensor) for tensor in tensors]
+        return weight(arrays[0] if len(arrays) == 1 else np.stack(arrays), name)
+
+    def _words_of(self, tensor: GgufTensor, kind: Format) -> Tensor:
+        if tensor.name not in self._words:
+            held = self._held_of(tensor, kind)
+            self._words[tensor.name] = weight(held, f"{tensor.name}.words")
+        return self._words[tensor.name]
+
+    def _held_of(self, tensor: GgufTensor, kind: Format) -> Held:
+        if tensor.name not in self._held:
+            self._held[tensor.name] = held_words(kind.name, tensor.blocks, tensor.shape)
+        return self._held[tensor.name]
+
+    def held(self) -> list[Held]:
+        """Returns the words of all matrices, as the weights of graphs will have them."""
+        with self._making:
+            return [self._held_of(tensor, kind) for tensor, kind in self._matrices()]
+
+    def words(self) -> dict[Tensor, Held]:
+        """Returns the same by these weights."""
+        return Context().run(self._all_words)
+
+    def _all_words(self) -> dict[Tensor, Held]:
+        with self._making:
+            made = [self._words_of(tensor, kind) for tensor, kind in self._matrices()]
+        return {each: each.held for each in made if each.held is not None}
+
+    def _matrices(self) -> Iterator[tuple[GgufTensor, Format]]:
+        for tensor in self._tensors.values():
+            kind = _packed_as([tensor])
+            if kind is not None:
+                yield tensor, kind
+
+    def require_all(self, architecture: str, besides: Sequence[str] = ()) -> None:
+        """Raises ModelFormatError where a tensor of the file was never taken, besides some: what is
+        not known would be left out of the computation.
+        """
+        left = [name for name in self._tensors if name not in (*self._made, *besides)]
+        if left:
+            more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+            raise ModelFormatError(
+                f"[gguf] expected tensors that architecture {architecture!r} uses, got also "
+                f"{', '.join(map(repr, left[:3]))}{more}"
+            )
+
+
+class HollowWeights(Weights):
+    """Weights of the same types and sizes, for plans: nothing of the file is read, and no memory
+    taken, as nobody reads them.
+    """
+
+    def _make(self, name: str, shape: tuple[int, ...], tensors: Sequence[GgufTensor]) -> Tensor:
+        kind = _packed_as(tensors)
+        if kind is None:
+            # the few vectors may be divided by
+            array = np.zeros(shape, np.float32) if len(shape) > 1 else np.ones(shape, np.float32)
+            return weight(array, name)
+        words = np.zeros((*shape[:-1], kind.row_words(shape[-1])), np.uint32)
+        return unpack(weight(words, f"{name}.words"), kind.name, shape[-1], name=name)
+
+
+def _vector(tensor: GgufTensor, blocks: Apart, name: str) -> Tensor:
+    """Returns floats of a file in memory of their own, as a change of the file is told late."""
+    made = weight(_floats(tensor), name)
+    origin = blocks.origin(made.shape, made.dtype)
+    if origin is not None:
+        ORIGINS.note(made.held, origin)
+    return made
+
+
+def _floats(tensor: GgufTensor) -> NDArray:
+    """Returns the values of a tensor, of bytes that stay as they are."""
+    return dequantize(tensor.name, tensor.type, tensor.shape, copied(tensor.blocks))
+
+
+def _leaf(taken: Tensor) -> Tensor:
+    return taken.inputs[0] if taken.inputs else taken
+
+
+def _joined(blocks: Sequence[memoryview | Apart]) -> memoryview | Apart:
+    """Returns the bytes of tensors one behind the other."""
+    if len(blocks) == 1:
+        return blocks[0]
+    apart = [each for each in blocks if isinstance(each, Apart)]
+    return Joined(apart) if len(apart) == len(blocks) else memoryview(b"".join(blocks))  # type: ignore[arg-type]
+
+
+def device_bytes_of(tensor: GgufTensor) -> int:
+    """Returns the bytes that a tensor takes on a device."""
+    kind, shape = _packed_as([tensor]), tensor.shape
+    words = tensor.size if kind is None else math.prod(shape[:-1]) * kind.row_words(shape[-1])
+    return WORD_BYTES * words
+
+
+def _packed_as(tensors: Sequence[GgufTensor]) -> Format | None:
+    """Returns the format in which tensors are held; None where they become float32, as they do
+    where they are of several.
+    """
+    types = {tensor.type for tensor in tensors}
+    kind, shape = _format_of(types.pop()), tensors[0].shape
+    if types or kind is None or len(shape) < 2 or shape[-1] % kind.step:
+        return None
+    return kind
+
+
+@cache
+def _format_of(type: str) -> Format | None:
+    return numbered(GGMLQuantizationType[type])

@@ -1,0 +1,1 @@
+"""Hyperparameters of GGUF models, read from their metadata."""

@@ -1,0 +1,154 @@
+"""Hyper: the sizes and numbers of a language model, as the metadata of its file has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from reprlib import repr as shortened
+
+from ....common.errors import ModelFormatError
+from ..read.loader import GgufFile
+from ..read.texts import Texts
+from .metadata_keys import Keys
+from .rope import Rope, read_rope
+
+MAX_LAYERS = MAX_EXPERTS = 1 << 12
+MAX_CONTEXT = (1 << 29) - 1
+"""Tokens that attention can tell apart."""
+EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
+POOLINGS = ("", "mean", "cls", "last", "rank")
+"""By the numbers that files have for them."""
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """width: of the hidden state. heads, kv_heads, feed_forward: for each layer. eps: of norms.
+    window: so many keys are seen, at most those of the context; 0 where all are. windowed: which
+    layers have it; () where the file does not say. scale: of scores, 0 where it follows from the
+    size of heads. temperature_scale, temperature_length: queries grow by this times the logarithm
+    of how often their position has passed this length; 0 where they do not. softcap,
+    output_softcap: of scores and of logits, 0 where they have none. embedding_scale,
+    residual_scale, logit_scale: of embeddings, of what layers add to them, and of logits; 0 where
+    there is none. experts: of each layer, `experts_used` at a time; 0 where layers have none.
+    expert_inner: the size between their products; shared_inner: that of one which all tokens have.
+    expert_scale: of what they make together, 0 where there is none. causal: no token sees those
+    behind it. pooling: how an encoder makes one vector of those of all tokens, of `POOLINGS`; ""
+    where the file does not say.
+    """
+
+    architecture: str
+    layers: int
+    width: int
+    context: int
+    vocabulary: int
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    key_length: int
+    value_length: int
+    feed_forward: tuple[int, ...]
+    eps: float
+    rope: Rope
+    window: int
+    windowed: tuple[bool, ...]
+    scale: float
+    temperature_scale: float
+    temperature_length: int
+    softcap: float
+    output_softcap: float
+    embedding_scale: float
+    residual_scale: float
+    logit_scale: float
+    experts: int
+    experts_used: int
+    expert_inner: int
+    shared_inner: int
+    expert_scale: float
+    causal: bool
+    pooling: str
+    token_types: int
+
+
+def architecture_of(file: GgufFile) -> str:
+    """Returns what kind of network it is: "llama", "qwen2".
+
+    Raises:
+        ModelFormatError: the file does not say.
+    """
+    found = file.metadata.get("general.architecture")
+    if not isinstance(found, str) or not found:
+        raise ModelFormatError(
+            "[gguf] expected the name of an architecture as 'general.architecture', got "
+            f"{shortened(found)}; try a file of a language model"
+        )
+    return found
+
+
+def read_hyper(file: GgufFile) -> Hyper:
+    """Returns the hyperparameters of a file.
+
+    Raises:
+        ModelFormatError: a key is missing, or no model has such a value.
+    """
+    keys = Keys(architecture_of(file), file.metadata)
+    layers = keys.whole("block_count", most=MAX_LAYERS)
+    width = keys.whole("embedding_length")
+    heads = keys.per_layer("attention.head_count", layers)
+    head_width = width // max(1, *heads)
+    key_length = keys.whole("attention.key_length", head_width)
+    feed_forward = keys.per_layer("feed_forward_length", layers, (0,) * layers)
+    experts = keys.whole("expert_count", 0, least=0, most=MAX_EXPERTS)
+    eps = "attention.layer_norm_rms_epsilon"
+    context = keys.whole("context_length", most=MAX_CONTEXT)
+    rope = read_rope(keys, key_length, context)
+    return Hyper(
+        architecture=keys.architecture,
+        layers=layers,
+        width=width,
+        context=context,
+        vocabulary=_vocabulary(file, keys),
+        heads=heads,
+        kv_heads=_read_shared(keys, heads),
+        key_length=key_length,
+        value_length=keys.whole("attention.value_length", head_width),
+        feed_forward=feed_forward,
+        eps=keys.real(eps if keys.has(eps) else "attention.layer_norm_epsilon"),
+        rope=rope,
+        window=min(keys.whole("attention.sliding_window", 0, least=0), context),
+        windowed=keys.flags("attention.sliding_window_pattern", layers),
+        scale=keys.real("attention.scale", 0.0),
+        temperature_scale=keys.real("attention.temperature_scale", 0.0),
+        temperature_length=keys.whole("attention.temperature_length", rope.original),
+        softcap=keys.real("attn_logit_softcapping", 0.0),
+        output_softcap=keys.real("final_logit_softcapping", 0.0),
+        embedding_scale=keys.real("embedding_scale", 0.0),
+        residual_scale=keys.real("residual_scale", 0.0),
+        logit_scale=keys.real("logit_scale", 0.0),
+        experts=experts,
+        experts_used=keys.whole("expert_used_count", most=experts) if experts else 0,
+        expert_inner=keys.whole("expert_feed_forward_length", max(feed_forward), least=0),
+        shared_inner=keys.whole("expert_shared_feed_forward_length", 0, least=0),
+        expert_scale=keys.real("expert_weights_scale", 0.0),
+        causal=keys.flag("attention.causal", True),
+        pooling=POOLINGS[keys.whole("pooling_type", 0, least=0, most=len(POOLINGS) - 1)],
+        token_types=Keys("tokenizer.ggml", file.metadata).whole("token_type_count", 1),
+    )
+
+
+def _read_shared(keys: Keys, heads: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns for each layer the heads of keys and values, which heads of queries share evenly."""
+    shared = keys.per_layer("attention.head_count_kv", len(heads), heads)
+    for layer, (of_queries, of_keys) in enumerate(zip(heads, shared, strict=True)):
+        if of_keys and of_queries % of_keys:
+            raise ModelFormatError(
+                f"[gguf] key '{keys.architecture}.attention.head_count_kv': expected a number that "
+                f"divides the {of_queries} heads of layer {layer}, got {of_keys}"
+            )
+    return shared
+
+
+def _vocabulary(file: GgufFile, keys: Keys) -> int:
+    """Returns the number of tokens; without a tokenizer what the file says, or what it embeds."""
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, (tuple, Texts)) and tokens:
+        return len(tokens)
+    table = file.tensors.get(EMBEDDING)
+    return keys.whole("vocab_size", None if table is None else table.shape[0])

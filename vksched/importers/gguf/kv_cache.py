@@ -1,0 +1,180 @@
+"""Keys and values of the tokens of a text, kept on the devices from run to run.
+
+ids, start, count --> q, k, v of these tokens
+each token sees the rows of the states before start, and the new ones up to its own --> logits
+when all else is done: the new rows are written into the states at start, start + 1, ...
+
+So a step costs what is in use of the states, and what it writes, however large they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...common.dtypes import FLOAT16, FLOAT32, UINT32, numpy_dtype
+from ...ir.tensor import Tensor
+from ...ops import (
+    arange,
+    cast,
+    concat,
+    equal,
+    from_q8_0,
+    gather,
+    maximum,
+    minimum,
+    reshape,
+    to_q8_0,
+    where,
+    write_rows,
+)
+from ...ops.attention.kv_q8_0 import row_words
+from ...ops.creation.state import state
+from .architectures.attention_sinks import after_sink
+from .architectures.token_layout import Sight
+
+Pair = tuple[Tensor, Tensor]
+KINDS = {"f32": FLOAT32, "f16": FLOAT16, "q8_0": UINT32}
+"""Types of states by the names that they have on the command line; words are rows in q8_0."""
+
+
+class KeyValueCache:
+    """States with the keys and values of `length` tokens, made as layers first ask for them.
+
+    kind: how they are kept, one of KINDS.
+    """
+
+    def __init__(self, length: int, kind: str = "f32") -> None:
+        self.length = length
+        self.dtype = KINDS[kind]
+        self.states: dict[str, Tensor] = {}
+        self.sizes: dict[str, tuple[int, int]] = {}
+        """What states were made with: heads, and values of a row."""
+
+    def state(self, name: str, heads: int, size: int) -> Tensor:
+        """Returns a state with rows of so many values: (1, heads, length, size), or words."""
+        if name not in self.states:
+            width = row_words(size) if self.dtype == UINT32 else size
+            nothing = np.zeros((), numpy_dtype(self.dtype))
+            empty = np.broadcast_to(nothing, (1, heads, self.length, width))  # takes no memory
+            self.sizes[name] = heads, size
+            self.states[name] = Context().run(state, empty, name, backup=False)
+        return self.states[name]
+
+    def kept(self, rows: Tensor) -> Tensor:
+        """Returns rows as a state keeps them."""
+        return to_q8_0(rows) if self.dtype == UINT32 else cast(rows, self.dtype)
+
+    def values(self, rows: Tensor, size: int) -> Tensor:
+        """Returns the values of rows of a state, which attention reads where they lie."""
+        return from_q8_0(rows, size) if self.dtype == UINT32 else rows
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A call that reads more tokens of a text: `sched.compile(step.logits, updates=step.updates)`.
+
+    logits: after the last token, (1, vocabulary). updates: the states with these tokens.
+    """
+
+    logits: Tensor
+    updates: Mapping[Tensor, Tensor]
+
+
+class CachedText:
+    """A part of a step: `tokens` of a text, behind those of the parts before it. Keys and values of
+    all tokens before the step are kept.
+
+    start: how many tokens these are. last: whose logits are wanted, as an index of this part.
+    updates: fills while a graph is written.
+    """
+
+    def __init__(
+        self,
+        cache: KeyValueCache,
+        tokens: int,
+        start: Tensor,
+        last: Tensor,
+        before: CachedText | None = None,
+    ) -> None:
+        self._cache = cache
+        self.length = cache.length
+        self.last = last
+        self._end: int = tokens + (before._end if before else 0)
+        self.positions = start + arange(self._end - tokens, self._end)
+        self.updates: dict[Tensor, Tensor] = {}
+        self._new: dict[str, list[Tensor]] = {}
+        self._before = before
+        self._start = start
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """Returns the attention of q to the keys and values up to its position, or to the last ones
+        of them where there is a window.
+        """
+        keys, new_keys = self._rows(f"blk.{layer}.keys", k)
+        values, new_values = self._rows(f"blk.{layer}.values", v)
+        kept, new = (keys, values), (new_keys, new_values)  # rows that are kept, and values
+        window = sight.window if sight.window < self.length else 0
+        used, past = self._start, self._end - q.shape[2]
+        if window and sight.chunked:
+            return self._attend_piece(q, kept, new, sight)
+        if window and sight.sink:
+            return self._attend_last(q, kept, new, sight)
+        if sight.sink:
+            new, past = after_sink(*new), past + 1
+        left = window - 1 if window else None
+        return sight.attend(q, *self._values(kept, k, v), left=left, past=past, used=used, new=new)
+
+    def _attend_piece(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
+        """Returns the attention of q to the keys and values of the piece that its position is in,
+        of as many tokens as the window that the text is cut into.
+        """
+        size = sight.window
+        first = self._start // size * size  # of the piece in which the step begins
+        rows = minimum(first + arange(size), self.length - 1)
+        begun_with = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        used, past = self._start - first, self._end - q.shape[2]
+        begun = sight.attend(q, *begun_with, past=past, used=used, new=new)
+        if self._end == 1:
+            return begun
+        # of a piece that begins within the step all tokens are new
+        own, at = self._start + arange(self._end), reshape(self.positions, (-1, 1))
+        since = at // size * size
+        later = sight.attend(q, *new, (own >= since) & (own <= at))
+        return where(equal(since, first), begun, later)
+
+    def _attend_last(self, q: Tensor, kept: Pair, new: Pair, sight: Sight) -> Tensor:
+        """Returns the attention of q to a sink and to the last keys, as many as the window."""
+        before = arange(1 - sight.window, 0) + self._start
+        rows = maximum(before, 0)
+        last = self._values([gather(each, rows, axis=2) for each in kept], *new)
+        pairs = zip(last, new, strict=True)
+        joined = (concat([cast(old, q.dtype), own], axis=2) for old, own in pairs)
+        key = arange(-sight.window, self._end) + self._start
+        at = reshape(self.positions, (-1, 1))
+        seen = (key >= 0) & (key <= at) & (key > at - sight.window)
+        is_sink = equal(arange(key.shape[0]), 0)
+        return sight.attend(q, *after_sink(*joined), is_sink | seen)
+
+    def _rows(self, name: str, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the state, (1, heads, length, ...), and the rows of the step up to here.
+
+        own: those of this part, (1, heads, n, size).
+        """
+        _, heads, _, size = own.shape
+        cache = self._cache
+        kept = cache.state(name, heads, size)
+        before = self._before._new[name] if self._before else []
+        self._new[name] = [*before, own]
+        new = concat(self._new[name], axis=2) if before else own
+        self.updates[kept] = write_rows(kept, cache.kept(new), self._start, axis=2)
+        return kept, new
+
+    def _values(self, kept: Sequence[Tensor], k: Tensor, v: Tensor) -> list[Tensor]:
+        """Returns the values of rows of states. k, v: rows of as many values."""
+        return [
+            self._cache.values(each, own.shape[3]) for each, own in zip(kept, (k, v), strict=True)
+        ]

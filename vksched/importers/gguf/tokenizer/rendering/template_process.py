@@ -1,0 +1,393 @@
+"""Renderer: a child process that renders chat templates, which are programs of strangers.
+
+    render --request--> child: python -I -S, jinja2, no file, no process, no environment
+                        |  answers: a text, or what is wrong with the template
+                        '- too long, too large, gone: it is ended, and the next call starts another
+
+The sandbox in the child counts steps and sizes. What it cannot count, as what happens inside of one
+call, meets the limits of the process: addresses, time of the processor, and time by the clock,
+which the child's own timer and a thread here both watch. So the child also ends where its parent
+was killed in the middle of a rendering; in between it waits for requests, and ends with these.
+
+There is one child for each process, one rendering at a time. A forked process starts its own.
+Examples: tests/importers/test_template_process.py.
+"""
+
+from __future__ import annotations
+
+import atexit
+import marshal
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, Any
+
+from .....common.env import word_of
+from .....common.errors import ModelFormatError, VkschedError
+from .....common.fork_guard import in_child
+
+SECONDS = 5.0
+"""What one rendering may take."""
+MEMORY_BYTES = 384 << 20
+"""The addresses of the child, of which Python and jinja2 have about 30 MiB."""
+MOST_REQUEST = 32 << 20
+"""Bytes of a template and its variables."""
+MOST_ANSWER = 64 << 20
+"""Bytes of an answer; the sandbox counts 16 Mi characters."""
+START_S = 30.0
+"""What the start of a child may take, on a machine that is busy."""
+LOOK_S = 0.05
+"""Between two looks at the memory of a child, where the system does not bound it."""
+AFTER_S = 1.0
+"""So long after the time of a rendering the child is ended from here."""
+
+_BOOT = "import sys; sys.path += sys.argv[2:]; from child.main import main; main(int(sys.argv[1]))"
+_VARIABLES = ("TZ", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""All that a child gets of the environment: the zone of its clock, and where Python's parts are."""
+_BOUNDED = sys.platform == "linux"
+"""Whether the system holds a process to its addresses."""
+_ALARMS = [getattr(signal, name, None) for name in ("SIGALRM", "SIGXCPU")]
+"""The signals by which the system ends a child that takes too long."""
+_SAFER = "try a text as the prompt, or a model whose template you know"
+_WAY_OUT = (
+    "try VKSCHED_TEMPLATES=inprocess for a model that you trust: its template then runs in this "
+    "process, whose memory it may fill"
+)
+_all: weakref.WeakSet[Renderer] = weakref.WeakSet()
+
+
+class Renderer:
+    """Renders chat templates in a child process.
+
+    Parameters
+    ----------
+    seconds
+        What one rendering may take.
+    memory_bytes
+        What the child may take.
+    """
+
+    def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
+        self.seconds, self.memory_bytes = seconds, memory_bytes
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        _all.add(self)
+
+    def start(self) -> None:
+        """Start the child, if there is none, and do not wait for it: a rendering that comes later
+        finds it ready.
+        """
+        if not _here():
+            with self._lock, suppress(VkschedError):  # which the rendering raises
+                self._started()
+
+    def render(self, source: str, values: dict[str, Any] | None = None) -> str:
+        """Render a template.
+
+        Parameters
+        ----------
+        source
+            The template.
+        values
+            Its variables, of what marshal takes; without them it is compiled only.
+
+        Raises
+        ------
+        ModelFormatError
+            The template is wrong, or needs more time or memory than it may have.
+        VkschedError
+            There is no jinja2, or no child can be started.
+        """
+        if _here():
+            return _rendered_here(source, values, self.seconds)
+        request = marshal.dumps((source, values, self.seconds))
+        if len(request) > MOST_REQUEST:
+            raise ModelFormatError(
+                f"[chat template] expected a template and messages of at most {MOST_REQUEST} "
+                f"bytes, got {len(request)}; try a shorter conversation"
+            )
+        with self._lock:
+            used = self._child is not None and self._child.answers > 0
+            kind, text = self._ask(request)
+            if used and kind in (_MEMORY, _DIED):
+                kind, text = self._ask(request)  # what was rendered before may have left too little
+        if kind == _TEXT:
+            return text
+        raise ModelFormatError(text)
+
+    def _ask(self, request: bytes) -> tuple[bytes, str]:
+        child = self._started()
+        done = False
+        try:
+            kind, text = child.ask(request, self.seconds)
+            done = kind in (_TEXT, _WRONG)
+        finally:
+            if not done:  # whatever it was, an interruption too: the next request finds a new one
+                self._child = None
+                child.end()
+        return kind, text
+
+    def _started(self) -> _Child:
+        if self._child is None:
+            self._child = _Child(self.memory_bytes)
+        return self._child
+
+    def close(self) -> None:
+        """End the child; the next rendering starts another."""
+        with self._lock:
+            child, self._child = self._child, None
+            if child is not None:
+                child.end()
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the child's process; None where there is none."""
+        child = self._child
+        return None if child is None else child.process.pid
+
+    def _forget(self) -> None:
+        """Leave the child to the process that started it."""
+        child, self._child = self._child, None
+        self._lock = threading.Lock()
+        if child is not None:
+            child.forget()
+
+    def _leave(self) -> None:
+        """End the child with this process, whose other threads may be waiting for it."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.process.wait()
+
+
+_TEXT, _WRONG, _MEMORY = b"t", b"w", b"m"
+"""Kinds of answers, as the child has them."""
+_LATE, _DIED = b"l", b"d"
+"""Kinds where none came: after the time of a rendering, or before."""
+
+
+class _Child:
+    """One child process. answers: how many it gave."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.answers = 0
+        self._memory_bytes = memory_bytes
+        self._why = b""
+        self._until: float | None = None
+        self._ended = False
+        self._watch = threading.Condition()
+        try:
+            self.process = subprocess.Popen(
+                _command(memory_bytes),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=os.sep,
+                env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+                start_new_session=True,  # Ctrl-C is for the parent
+            )
+        except OSError as error:
+            raise VkschedError(
+                f"[chat template] expected to start a process that renders templates, got {error}; "
+                f"{_WAY_OUT}"
+            ) from error
+        try:
+            threading.Thread(target=self._keep_watch, name="vksched templates", daemon=True).start()
+        except RuntimeError as error:  # too many threads, or Python ends
+            self.end()
+            raise VkschedError(
+                f"[chat template] expected a thread to watch a rendering, got {error}"
+            ) from error
+
+    def ask(self, request: bytes, seconds: float) -> tuple[bytes, str]:
+        """Return the kind of an answer, and its text or what went wrong."""
+        start_s = 0.0 if self.answers else START_S
+        with self._watch:
+            self._until = time.monotonic() + start_s + seconds + AFTER_S
+            self._watch.notify()
+        try:
+            answer = self._exchange(request)
+        finally:
+            with self._watch:
+                self._until = None
+        if answer is None:
+            return self._why_none(seconds)
+        self.answers += 1
+        kind, data = answer
+        if kind == _MEMORY:
+            return kind, self._too_large()
+        try:
+            return kind, data.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            return _DIED, f"[chat template] expected a text in UTF-8, got other bytes; {_SAFER}"
+
+    def _exchange(self, request: bytes) -> tuple[bytes, bytes] | None:
+        """Return the kind and bytes of an answer; None where the child is gone."""
+        pipe_in, pipe_out = self.process.stdin, self.process.stdout
+        assert pipe_in is not None and pipe_out is not None
+        try:
+            _write(pipe_in, len(request).to_bytes(4, "little") + request)
+        except BrokenPipeError:
+            return None
+        head = _read(pipe_out, 5)
+        if head is None:
+            return None
+        kind, length = head[:1], int.from_bytes(head[1:], "little")
+        if kind not in (_TEXT, _WRONG, _MEMORY) or length > MOST_ANSWER:
+            return None
+        data = _read(pipe_out, length)
+        return None if data is None else (kind, data)
+
+    def _why_none(self, seconds: float) -> tuple[bytes, str]:
+        """Return why there is no answer."""
+        self.kill()
+        code = self.process.wait()
+        if self._why == _MEMORY:
+            return _MEMORY, self._too_large()
+        if self._why == _LATE or -code in _ALARMS:
+            return _LATE, (
+                f"[chat template] expected a rendering within {seconds:g} seconds, it takes "
+                f"longer; {_SAFER}"
+            )
+        if not self.answers and code > 0:
+            raise VkschedError(
+                f"[chat template] expected {sys.executable} to start and to find jinja2, got exit "
+                f"code {code}; {_WAY_OUT}"
+            )
+        ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return (
+            _DIED,
+            f"[chat template] expected a rendering, its process ended by {ended}; {_SAFER}",
+        )
+
+    def _too_large(self) -> str:
+        return (
+            f"[chat template] expected a rendering within {self._memory_bytes >> 20} MiB of "
+            f"memory, it needs more; {_SAFER}"
+        )
+
+    def _keep_watch(self) -> None:
+        with self._watch:
+            while not self._ended:
+                if self._until is None:
+                    self._watch.wait()
+                    continue
+                left = self._until - time.monotonic()
+                why = _LATE if left <= 0 else b"" if _BOUNDED else self._swollen()
+                if why:
+                    self._why, self._until = why, None
+                    self.kill()
+                else:
+                    self._watch.wait(left if _BOUNDED else min(left, LOOK_S))
+
+    def _swollen(self) -> bytes:
+        import psutil
+
+        try:
+            size = psutil.Process(self.process.pid).memory_info().rss
+        except psutil.Error:
+            return b""
+        return _MEMORY if size > self._memory_bytes else b""
+
+    def kill(self) -> None:
+        """End the process, if it did not."""
+        self.process.kill()
+
+    def end(self) -> None:
+        """End the process and what belongs to it."""
+        with self._watch:
+            self._ended = True
+            self._watch.notify()
+        self.kill()
+        self.process.wait()
+        self._close()
+
+    def forget(self) -> None:
+        """Close what a forked process has of it."""
+        self.process.returncode = 0  # as it is nobody's to wait for here
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _here() -> bool:
+    """Whether templates are to be rendered in this process, as its user asks."""
+    return bool(word_of("VKSCHED_TEMPLATES", ("inprocess",)))
+
+
+def _rendered_here(source: str, values: dict[str, Any] | None, seconds: float) -> str:
+    _require_jinja2()
+    from .child.jinja_sandbox import WrongTemplate, compile_template
+
+    try:
+        render = compile_template(source, seconds)
+        return "" if values is None else render(values, seconds)
+    except WrongTemplate as error:
+        raise ModelFormatError(str(error)) from error
+
+
+def _command(memory_bytes: int) -> list[str]:
+    # A frozen application would start itself again instead of Python.
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise VkschedError(
+            f"[chat template] expected a Python to start in a process of its own, got an "
+            f"application without one; {_WAY_OUT}"
+        )
+    folders = [str(Path(__file__).resolve().parent), *_require_jinja2()]
+    start = [sys.executable, "-I", "-S", "-W", "ignore", "-c", _BOOT]
+    return [*start, str(memory_bytes), *folders]
+
+
+def _require_jinja2() -> list[str]:
+    """Return the folders of the packages that the child imports."""
+    found = [find_spec(name) for name in ("jinja2", "markupsafe")]
+    origins = [spec.origin for spec in found if spec is not None and spec.origin]
+    if len(origins) < len(found):
+        raise VkschedError(
+            '[gguf] expected the jinja2 package, got none; try pip install "vksched[gguf]"'
+        )
+    return list(dict.fromkeys(str(Path(origin).parent.parent) for origin in origins))
+
+
+def _write(pipe: IO[bytes], data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[pipe.write(rest) :]
+
+
+def _read(pipe: IO[bytes], length: int) -> bytes | None:
+    """Return so many bytes; None where fewer come."""
+    parts: list[bytes] = []
+    while length:
+        part = pipe.read(min(length, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+RENDERER = Renderer()
+"""What all models of this process use."""
+
+
+@in_child
+def _after_fork() -> None:
+    for each in list(_all):
+        each._forget()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for each in list(_all):
+        each._leave()

@@ -1,0 +1,149 @@
+"""Folding: nodes that give the same in every run are computed once, on the host.
+
+By the node's rule, so that a weight is what a device would make of it; by the evaluator what no
+rule expresses. A result is folded where it is not far larger than what it is made of, and as long
+as the model's budget lasts (budget.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from ....common.errors import ModelFormatError, UnsupportedOp, VkschedError
+from ....ir.tensor import constant, weight
+from ..nodes.elements import from_storage, numpy_of, to_storage
+from ..nodes.names import HANDED_ON, RANDOM, has_subgraphs
+from ..nodes.node import NodeContext
+from ..nodes.values import (
+    Inferred,
+    Value,
+    arrays_of,
+    has_maps,
+    known,
+    known_host,
+    known_value,
+)
+from ..rules import find_rule
+from .constants import evaluate
+from .memory_budget import bytes_of
+from .model_context import narrow_weight
+
+FOLD_ELEMENTS = 1 << 18
+"""Results up to this size are folded whatever they are made of, larger ones where their operands
+are about as large.
+"""
+GROWING = frozenset(("ConstantOfShape", "Expand", "Range", "Tile"))
+"""Ops of shape arithmetic whose results can be far larger than their operands."""
+SHAPE_ARITHMETIC = frozenset(
+    "Add And Cast Concat ConstantOfShape Div Equal Expand Flatten Gather GatherND Greater Less Max"
+    " Min Mul Neg Not Or Range Reshape ScatterND Shape Size Slice Split Sqrt Squeeze Sub Tile"
+    " Transpose Trilu Unsqueeze Where".split()
+)
+"""Ops that the evaluator folds to what their rules give, and faster; since opset 13, for of earlier
+ones it knows less.
+"""
+BY_PATTERN = frozenset(("RegexFullMatch", "Tokenizer"))
+"""Ops whose pattern may take any time: loading a file never waits for them."""
+NO_LARGER = (SHAPE_ARITHMETIC - GROWING) | frozenset(("Compress", "NonZero", "Unique"))
+"""Ops whose results are about as large as their operands at most, also where shape inference cannot
+tell their shapes. Of all others a result of unknown shape is not folded.
+"""
+
+Results = list[Value | None]
+ByRule = Callable[[NodeContext], Results | None]
+
+
+def is_fixed(n: NodeContext) -> bool:
+    """Returns whether a node gives the same in every run, and is to be made before. The floats of a
+    weight of narrow integers are not: they would take four times its memory.
+    """
+    if not all(v is None or v.is_known for v in n.inputs):
+        return False
+    if n.op_type == "DequantizeLinear" and n.has(0):
+        held = n.value(0).array
+        if held is not None and narrow_weight(held) is not None:
+            return False
+    return n.op_type not in RANDOM and not has_subgraphs(n.node)
+
+
+def fold(n: NodeContext, by_rule: ByRule) -> Results | None:
+    """Returns a node's results as known values; None where they are not the same in every run, or
+    too large. by_rule: what the node's rule makes of it.
+    """
+    if not is_fixed(n) or n.op_type in HANDED_ON | BY_PATTERN:
+        return None
+    arrays = [None if v is None else v.array for v in n.inputs]
+    given = sum(a.size for a in arrays if a is not None)
+    inferred = [i for i in n.inferred if i is not None and i.shape is not None]
+    most = max(FOLD_ELEMENTS, 2 * given)
+    if sum(map(_size, inferred)) > most:
+        return None
+    is_bounded = len(inferred) == len(n.outputs) or n.op_type in NO_LARGER
+    needed_bytes = sum(_size(i) * numpy_of(i.elem_type).itemsize for i in inferred if i.elem_type)
+    if not n.lowering.context.budget.has_room(needed_bytes):
+        return None
+    serialized = n.node.SerializeToString(deterministic=True)
+
+    def make() -> Results | None:
+        made = _by_rule(n, by_rule, most)
+        return made or (_by_evaluator(n, serialized) if is_bounded else None)
+
+    return n.lowering.context.fold(serialized, n.inputs, make)
+
+
+def _by_rule(n: NodeContext, by_rule: ByRule, most: int) -> Results | None:
+    if n.op_type in SHAPE_ARITHMETIC and n.version >= 13 and not n.node.domain:
+        return None
+    if find_rule(n.node.domain, n.op_type) is None:
+        return None
+    # of Tensors that nobody keeps
+    inputs = tuple(v if v is None else _held(v) for v in n.inputs)
+    once = NodeContext(n.lowering, n.node, inputs, n.schema, n.inferred, n.version)
+    try:
+        made = by_rule(once)
+        return None if made is None else [evaluated(n, v, most) for v in made[: len(n.outputs)]]
+    except (VkschedError, ValueError, LookupError):
+        return None  # the evaluator says what is wrong, if anything is
+
+
+def _by_evaluator(n: NodeContext, serialized: bytes) -> Results | None:
+    operands = [None if v is None else known_host(v) for v in n.inputs]
+    context = n.lowering.context
+    try:
+        found = context.host_node(serialized)(operands)
+        if any(map(has_maps, found)):
+            return None
+        made: Results = [known_value(v) for v in found]
+    except ModelFormatError:
+        return None
+    # of texts nobody knows before how long they are
+    return made if context.budget.has_room(sum(map(bytes_of, arrays_of(made)))) else None
+
+
+def _size(inferred: Inferred) -> int:
+    return math.prod(inferred.shape or ())
+
+
+def _held(value: Value) -> Value:
+    """Returns a known value with a Tensor of its own."""
+    if value.array is None:
+        return value
+    try:
+        stored = to_storage(value.array)
+    except UnsupportedOp:
+        return value
+    return replace(value, tensor=weight(stored) if stored.size else constant(stored))
+
+
+def evaluated(n: NodeContext, value: Value | None, most: int = FOLD_ELEMENTS) -> Value | None:
+    """Returns a result of known operands as a known value, unless it has more elements than `most`
+    or the budget is spent: what follows may need it as a shape.
+    """
+    if value is None or value.tensor is None or value.array is not None:
+        return value
+    budget, type_ = n.lowering.context.budget, value.tensor.type
+    if type_.size > most or not budget.has_room(type_.host_bytes):
+        return value
+    return known(from_storage(evaluate(value.tensor), value.elem_type))

@@ -1,0 +1,150 @@
+"""Functions: ops that ONNX itself defines by other ops, spliced in where no rule expresses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto
+from onnx.defs import OpSchema
+
+from ..nodes.elements import NARROW_FLOATS
+from ..nodes.inline_subgraph import copy_body, hand_over, node_count
+from ..nodes.names import has_subgraphs, subgraphs
+from ..nodes.values import Value
+from ..rules import find_rule
+from .model_context import ModelContext, type_proto
+
+MAX_NODES = 512
+"""So many nodes may one function become."""
+
+
+def expand(
+    context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
+) -> list[NodeProto] | None:
+    """Returns what ONNX defines a node to be; None where it says nothing, where that does not hold
+    at the opsets of the model, or would leave more to the host than the node itself.
+    """
+    if any(v is not None and v.elem_type in NARROW_FLOATS for v in inputs):
+        return None  # so few digits that each step's rounding shows: the evaluator's are the judge
+    function = _function(context, node, inputs, schema)
+    if function is None or schema is None or node_count(function.node) > MAX_NODES:
+        return None
+    if not _holds(context, function, function.node):
+        return None
+    if not has_subgraphs(node) and not _is_expressed(context, function.node):
+        return None
+    given = {a.name: a for a in node.attribute}
+    defaults = {
+        name: a.default_value
+        for name, a in schema.attributes.items()
+        if a.default_value.type != AttributeProto.UNDEFINED
+    }
+    body = [_bound(inner, {**defaults, **given}) for inner in function.node]
+    names = [*node.input, *[""] * len(function.input)]
+    arguments = dict(zip(function.input, names, strict=False))
+    copy = copy_body(body, list(function.output), context.prefix(node), arguments)
+    return [*copy.nodes, *hand_over(copy.outputs, node.output)]
+
+
+def _function(
+    context: ModelContext, node: NodeProto, inputs: Sequence[Value | None], schema: OpSchema | None
+) -> FunctionProto | None:
+    """Returns the body of the newest version that the model's opset may mean."""
+    if schema is None:
+        return None
+    asked = context.version(node.domain)
+    for versions, needs_types in (
+        (schema.function_opset_versions, False),  # type: ignore[attr-defined]
+        (schema.context_dependent_function_opset_versions, True),  # type: ignore[attr-defined]
+    ):
+        # a body of a later opset holds too, where its ops have not changed since
+        for version in sorted(versions, key=lambda v: (v > asked, abs(v - asked))):
+            try:
+                if needs_types:
+                    types = [TypeProto() if v is None else type_proto(v) for v in inputs]
+                    found = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+                        version, node.SerializeToString(), [t.SerializeToString() for t in types]
+                    )
+                else:
+                    found = schema.get_function_with_opset_version(version)  # type: ignore[attr-defined]
+                function = FunctionProto()
+                function.ParseFromString(found)
+            except Exception:  # of the C++ library, where it cannot build one
+                continue
+            if function.node:
+                return function
+    return None
+
+
+def _holds(context: ModelContext, function: FunctionProto, nodes: Iterable[NodeProto]) -> bool:
+    """Returns whether the ops of a body are, at the model's opsets, those it was written for."""
+    versions = {o.domain: o.version for o in function.opset_import}
+    for node in nodes:
+        meant = context.schema(node)
+        # what a function does not import it takes from the model
+        written = context.schema(node, versions.get(node.domain))
+        if meant is None or written is None or not _is_form_of(written, meant):
+            return False
+        if not all(_holds(context, function, graph.node) for graph in subgraphs(node)):
+            return False
+    return True
+
+
+def _is_form_of(old: OpSchema, new: OpSchema) -> bool:
+    """Returns whether calls of one version of an op mean the same of another: it differs in types
+    alone, or in what such calls leave out.
+    """
+    if old.since_version == new.since_version:
+        return True
+    more = new.inputs[len(old.inputs) :]
+    return (
+        [i.name for i in old.inputs] == [i.name for i in new.inputs[: len(old.inputs)]]
+        and all(i.option != OpSchema.FormalParameterOption.Single for i in more)
+        and len(old.outputs) == len(new.outputs)
+        and all(
+            name in new.attributes and new.attributes[name].default_value == a.default_value
+            for name, a in old.attributes.items()
+        )
+    )
+
+
+def _is_expressed(context: ModelContext, nodes: Iterable[NodeProto]) -> bool:
+    """Returns whether there is a rule, or a function, for each op."""
+    for node in nodes:
+        schema = context.schema(node)
+        known = node.op_type == "Constant" or find_rule(node.domain, node.op_type) is not None
+        if not known and (schema is None or not _has_function(schema)):
+            return False
+        if not all(_is_expressed(context, graph.node) for graph in subgraphs(node)):
+            return False
+    return True
+
+
+def _has_function(schema: OpSchema) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)  # type: ignore[attr-defined]
+
+
+def _bound(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> NodeProto:
+    """Returns a node of a function with the attributes of the call."""
+    out = NodeProto()
+    out.CopyFrom(node)
+    _bind(out, attributes)
+    return out
+
+
+def _bind(node: NodeProto, attributes: Mapping[str, AttributeProto]) -> None:
+    bound: list[AttributeProto] = []
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
+            for inner in graph.node:
+                _bind(inner, attributes)
+        if not attribute.ref_attr_name:
+            bound.append(attribute)
+        elif attribute.ref_attr_name in attributes:
+            value = AttributeProto()
+            value.CopyFrom(attributes[attribute.ref_attr_name])
+            value.name = attribute.name
+            bound.append(value)
+    kept = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
+    del node.attribute[:]
+    node.attribute.extend(kept)

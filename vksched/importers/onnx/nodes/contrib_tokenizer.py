@@ -1,0 +1,127 @@
+"""Tokenizer of com.microsoft, which the host computes."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from ....common.dtypes import NDArray
+from ....common.errors import ModelFormatError
+from .contrib_base import ContribOp, Results
+
+
+@lru_cache(maxsize=32)
+def _characters(category: str) -> str:
+    """Returns the characters of a category of Unicode, as they stand within brackets."""
+    held = [unicodedata.category(chr(c)).startswith(category) for c in range(sys.maxunicode + 1)]
+    ends = np.flatnonzero(np.diff(np.array([False, *held, False], np.int8)))
+    if not ends.size:
+        raise ModelFormatError(
+            f"[onnx] Tokenizer: expected a category of Unicode in its pattern, got {category!r}; "
+            r"try one such as \p{L} or \p{Nd}"
+        )
+    return "".join(f"\\U{a:08x}-\\U{b - 1:08x}" for a, b in ends.reshape(-1, 2))
+
+
+@lru_cache(maxsize=256)
+def _pattern(source: str) -> re.Pattern[str]:
+    """Returns a pattern in RE2's syntax as one of Python's."""
+
+    def category(found: re.Match[str]) -> str:
+        kind = _characters(found[2].strip("{}"))
+        inside = source[: found.start()].count("[") > source[: found.start()].count("]")
+        if found[1] == "P" and inside:
+            raise ModelFormatError(
+                f"[onnx] Tokenizer: expected no {found[0]} within brackets, got {source!r}"
+            )
+        return kind if inside else f"[{'^' if found[1] == 'P' else ''}{kind}]"
+
+    text = re.sub(r"\\([pP])(\w|\{\w+\})", category, source).replace(r"\z", r"\Z")
+    try:
+        return re.compile(text, re.ASCII)
+    except re.error as error:
+        raise ModelFormatError(
+            f"[onnx] Tokenizer: expected a regular expression, got {source!r}, {error}"
+        ) from None
+
+
+def _longest(pattern: re.Pattern[str], text: str, start: int) -> tuple[int, int] | None:
+    """Returns where the first match begins, and the end of the longest one from there."""
+    found = pattern.search(text, start)
+    if found is None:
+        return None
+    for end in range(len(text), found.end(), -1):
+        if pattern.fullmatch(text, found.start(), end):
+            return found.start(), end
+    return found.span()
+
+
+def _separated(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """Yields what lies between matches; a match of nothing takes a character all the same."""
+    start = 0
+    while start <= len(text):
+        found = _longest(pattern, text, start)
+        if found is None:
+            break
+        yield text[start : found[0]]
+        start = found[0] + max(1, found[1] - found[0])
+    yield text[start:]
+
+
+def _matches(text: str, pattern: re.Pattern[str], least: int) -> Iterator[str]:
+    """Yields matches of some characters or more; of a shorter one, the first is passed over."""
+    start = 0
+    while start <= len(text):
+        found = _longest(pattern, text, start)
+        if found is None:
+            break
+        if found[1] - found[0] >= least:
+            yield text[found[0] : found[1]]
+            start = found[1]
+        else:
+            start = found[0] + 1
+
+
+class Tokenizer(ContribOp):
+    """Texts (..., count) as their parts (..., count, most), filled up with a text."""
+
+    def _run(
+        self,
+        x: NDArray,
+        mark: int = 0,
+        mincharnum: int = 1,
+        pad_value: str = "",
+        separators: Sequence[str] = (),
+        tokenexp: str = "",
+    ) -> Results:
+        if not x.size:
+            return (x,)
+        rows = [
+            list(_tokens(str(text), list(separators), tokenexp, mincharnum))
+            for text in x.reshape(-1)
+        ]
+        most = max(map(len, rows))
+        if most and mark:
+            rows = [["\x02", *row, "\x03"] for row in rows]
+        most += 2 * bool(most and mark)
+        out = np.full((len(rows), most), pad_value, object)
+        for row, tokens in zip(out, rows, strict=True):
+            row[: len(tokens)] = tokens
+        return (out.reshape(*x.shape, most),)
+
+
+def _tokens(text: str, separators: list[str], expression: str, least: int) -> Iterable[str]:
+    if separators == [""] or (not separators and expression == "."):
+        return text
+    if not separators:
+        return _matches(text, _pattern(expression), least)
+    parts: Iterable[str] = [text]
+    for separator in separators:
+        pattern = _pattern(separator)
+        parts = [p for part in parts for p in _separated(part, pattern) if len(p) >= least]
+    return parts

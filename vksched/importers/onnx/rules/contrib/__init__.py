@@ -1,0 +1,1 @@
+"""Rules for the com.microsoft domains."""

@@ -1,0 +1,140 @@
+"""Rules for gates and norms of recent language models, of the com.microsoft domain. They are
+computed in float32, whatever the element type.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .....common.dtypes import FLOAT16, FLOAT32, Shape
+from .....ir.tensor import Tensor
+from .....ops import abs as absolute
+from .....ops import (
+    cast,
+    matmul,
+    maximum,
+    mul,
+    reduce_sum,
+    reshape,
+    rms_norm,
+    sigmoid,
+    sign,
+    silu,
+    softplus,
+    sqrt,
+    transpose,
+    unsqueeze,
+)
+from ...nodes.node import NodeContext
+from ...nodes.schemas import MICROSOFT
+from ..narrow_types import NUMBERS, fit
+from ..registry import rule
+
+
+def wide(n: NodeContext, index: int) -> Tensor:
+    """Returns an operand of float16 as float32."""
+    x = n.tensor(index)
+    return cast(x, FLOAT32) if x.dtype == FLOAT16 else x
+
+
+def as_given(n: NodeContext, made: Tensor) -> Tensor:
+    """Returns what was computed in float32 in the element type of operand 0."""
+    dtype = n.tensor(0).dtype
+    return fit(made if made.dtype == dtype else cast(made, dtype), n.elem_type(0))
+
+
+@rule("ScaledSiLU", types=NUMBERS, domain=MICROSOFT)
+def scaled_silu(n: NodeContext) -> Tensor:
+    """Each step is rounded to the element type."""
+    factor = wide(n, 1) if n.has(1) else n.attr("alpha", 1.0)
+    scaled = as_given(n, mul(wide(n, 0), factor))
+    return fit(scaled * fit(sigmoid(scaled), n.elem_type(0)), n.elem_type(0))
+
+
+@rule("GatedAdd", types=NUMBERS, domain=MICROSOFT)
+def gated_add(n: NodeContext) -> Tensor:
+    n.require(not n.has(3), "a projected gate")
+    return fit(n.tensor(0) + fit(n.tensor(1) * n.tensor(2), n.elem_type(0)), n.elem_type(0))
+
+
+@rule("LinearAttentionGate", types=NUMBERS, domain=MICROSOFT)
+def linear_attention_gate(n: NodeContext) -> list[Tensor | None]:
+    decay = softplus(wide(n, 0) + n.tensor(1)) * n.tensor(2)
+    rate = as_given(n, sigmoid(wide(n, 3))) if n.wants(1) else None
+    return [as_given(n, decay), rate]
+
+
+# -- norms -----------------------------------------------------------------------------------------
+
+
+@rule("GatedRMSNorm", types=NUMBERS, domain=MICROSOFT)
+def gated_rms_norm(n: NodeContext) -> Tensor:
+    """Rows are parts of the last axis, as long as the scale."""
+    x, scale, gate = wide(n, 0), wide(n, 1), wide(n, 2)
+    kind = n.attr("activation", "silu")
+    n.require(kind in ("silu", "swish", "sigmoid"), f"the activation {kind}")
+    parts = reshape(x, (*x.shape[:-1], x.shape[-1] // scale.size, scale.size))
+    made = reshape(rms_norm(parts, scale, eps=n.attr("epsilon", 1e-5)), x.shape)
+    return as_given(n, made * (sigmoid(gate) if kind == "sigmoid" else silu(gate)))
+
+
+def _branches(n: NodeContext, index: int = 0) -> Tensor:
+    """Returns an operand as (..., branches, size)."""
+    x, count = wide(n, index), n.attr("num_branches", 0)
+    return reshape(x, (*x.shape[:-1], count, x.shape[-1] // count)) if count else x
+
+
+@rule("BranchwiseRMSNorm", types=NUMBERS, domain=MICROSOFT)
+def branchwise_rms_norm(n: NodeContext) -> Tensor:
+    x = _branches(n)
+    made = rms_norm(x, eps=n.attr("epsilon", 1e-5))
+    if n.has(1):
+        scale = wide(n, 1)
+        made = made * reshape(scale, (-1, x.shape[-1]))
+    return as_given(n, reshape(made, n.shape(0)))
+
+
+@rule("EngramGate", types=NUMBERS, domain=MICROSOFT)
+def engram_gate(n: NodeContext) -> list[Tensor | None]:
+    """Operands: keys and queries (batch, length, branches, size), values (batch, length, size), and
+    the scales of the norms of these and of the result: (branches, size).
+    """
+    eps, size = n.attr("epsilon", 1e-5), n.shape(0)[-1]
+
+    def normed(x: Tensor, scale: int) -> Tensor:
+        return rms_norm(x, eps=eps) * wide(n, scale)
+
+    key, query = normed(wide(n, 0), 3), normed(wide(n, 1), 4)
+    score = reduce_sum(key * query, -1, keepdims=True) * (1 / math.sqrt(size))
+    gate = sigmoid(sign(score) * sqrt(maximum(absolute(score), 1e-6)))
+    made = gate * unsqueeze(wide(n, 2), 2)
+    return [as_given(n, made), as_given(n, normed(made, 5)) if n.wants(1) else None]
+
+
+# -- hyper-connections -----------------------------------------------------------------------------
+
+
+def _mix(n: NodeContext, index: int, branches: Shape) -> Tensor:
+    """Returns gates for each branch, or each of its features, as they broadcast with branches."""
+    gates = wide(n, index)
+    *before, count, _ = branches
+    return reshape(gates, (*before, count, gates.size // (math.prod(before) * count)))
+
+
+@rule("HyperConnectionPreMix", types=NUMBERS, domain=MICROSOFT)
+def pre_mix(n: NodeContext) -> Tensor:
+    x = _branches(n)
+    made = reduce_sum(x * _mix(n, 1, x.shape), -2)
+    return as_given(n, mul(made, n.attr("reduction_scale", 1.0)))
+
+
+@rule("HyperConnectionPostMix", types=NUMBERS, domain=MICROSOFT)
+def post_mix(n: NodeContext) -> Tensor:
+    """Operands: branches, what a block made of them, its gates, and how branches are mixed."""
+    x = _branches(n)
+    made = _mix(n, 2, x.shape) * unsqueeze(wide(n, 1), -2)
+    if n.has(3):
+        mixing = wide(n, 3)
+        turned = (*range(mixing.rank - 2), mixing.rank - 1, mixing.rank - 2)
+        x = matmul(transpose(mixing, turned), x)
+    return as_given(n, reshape(x + made, n.shape(0)))

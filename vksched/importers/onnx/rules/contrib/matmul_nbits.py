@@ -1,0 +1,165 @@
+"""Rules for weights that com.microsoft ops hold in blocks of few bits: unpacked on the host, once
+for each model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import TensorProto
+
+from .....common.dtypes import NDArray
+from .....ir.tensor import Tensor
+from .....ops import gather, matmul, where
+from .....ops import unpack as unpack_words
+from .....ops.quantized.gguf_formats import numbered, repack
+from ...nodes.elements import ANY, NARROW_FLOATS, storage
+from ...nodes.node import NodeContext
+from ...nodes.schemas import MICROSOFT
+from ...nodes.values import Value, known
+from ..narrow_types import cast, fit
+from ..registry import rule
+
+
+def unpack(array: NDArray, bits: int) -> NDArray:
+    """Returns bytes as the numbers of some bits in them along the last axis, lowest bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = (array[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return np.asarray(parts.reshape(*array.shape[:-1], -1))
+
+
+def once(n: NodeContext, operands: tuple[int, ...], make: Callable[..., NDArray]) -> Tensor:
+    """Returns a weight made of known operands. The same operands give the same weight."""
+    given = [n.value(i) if n.has(i) else None for i in operands]
+    arrays = [n.known(i) if n.has(i) else None for i in operands]
+    node = n.node.SerializeToString(deterministic=True)
+    made = n.lowering.context.fold(node, given, lambda: [known(make(*arrays))])
+    assert made is not None and made[0] is not None
+    return n.lowering.tensor(made[0])
+
+
+@rule("MatMulNBits", types=ANY, domain=MICROSOFT)
+def matmul_nbits(n: NodeContext) -> Tensor:
+    """Operands: a, the blocks of b (n, blocks, bytes), scales, zero points, groups, a bias."""
+    bits, block = n.attr("bits", 4), n.attr("block_size")
+    depth, columns = n.attr("K"), n.attr("N")
+    n.require(bits in (2, 4, 8), f"{bits} bits")
+    n.require(not n.attr("weight_prepacked", 0), "weights packed for another device")
+
+    def make(
+        packed: NDArray, scales: NDArray, zeros: NDArray | None, groups: NDArray | None
+    ) -> NDArray:
+        count = -(-depth // block)
+        values = unpack(packed.reshape(columns, -1), bits)[:, :depth].astype(scales.dtype)
+        group = np.arange(depth) // block if groups is None else groups[:depth]
+        middle: NDArray = np.full((columns, count), 1 << (bits - 1))
+        if zeros is not None and zeros.dtype == np.uint8:
+            middle = unpack(zeros.reshape(columns, -1), bits)[:, :count]
+        elif zeros is not None:
+            middle = zeros.reshape(columns, count)
+        shift = middle.astype(scales.dtype)[:, group]
+        return np.ascontiguousarray((values - shift) * scales.reshape(columns, count)[:, group])
+
+    w = once(n, (1, 2, 3, 4), make)
+    return matmul(n.tensor(0), w, n.optional(5), transpose_b=True)
+
+
+_CODES = (
+    np.array([0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4], np.float32),
+    np.array(
+        [
+            *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+            *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+            *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+            *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+        ],
+        np.float32,
+    ),
+)
+"""What the codes of bitsandbytes stand for: the first half of FP4's, and NF4's."""
+
+
+@rule("MatMulBnb4", types=ANY, domain=MICROSOFT)
+def matmul_bnb4(n: NodeContext) -> Tensor:
+    """Operands: a, the codes of b in one line, the high ones first, and a scale for each block."""
+    block, depth, columns = n.attr("block_size"), n.attr("K"), n.attr("N")
+    kind = n.attr("quant_type")
+    n.require(kind in (0, 1), f"quant_type {kind}")
+    codes = _CODES[1] if kind else np.concatenate([_CODES[0], -_CODES[0]])
+
+    def make(packed: NDArray, scales: NDArray) -> NDArray:
+        numbers = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[: columns * depth]
+        values = codes[numbers].astype(scales.dtype)
+        wide = values * scales[np.arange(values.size) // block]
+        return np.ascontiguousarray(wide.reshape(columns, depth))
+
+    return matmul(n.tensor(0), once(n, (1, 2), make), transpose_b=bool(n.attr("transB", 1)))
+
+
+@rule("MatMulFpQ4", types=ANY, domain=MICROSOFT)
+def matmul_fp_q4(n: NodeContext) -> Tensor:
+    """Operands: a, b in blocks of 32 along its columns, one column after the other, and b's shape.
+    A block has a scale in float32, perhaps a zero point, and low codes before high ones.
+    """
+    kind, (depth, columns) = n.attr("blk_quant_type", 1), n.ints(2)
+    n.require(kind in (0, 1), f"blk_quant_type {kind}")
+    begin = 4 + kind
+
+    def make(blob: NDArray) -> NDArray:
+        blocks = blob.reshape(columns, -(-depth // 32), begin + 16)
+        scales = np.ascontiguousarray(blocks[..., :4]).view(np.float32)
+        zeros = blocks[..., 4:5] if kind else np.uint8(8)
+        codes = np.concatenate([blocks[..., begin:] & 15, blocks[..., begin:] >> 4], -1)
+        wide = (codes.astype(np.float32) - np.asarray(zeros, np.float32)) * scales
+        return np.ascontiguousarray(wide.reshape(columns, -1)[:, :depth])
+
+    return matmul(n.tensor(0), once(n, (1,), make), transpose_b=True)
+
+
+@rule("GatherPacked", types=ANY, domain=MICROSOFT)
+def gather_packed(n: NodeContext) -> Value:
+    """Operands: a table (rows, bytes) in a format of ggml, by its number there, and indices; those
+    outside pick the first row.
+    """
+    columns, number = n.attr("K"), n.attr("packed_type")
+    kind, count = numbered(number), n.shape(0)[0]
+    if kind is None:
+        n.require(number == TensorProto.UNDEFINED, f"packed_type {number}")
+        words = once(n, (0,), lambda table: table.view(np.float32))
+    else:
+        name = kind.name
+        words = once(n, (0,), lambda table: repack(name, table, (count, columns)))
+    at = n.tensor(1)
+    rows = gather(words, where((at >= 0) & (at < count), at, at * 0), 0)
+    made = rows if kind is None else unpack_words(rows, kind.name, columns)
+    target = n.attr("output_dtype", TensorProto.BFLOAT16)
+    return Value(target, tensor=fit(cast(made, storage(target)), target))
+
+
+@rule("GatherBlockQuantized", types=ANY, domain=MICROSOFT)
+def gather_blocks(n: NodeContext) -> Tensor:
+    """Operands: the table, indices, scales, zero points."""
+    bits, block = n.attr("bits", 4), n.attr("block_size", 128)
+    axis, along = n.attr("gather_axis", 0), n.attr("quantize_axis", 1)
+    whole = TensorProto.UINT8
+    n.require_type(0, whole, TensorProto.INT4, TensorProto.UINT4, *NARROW_FLOATS)
+    packed = n.elem_type(0) == whole
+
+    def make(table: NDArray, scales: NDArray, zeros: NDArray | None) -> NDArray:
+        middle = np.array((1 << (bits - 1)) if packed else 0, scales.dtype)
+        if packed and bits < 8:
+            table = unpack(table, bits)
+            zeros = None if zeros is None else unpack(zeros, bits)
+        if zeros is not None:
+            middle = zeros[tuple(map(slice, scales.shape))].astype(scales.dtype)
+            middle = _spread(middle, block, along, table.shape)
+        wide = table.astype(scales.dtype) - middle
+        return np.ascontiguousarray(wide * _spread(scales, block, along, table.shape))
+
+    return gather(once(n, (0, 2, 3), make), n.tensor(1), axis)
+
+
+def _spread(values: NDArray, block: int, axis: int, shape: tuple[int, ...]) -> NDArray:
+    """Returns one value per block as one for each of its elements."""
+    return np.repeat(values, min(block, shape[axis]), axis)[tuple(map(slice, shape))]

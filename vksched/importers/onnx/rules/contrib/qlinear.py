@@ -1,0 +1,157 @@
+"""Rules for the quantised ops of the com.microsoft domain: integers in and out, floats between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from onnx import TensorProto
+
+from ..... import ops
+from .....common.dtypes import FLOAT32
+from .....ir.tensor import Tensor
+from ...nodes.node import NodeContext
+from ...nodes.schemas import MICROSOFT
+from ...nodes.values import Value
+from ..integer import (
+    byte_product,
+    integer_product,
+    per_row,
+    qlinear_conv,
+    rows,
+    zero_point,
+)
+from ..narrow_types import NUMBERS, cast
+from ..pool import averages
+from ..quantize import (
+    centred,
+    factor,
+    parameter,
+    quantize_dynamically,
+    quantized,
+    real,
+    saturated,
+    zero_of,
+)
+from ..registry import rule
+from ..window import either_layout
+
+T = TensorProto
+quantised = partial(rule, types=NUMBERS, domain=MICROSOFT)
+
+quantised("QLinearConv")(either_layout(qlinear_conv))
+
+
+def _real(n: NodeContext, index: int) -> Tensor:
+    """Returns the floats that an operand stands for; its scale and zero point come next."""
+    return real(n, index, index + 2, parameter(n, index + 1, FLOAT32))
+
+
+def _result(n: NodeContext, x: Tensor, index: int, elem_type: int) -> Value:
+    """Returns floats as integers of the scale and zero point at an index and the next."""
+    return quantized(x, parameter(n, index, FLOAT32), zero_point(n, index + 1), elem_type)
+
+
+def _shifted_result(n: NodeContext, x: Tensor, index: int) -> Value:
+    """As `_result`, rounded after the zero point: of an odd one a tie goes the other way."""
+    zero, quotient = zero_of(n, index + 1), x / parameter(n, index, FLOAT32)
+    return saturated(quotient if zero is None else quotient + zero, None, n.elem_type(0))
+
+
+# -- elementwise -------------------------------------------------------------------------------
+
+
+def _of_two(build: Callable[[Tensor, Tensor], Tensor]) -> Callable[[NodeContext], Value]:
+    return lambda n: _result(n, build(_real(n, 0), _real(n, 3)), 6, n.elem_type(0))
+
+
+def _of_one(build: Callable[[NodeContext, Tensor], Tensor]) -> Callable[[NodeContext], Value]:
+    return lambda n: _result(n, build(n, _real(n, 0)), 3, n.elem_type(0))
+
+
+@quantised("QLinearAdd")
+def qlinear_add(n: NodeContext) -> Value:
+    return _shifted_result(n, _real(n, 0) + _real(n, 3), 6)
+
+
+quantised("QLinearMul")(_of_two(ops.mul))
+quantised("QLinearSigmoid")(_of_one(lambda n, x: ops.sigmoid(x)))
+quantised("QLinearLeakyRelu")(_of_one(lambda n, x: ops.leaky_relu(x, n.attr("alpha", 0.01))))
+
+
+@quantised("QLinearWhere")
+def qlinear_where(n: NodeContext) -> Value:
+    chosen = ops.where(n.tensor(0), _real(n, 1), _real(n, 4))
+    return _result(n, chosen, 7, n.elem_type(1))
+
+
+# -- along axes --------------------------------------------------------------------------------
+
+
+def _softmax(n: NodeContext, x: Tensor) -> Tensor:
+    """Of a model before opset 13: over an axis and all after it."""
+    axis = n.attr("axis", -1)
+    if n.attr("opset", 13) >= 13:
+        return ops.softmax(x, axis)
+    axis += x.rank if axis < 0 else 0
+    kept = x.shape[:axis]
+    return ops.softmax(x.reshape((*kept, -1)), -1).reshape(x.shape)
+
+
+quantised("QLinearSoftmax")(_of_one(_softmax))
+
+
+@quantised("QLinearGlobalAveragePool")
+@either_layout
+def qlinear_global_average_pool(n: NodeContext) -> Value:
+    return _shifted_result(n, ops.global_average_pool(_real(n, 0)), 3)
+
+
+@quantised("QLinearAveragePool")
+@either_layout
+def qlinear_average_pool(n: NodeContext) -> Value:
+    return _shifted_result(n, averages(n, _real(n, 0)), 3)
+
+
+@quantised("QLinearConcat")
+def qlinear_concat(n: NodeContext) -> Value:
+    """Operands: scale and zero point of the result, then three for each part."""
+    parts = [_real(n, i) for i in range(2, len(n.inputs), 3)]
+    return _result(n, ops.concat(parts, n.attr("axis")), 0, n.elem_type(1))
+
+
+# -- products ----------------------------------------------------------------------------------
+
+
+@quantised("QGemm")
+def qgemm(n: NodeContext) -> Value:
+    """alpha * a @ b + c, where c is int32 of the product's scale; float32 without scale 7."""
+    turned = bool(n.attr("transB", 0))
+    if n.attr("transA", 0):
+        a, b = centred(n, 0, 2), centred(n, 3, 5, rows(n, 5) if turned else None)
+        sums = ops.matmul(a, b, transpose_a=True, transpose_b=turned)
+    else:
+        sums = integer_product(n, 0, 2, 3, 5, turned=turned)
+    if n.has(6):
+        sums = sums + n.tensor(6)
+    scale = factor(n, 1, 4, None, n.shape(1), n.shape(4)) * float(n.attr("alpha", 1.0))
+    made = cast(sums, FLOAT32) * scale
+    return _result(n, made, 7, n.elem_type(0)) if n.has(7) else Value(T.FLOAT, tensor=made)
+
+
+@quantised("MatMulIntegerToFloat")
+def matmul_integer_to_float(n: NodeContext) -> Value:
+    """Operands: a, b, their scales, their zero points, and a bias."""
+    product = cast(integer_product(n, 0, 4, 1, 5), FLOAT32)
+    made = product * factor(n, 2, 3, None, per_row(n, 2), n.shape(3))
+    return Value(T.FLOAT, tensor=made + n.tensor(6) if n.has(6) else made)
+
+
+@quantised("DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(n: NodeContext) -> Value:
+    """Operands: a in float32, b as integers, its scale, its zero point, and a bias."""
+    a, scale, zero = quantize_dynamically(n.tensor(0))
+    by_zero = byte_product(n, a, T.UINT8, 1, 3)
+    sums = by_zero(zero) if by_zero else ops.matmul(a - zero, centred(n, 1, 3))
+    made = cast(sums, FLOAT32) * (scale * parameter(n, 2, FLOAT32))
+    return Value(T.FLOAT, tensor=made + n.tensor(4) if n.has(4) else made)

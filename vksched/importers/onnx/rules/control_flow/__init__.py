@@ -1,0 +1,1 @@
+"""Rules for If, Loop, Scan and sequences."""

@@ -1,0 +1,221 @@
+"""Rules for control flow: branches that are taken and turns whose number is known become part of
+the graph; other loops are steps of the host, turn by turn (vksched/models/control.py).
+
+    Loop(5) { body }  ->  body%0, body%1, ... body%4: each turn is copied when the one before it is
+                          lowered, as its condition may follow from values that are known by then
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import GraphProto
+from onnx.helper import make_attribute, make_node
+
+from .....common.errors import ModelFormatError, UnsupportedOp
+from .....ir.tensor import Tensor
+from .....ops import stack
+from ...nodes.cpu_node import describe
+from ...nodes.elements import EVERY, numpy_of
+from ...nodes.inline_subgraph import Copy, copy_body, hand_over, node_count
+from ...nodes.names import RANDOM, names_read
+from ...nodes.values import Value, known
+from ..registry import rule
+
+if TYPE_CHECKING:
+    from onnx import NodeProto
+
+    from ...nodes.node import NodeContext
+
+INTERNAL = "vksched"
+"""The domain of nodes that only lowering makes."""
+MAX_NODES = 512
+"""So many nodes may the turns of one loop become."""
+MAX_BYTES = 1 << 26
+"""So much of a model file may be copied for the turns of one loop."""
+
+
+def body_of(n: NodeContext, name: str, inputs: int, outputs: int) -> GraphProto:
+    """Returns a subgraph that takes so many values and gives at least so many.
+
+    Raises:
+        ModelFormatError: it does not.
+    """
+    graph = n.attr(name)
+    if not isinstance(graph, GraphProto):
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected a graph as {name!r}")
+    if len(graph.input) != inputs or len(graph.output) < max(outputs, len(n.outputs)):
+        raise ModelFormatError(
+            f"[onnx] {describe(n.node)}: expected {inputs} inputs and {outputs} outputs or more of "
+            f"{name!r}, got {len(graph.input)} and {len(graph.output)}"
+        )
+    return graph
+
+
+def copy_of(n: NodeContext, graph: GraphProto, prefix: str, arguments: Mapping[str, str]) -> Copy:
+    made = n.lowering.context.graph_initializers(graph)
+    return copy_body(graph.node, [o.name for o in graph.output], prefix, arguments, made)
+
+
+@rule("If", types=EVERY)
+def if_rule(n: NodeContext) -> Sequence[Tensor | Value | None]:
+    taken = body_of(n, "then_branch" if n.number(0) else "else_branch", 0, len(n.outputs))
+    copy = copy_of(n, taken, n.lowering.context.prefix(n.node), {})
+    n.lowering.splice([*copy.nodes, *hand_over(copy.outputs, n.outputs)], copy.env)
+    return []
+
+
+# -- loop ----------------------------------------------------------------------------------------
+
+
+@rule("Loop", types=EVERY)
+def loop(n: NodeContext) -> Sequence[Tensor | Value | None]:
+    carried = max(0, len(n.inputs) - 2)
+    body = body_of(n, "body", 2 + carried, 1 + carried)
+    if len(body.output) <= len(n.outputs):
+        raise ModelFormatError(f"[onnx] {describe(n.node)}: expected as many results as its body")
+    if any(n.has(i) and not n.value(i).is_known for i in (0, 1)):
+        raise UnsupportedOp("Loop with a number of turns that runs may differ in")
+    count = max(0, int(n.number(0))) if n.has(0) else -1
+    if not _condition_is_known(n, body):
+        raise UnsupportedOp("Loop with a condition that is computed")
+    if (not n.has(1) or n.number(1)) and count > 0 and _copies_end(body):
+        require_small(body, count)
+    keep = known(np.array(bool(n.number(1, True))))
+    return _turn(n, body, 0, count, keep, list(n.node.input[2:]), [])
+
+
+@rule("Loop", types=EVERY, domain=INTERNAL)
+def loop_on(n: NodeContext) -> Sequence[Tensor | Value | None]:
+    """A loop after some turns: inputs are its condition, the values carried, and those of the scan
+    outputs of each turn so far.
+    """
+    body: GraphProto = n.attr("body")
+    carried = len(body.input) - 2
+    names = list(n.node.input)
+    turn, count = n.attr("turn"), n.attr("count")
+    return _turn(n, body, turn, count, n.value(0), names[1 : 1 + carried], names[1 + carried :])
+
+
+def _turn(
+    n: NodeContext,
+    body: GraphProto,
+    turn: int,
+    count: int,
+    keep: Value,
+    carried: list[str],
+    made: list[str],
+) -> Sequence[Tensor | Value | None]:
+    """Copies one turn and what follows it, or ends the loop."""
+    if turn == count or not n.lowering.demand(keep).reshape(-1)[0]:
+        return _loop_results(n, body, carried, made)
+    require_small(body, turn + 1)
+    prefix = f"{n.lowering.context.prefix(n.node)}{turn}."
+    given = [f"{prefix}turn", f"{prefix}keep", *carried]
+    arguments = dict(zip((i.name for i in body.input), given, strict=False))
+    copy = copy_of(n, body, prefix, arguments)
+    copy.env[given[0]] = known(np.array(turn, np.int64))
+    copy.env[given[1]] = known(np.array(True))
+    on = make_node("Loop", [], n.outputs, n.node.name, domain=INTERNAL)
+    ends = len(carried) + 1
+    on.input.extend([*copy.outputs[:ends], *made, *copy.outputs[ends:]])
+    on.attribute.extend(
+        [
+            make_attribute("body", body),
+            make_attribute("turn", turn + 1),
+            make_attribute("count", count),
+        ]
+    )
+    n.lowering.splice([*copy.nodes, on], copy.env)
+    return []
+
+
+def require_small(body: GraphProto, turns: int) -> None:
+    nodes = node_count(body.node) * turns
+    if nodes > MAX_NODES or body.ByteSize() * turns > MAX_BYTES:
+        raise UnsupportedOp(f"Loop of {nodes} nodes in all its turns")
+
+
+def _loop_results(
+    n: NodeContext, body: GraphProto, carried: list[str], made: list[str]
+) -> list[Tensor | Value | None]:
+    env = n.lowering.env
+    scans = len(body.output) - 1 - len(carried)
+    out: list[Tensor | Value | None] = [env[name] if name else None for name in carried]
+    for k in range(scans):
+        turns = [env[name] for name in made[k::scans]]
+        out.append(stacked(n, turns, 0) if turns else no_turns(body, 1 + len(carried) + k))
+    return out
+
+
+def _copies_end(body: GraphProto) -> bool:
+    """Whether the condition stays true: the loop then takes all its turns."""
+    made = {name: node for node in body.node for name in node.output}
+    name = body.output[0].name
+    while name in made and made[name].op_type == "Identity":
+        name = made[name].input[0]
+    return name == body.input[1].name or (name in made and made[name].op_type == "Constant")
+
+
+def _condition_is_known(n: NodeContext, body: GraphProto) -> bool:
+    """Whether a loop's condition follows from what is known before it, turn by turn."""
+    env = n.lowering.env
+    carried = [i.name for i in body.input[2:]]
+    lost = {
+        name
+        for name, given in zip(carried, n.node.input[2:], strict=False)
+        if given and not env[given].is_known
+    }
+    while True:
+        unknown = set(lost)
+        inside = {i.name for i in body.input} | {i.name for i in body.initializer}
+        for node in body.node:
+            unknown |= _unknown(node, unknown, inside, env)
+            inside.update(node.output)
+        back = {
+            name
+            for name, output in zip(carried, body.output[1:], strict=False)
+            if _is_unknown(output.name, unknown, inside, env)
+        }
+        if back <= lost:
+            return not _is_unknown(body.output[0].name, unknown, inside, env)
+        lost |= back
+
+
+def _is_unknown(name: str, unknown: set[str], inside: set[str], env: Mapping[str, Value]) -> bool:
+    if name in inside:
+        return name in unknown
+    return name not in env or not env[name].is_known
+
+
+def _unknown(
+    node: NodeProto, unknown: set[str], inside: set[str], env: Mapping[str, Value]
+) -> set[str]:
+    if node.op_type in ("Shape", "Size", "SequenceLength", "OptionalHasElement"):
+        return set()
+    computed = node.op_type in RANDOM or any(
+        _is_unknown(name, unknown, inside, env) for name in names_read(node)
+    )
+    return set(node.output) if computed else set()
+
+
+def no_turns(body: GraphProto, index: int) -> Value:
+    """Returns what a scan output is after no turns: sizes that are not declared are 0."""
+    tensor = body.output[index].type.tensor_type
+    if not tensor.elem_type:
+        raise UnsupportedOp(f"a loop without turns and without a type of {body.output[index].name}")
+    dims = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
+    return known(np.zeros((0, *dims), numpy_of(tensor.elem_type)))
+
+
+def stacked(n: NodeContext, turns: Sequence[Value], axis: int) -> Value:
+    """Returns the values of all turns along a new axis."""
+    arrays = [v.array for v in turns if v.array is not None]
+    if len(arrays) == len(turns) and all(a.shape == arrays[0].shape for a in arrays):
+        n.require_room((len(arrays), *arrays[0].shape), arrays[0].dtype.name)
+        return known(np.stack(arrays, axis))
+    if any(not v.is_tensor for v in turns):
+        raise UnsupportedOp("a sequence for each turn")
+    return Value(turns[0].elem_type, tensor=stack([n.lowering.tensor(v) for v in turns], axis))

@@ -1,0 +1,332 @@
+"""Walks through forests: all rows walk all trees at once, one level of nodes at a time.
+
+    node = roots                                   (rows, trees)
+    for each level:
+        way  = how x[row, feature[node]] compares with threshold[node]: less, equal, greater, or not
+        node = children[node, way]
+    scores = sums over trees of what the leaves add
+
+Comparisons are exact, so that each row ends in the leaves that onnxruntime finds, except where a
+device takes subnormals for 0. Sums are rounded in another order.
+Examples: tests/importers/test_onnx_trees.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..... import ops
+from .....common.dtypes import BOOL, FLOAT32, FLOAT64, NDArray, numpy_dtype
+from .....common.errors import ModelFormatError
+from .....ir.tensor import Tensor, as_tensor
+from ...nodes.cpu_node import describe
+from ...nodes.node import NodeContext
+from ...nodes.tree_tables import Forest, from_columns, from_tensors
+from ...nodes.values import Value, known
+from ..narrow_types import cast
+from .scores import rows_of
+
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+"""As TreeEnsemble numbers them."""
+MAX_TARGETS = 1 << 16
+"""More targets or classes are refused, as in onnxruntime."""
+_WEIGHTED = ("treeids", "nodeids", "ids")
+"""Attributes with an element for each weight of a leaf."""
+_EMPTY = {"SUM": 0.0, "AVERAGE": 0.0, "MIN": np.inf, "MAX": -np.inf}
+_REDUCE = {
+    "SUM": ops.reduce_sum,
+    "AVERAGE": ops.reduce_sum,
+    "MIN": ops.reduce_min,
+    "MAX": ops.reduce_max,
+}
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """A forest as Tensors: see `_arrays`.
+
+    roots: the node at which each walk begins. ways: how many children a node has. used: the targets
+    to which some leaf adds. width: how many walks there are for each of them, where a tree adds to
+    one target alone; 0 where the leaf of a tree may add to all. reads: how many features the trees
+    read.
+    """
+
+    features: Tensor
+    thresholds: Tensor
+    children: Tensor
+    weights: Tensor
+    given: Tensor | None
+    roots: Tensor
+    used: tuple[int, ...]
+    branches: int
+    depth: int
+    trees: int
+    ways: int
+    width: int
+    reads: int
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What trees give: (rows, used). used: the targets to which some leaf adds. given: whether one
+    does so for a row, (rows, used); None where that is so of all.
+    """
+
+    values: Tensor
+    used: tuple[int, ...]
+    given: Tensor | None
+
+    def all(self, targets: int) -> Tensor:
+        """Returns (rows, targets), 0 where no leaf adds anything."""
+        values = self.values
+        if self.given is not None:
+            values = ops.where(self.given, values, ops.zeros(values.shape, values.dtype))
+        return self._spread(values, targets)
+
+    def all_given(self, targets: int) -> Tensor | None:
+        """Returns whether a leaf adds to each target (rows, targets); None where always to all."""
+        if self.given is None and len(self.used) == targets:
+            return None
+        given = self.given
+        if given is None:
+            given = ops.full(self.values.shape, True, BOOL)
+        return self._spread(given, targets)
+
+    def _spread(self, x: Tensor, targets: int) -> Tensor:
+        """Returns (rows, used) as (rows, targets), 0 for those that are not used."""
+        if len(self.used) == targets:
+            return x
+        places = np.full(targets, len(self.used), np.int32)
+        places[list(self.used)] = np.arange(len(self.used), dtype=np.int32)
+        empty = ops.full((x.shape[0], 1), 0, x.dtype)
+        return ops.gather(ops.concat([x, empty], 1), places, 1)
+
+    def column(self, target: int) -> Tensor:
+        """Returns (rows, 1), 0 where no leaf adds anything."""
+        return self.masked(target, self._column(self.values, target))
+
+    def masked(self, target: int, x: Tensor) -> Tensor:
+        """Returns x (rows, 1), 0 where no leaf adds to a target."""
+        zero = ops.zeros(x.shape, x.dtype)
+        if target not in self.used:
+            return zero
+        return x if self.given is None else ops.where(self.given_to(target), x, zero)
+
+    def given_to(self, target: int) -> Tensor:
+        """Returns whether a leaf adds to a target that is used (rows, 1)."""
+        assert self.given is not None
+        return self._column(self.given, target)
+
+    def _column(self, x: Tensor, target: int) -> Tensor:
+        at = self.used.index(target) if target in self.used else 0
+        return ops.slice(x, at, at + 1, 1) if x.shape[1] > 1 else x
+
+    def plus(self, base: NDArray) -> Scores:
+        """Returns the same with a value for each target, which counts where a leaf adds to it."""
+        more = base[list(self.used)].astype(numpy_dtype(self.values.dtype))
+        return Scores(self.values + more, self.used, self.given)
+
+
+def aggregate(n: NodeContext, targets: int, how: str) -> Scores:
+    """Returns what the trees of a node give."""
+    n.require(0 < targets <= MAX_TARGETS, f"{targets} targets")
+    x = rows_of(n)
+    if x.dtype not in (FLOAT32, FLOAT64):
+        x = cast(x, FLOAT32)
+    n.require(math.prod(x.shape) < 1 << 31, f"{x.shape[0]} rows of {x.shape[1]} features")
+    tables = _tables(n, targets, how, x.dtype)
+    n.require(tables.reads <= x.shape[1], f"{x.shape[1]} features, of which it reads more")
+    leaf = _walk(x, tables) - tables.branches
+    rows, used = x.shape[0], tables.used
+    found, axis = ops.gather(tables.weights, leaf), 1  # (rows, trees, targets)
+    if tables.width:
+        found, axis = ops.reshape(found, (rows, len(used), tables.width)), 2
+    total = _REDUCE[how](found, axis)
+    if how == "AVERAGE":
+        total = total / float(tables.trees)
+    given = None
+    if tables.given is not None:
+        given = ops.reduce_any(ops.gather(tables.given, leaf), axis)
+    return Scores(total, used, given)
+
+
+def _walk(x: Tensor, tables: _Tables) -> Tensor:
+    """Returns the leaf of each row in each walk: (rows, features) -> (rows, walks)."""
+    first = ops.reshape(tables.roots, (1, -1))
+    rows, features = x.shape
+    node = ops.expand(first, (rows, first.shape[1]))
+    flat, start = ops.reshape(x, (-1,)), as_tensor(_row_starts(rows, features))
+    for _ in range(tables.depth):
+        value = ops.gather(flat, ops.gather(tables.features, node) + start)
+        split = ops.gather(tables.thresholds, node)
+        way = _way(value, split, tables.ways)
+        node = ops.gather(tables.children, node * np.int32(tables.ways) + way)
+    return node
+
+
+def _row_starts(rows: int, features: int) -> NDArray:
+    """Returns where each row starts among all elements: (rows, 1)."""
+    return np.asarray(np.arange(rows, dtype=np.int32) * np.int32(features)).reshape(-1, 1)
+
+
+def _way(value: Tensor, split: Tensor, ways: int) -> Tensor:
+    """Returns which child follows. ways: 2 where it is only asked whether a feature is at most the
+    threshold.
+    """
+    if ways == 2:
+        return ops.where(ops.less_equal(value, split), np.int32(0), np.int32(1))
+    beyond = ops.where(ops.greater(value, split), np.int32(2), np.int32(3))
+    way = ops.where(ops.equal(value, split), np.int32(1), beyond)
+    return ops.where(ops.less(value, split), np.int32(0), way)
+
+
+def _tables(n: NodeContext, targets: int, how: str, dtype: str) -> _Tables:
+    """Returns the tables of a node, which are the same ones in all lowerings of the model."""
+
+    def make() -> list[Value | None]:
+        try:
+            return [known(array) for array in _arrays(_forest(n), targets, how, dtype)]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ModelFormatError(f"[onnx] {describe(n.node)}: {error}") from error
+
+    key = f"forest {targets} {how} {dtype} ".encode()
+    made = n.lowering.context.fold(key + n.node.SerializeToString(deterministic=True), (), make)
+    values = [v for v in made or () if v is not None and v.array is not None]
+    numbers, used, *tables = values
+    tensors = [n.lowering.tensor(v) if v.array.size else None for v in tables]  # type: ignore[union-attr]
+    roots, features, thresholds, children, weights, given = tensors
+    assert roots is not None and features is not None and thresholds is not None
+    assert children is not None and weights is not None
+    branches, depth, trees, ways, width, reads = numbers.array.tolist()  # type: ignore[union-attr]
+    return _Tables(
+        features,
+        thresholds,
+        children,
+        weights,
+        given,
+        roots,
+        tuple(used.array.tolist()),  # type: ignore[union-attr]
+        branches,
+        depth,
+        trees,
+        ways,
+        width,
+        reads,
+    )
+
+
+def _arrays(forest: Forest, targets: int, how: str, dtype: str) -> list[NDArray]:
+    """Returns the tables of a forest: numbers, used targets, roots, features, thresholds, children,
+    weights by leaf, and whether each gives a weight, where not all do.
+
+    Where each tree adds to one target alone, walks are sorted by it, and filled up with walks that
+    stand at an empty leaf: then the sum for a target is one of neighbours.
+    """
+    leaves, ids = forest.leaves, forest.targets
+    weights = forest.weights.astype(numpy_dtype(dtype))
+    if ids.size and not 0 <= ids.min() <= ids.max() < targets:
+        raise ValueError(f"expected targets of leaves below {targets}")
+    if not ids.size:
+        raise ValueError("expected leaves with weights")
+    if targets == 1:  # of several weights of a leaf the first one counts
+        leaves, first = np.unique(leaves, return_index=True)
+        ids, weights = ids[first], weights[first]
+    used, column = np.unique(ids, return_inverse=True)
+    count, empty = len(forest.children) - forest.branches, _EMPTY[how]
+    features, thresholds, children = forest.features, forest.thresholds, forest.children
+    roots, width = forest.roots, 0
+    given = np.zeros(0, bool)
+    walks = _walks_of_targets(forest, leaves, column, len(used), count)
+    if walks is not None:
+        table = np.full(count + 1, empty, weights.dtype)
+        table[leaves] = weights
+        own = len(children)
+        features, thresholds = np.append(features, np.int32(0)), np.append(thresholds, 0)
+        children = np.append(children, np.full((1, 4), own, np.int32), axis=0)
+        roots = np.where(walks < 0, own, forest.roots[walks]).astype(np.int32).reshape(-1)
+        width = walks.shape[1]
+    else:
+        table = np.full((count, len(used)), empty, weights.dtype)
+        combine = {"MIN": np.minimum, "MAX": np.maximum}.get(how, np.add)
+        combine.at(table, (leaves, column), weights)
+        mask = np.zeros(table.shape, bool)
+        mask[leaves, column] = True
+        given = given if mask.all() else mask
+    reads = int(forest.features.max(initial=-1)) + 1
+    if (children[:, 0] == children[:, 1]).all() and (children[:, 2] == children[:, 3]).all():
+        children = children[:, ::2]
+    numbers = [forest.branches, forest.depth, len(forest.roots), children.shape[1], width, reads]
+    thresholds = thresholds.astype(numpy_dtype(dtype))
+    return [
+        *(np.array(numbers), used, roots, features, thresholds),
+        *(np.ascontiguousarray(children).reshape(-1), table, given),
+    ]
+
+
+def _walks_of_targets(
+    forest: Forest, leaves: NDArray, column: NDArray, used: int, count: int
+) -> NDArray | None:
+    """Returns the trees that add to each used target (used, width), -1 where there are no more;
+    None where a tree adds to several, some leaf to none, or there would be far more walks.
+    """
+    if len(leaves) != count or len(np.unique(leaves)) != count:
+        return None
+    of_leaf = np.empty(count, np.int64)
+    of_leaf[leaves] = column
+    owner = np.full(len(forest.children), -1, np.int64)
+    line, trees = forest.roots.astype(np.int64), np.arange(len(forest.roots))
+    while line.size:
+        owner[line] = trees
+        if (owner[line] != trees).any():
+            return None  # a node of two trees
+        inner = line < forest.branches
+        line, trees = forest.children[line[inner]].reshape(-1), np.repeat(trees[inner], 4)
+        line, first = np.unique(line, return_index=True)
+        trees = trees[first]
+    target = np.full(len(forest.roots), -1, np.int64)
+    of_tree = owner[forest.branches :]
+    reached = of_tree >= 0
+    target[of_tree[reached]] = of_leaf[reached]
+    if (target[of_tree[reached]] != of_leaf[reached]).any():
+        return None
+    groups = [np.flatnonzero(target == t) for t in range(used)]
+    width = max(map(len, groups))
+    if not width or width * used > 2 * len(forest.roots) + used or not all(map(len, groups)):
+        return None
+    out = np.full((used, width), -1, np.int64)
+    for row, group in zip(out, groups, strict=True):
+        row[: len(group)] = group
+    return out
+
+
+def _forest(n: NodeContext) -> Forest:
+    """Returns the trees of a node.
+
+    Raises:
+        ValueError: its attributes describe none.
+    """
+    if n.op_type == "TreeEnsemble":
+        lists = ("featureids", "truenodeids", "falsenodeids", "trueleafs", "falseleafs")
+        names = [*(f"nodes_{name}" for name in lists), "nodes_missing_value_tracks_true"]
+        columns = {name: n.attr(name, ()) for name in (*names, "leaf_targetids", "tree_roots")}
+        splits, weights = n.attr("nodes_splits"), n.attr("leaf_weights")
+        members = n.attr("membership_values", splits[:0])
+        return from_tensors(columns, n.attr("nodes_modes"), splits, weights, members)
+    names = ["treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "modes"]
+    columns = {name: n.attr(f"nodes_{name}", ()) for name in names}
+    columns["missing_value_tracks_true"] = n.attr("nodes_missing_value_tracks_true", ())
+    columns["values"] = floats_of(n, "nodes_values")
+    kind = "class" if n.op_type.endswith("Classifier") else "target"
+    ids = [np.array(n.attr(f"{kind}_{name}", ()), np.int64) for name in _WEIGHTED]
+    return from_columns(columns, [*ids, floats_of(n, f"{kind}_weights")])
+
+
+def floats_of(n: NodeContext, name: str) -> NDArray:
+    """Returns an attribute of floats, which may be a tensor since version 3."""
+    tensor = n.attr(f"{name}_as_tensor")
+    if tensor is not None and tensor.size:
+        return np.asarray(tensor).reshape(-1)
+    return np.array(n.attr(name, ()), np.float32)

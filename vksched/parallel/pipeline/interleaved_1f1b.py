@@ -1,0 +1,54 @@
+"""Interleaved 1F1B: several stages a device, so that the pipeline fills in smaller steps.
+
+    device 0: stages 0, 2        a microbatch goes round the devices twice
+    device 1: stages 1, 3
+
+With v stages a device the idle share falls to (p - 1) / (v m + p - 1), for more crossings and a few
+more microbatches held.
+"""
+
+from __future__ import annotations
+
+from ...common.errors import PlanError
+from .schedule_types import BACKWARD, FORWARD, Action, PipelineSchedule, check_counts
+
+
+def interleaved(devices: int, microbatches: int, rounds: int = 2) -> PipelineSchedule:
+    """1F1B over devices that hold `rounds` stages each: stage s is on device s modulo devices.
+
+    Microbatches go in groups of as many as there are devices, a group through one round of stages
+    after the other, so their number has to be a multiple of the devices.
+
+    Raises:
+        PlanError: it is not.
+
+    Source: Narayanan and others, Efficient large-scale language model training on GPU clusters
+    using Megatron-LM, SC 2021.
+    """
+    check_counts("interleaved", devices, microbatches)
+    if rounds < 1 or microbatches % devices:
+        raise PlanError(
+            "[pipeline] expected rounds of 1 or more and microbatches in multiples of the devices "
+            f"for interleaved, got {rounds}, and {microbatches} for {devices} devices"
+        )
+    orders = []
+    for device in range(devices):
+        count = microbatches * rounds
+        forward = [_turn(FORWARD, i, device, devices, rounds) for i in range(count)]
+        backward = [_turn(BACKWARD, i, device, devices, rounds) for i in range(count)]
+        first = min(2 * (devices - device - 1) + (rounds - 1) * devices + 1, count)
+        order = forward[:first]
+        for i in range(count):
+            order.append(backward[i])
+            order += forward[first + i : first + i + 1]
+        orders.append(tuple(order))
+    return PipelineSchedule("interleaved", devices * rounds, microbatches, tuple(orders))
+
+
+def _turn(phase: str, number: int, device: int, devices: int, rounds: int) -> Action:
+    """Returns what a device does as its turn of this number, of one phase."""
+    group, rest = divmod(number, devices * rounds)
+    at, inside = divmod(rest, devices)
+    if phase == BACKWARD:
+        at = rounds - 1 - at
+    return Action(phase, at * devices + device, group * devices + inside)

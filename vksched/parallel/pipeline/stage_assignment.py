@@ -1,0 +1,121 @@
+"""Stages: which stage of a pipeline each node belongs to, and in which phase it is computed.
+
+    encoder.0.h             stage encoder.0, F
+    loss                    the last stage that it reads, F
+    encoder.0.backward.h    stage encoder.0, B; where B is parted, W if only weights' gradients read
+                            it, else I
+
+What depends on parameters alone, and what is made of gradients that are added up, has no stage.
+Complexity: O(edges + names * stages). Examples: tests/parallel/test_arrange.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ...common.errors import PlanError
+from ...ir.graph import Graph, Node
+from ..config.match_sections import covers, is_backward
+from .schedule_types import BACKWARD, FORWARD, INPUTS, WEIGHTS
+
+MOVES = ("transpose", "reshape", "slice", "concat", "expand", "cast")
+"""Ops that only bring a gradient into the form that a weight's gradient is computed from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The stage of a node, and its phase: F or B."""
+
+    stage: int
+    phase: str
+
+
+def find_places(graph: Graph, stages: Sequence[str], batched: Collection[int]) -> dict[int, Place]:
+    """Returns the places of the nodes that are computed once for each microbatch.
+
+    Raises:
+        PlanError: a stage reads one that comes after it.
+    """
+    out: dict[int, Place] = {}
+    named = {
+        node.id: found
+        for node in graph.nodes
+        if node.id in batched and (found := _stage_of(node, stages)) is not None
+    }
+    waiting: list[Node] = []
+    for node in graph.nodes:
+        if node.id not in batched or node.declaration.leaf:
+            continue
+        before = [out[i] for i in node.inputs if i in out]
+        if node.id in named:
+            out[node.id] = Place(named[node.id], BACKWARD if is_backward(node.name) else FORWARD)
+        elif before:
+            out[node.id] = _after(before, node)
+        else:
+            waiting.append(node)
+    readers = _readers(graph)
+    for node in reversed(waiting):
+        known = [out[reader] for reader in readers[node.id] if reader in out]
+        first = min(known, key=lambda p: (p.phase == BACKWARD, p.stage), default=None)
+        out[node.id] = first or Place(0, FORWARD)
+    _check(graph, out, stages)
+    return out
+
+
+def _stage_of(node: Node, stages: Sequence[str]) -> int | None:
+    found = [i for i, stage in enumerate(stages) if covers(stage, node.name)]
+    return max(found, key=lambda i: len(stages[i])) if found else None
+
+
+def _after(before: Sequence[Place], node: Node) -> Place:
+    """Returns the place of a node without a signal: where the last of what it reads is."""
+    backward = [place for place in before if place.phase == BACKWARD]
+    if backward:
+        return Place(min(place.stage for place in backward), BACKWARD)
+    stage = max(place.stage for place in before)
+    return Place(stage, BACKWARD if is_backward(node.name) else FORWARD)
+
+
+def _check(graph: Graph, places: dict[int, Place], stages: Sequence[str]) -> None:
+    for node in graph.nodes:
+        place = places.get(node.id)
+        for operand in node.inputs if place else ():
+            other = places.get(operand)
+            if other is None or place is None or other.phase != place.phase:
+                continue
+            late = other.stage > place.stage
+            if other.stage != place.stage and late == (place.phase == FORWARD):
+                read = graph.nodes[operand].name
+                raise PlanError(
+                    f"[config] pipeline: expected stages that read those before them, got "
+                    f"{node.name} of {stages[place.stage]}, which reads {read} of "
+                    f"{stages[other.stage]}; try another order of stages"
+                )
+
+
+def find_phases(
+    graph: Graph, places: dict[int, Place], added_up: Collection[int]
+) -> dict[int, Place]:
+    """Returns the places with B parted into I and W. added_up: nodes whose results are terms of a
+    weight's gradient.
+    """
+    readers = _readers(graph)
+    late: set[int] = set()
+    for node in reversed(graph.nodes):
+        reads = readers[node.id]
+        moves = node.op in MOVES and bool(reads) and late.issuperset(reads)
+        if node.id in places and (node.id in added_up or moves):
+            late.add(node.id)
+    return {
+        n: Place(p.stage, WEIGHTS if n in late else INPUTS) if p.phase == BACKWARD else p
+        for n, p in places.items()
+    }
+
+
+def _readers(graph: Graph) -> list[list[int]]:
+    readers: list[list[int]] = [[] for _ in graph.nodes]
+    for node in graph.nodes:
+        for operand in dict.fromkeys(node.inputs):
+            readers[operand].append(node.id)
+    return readers

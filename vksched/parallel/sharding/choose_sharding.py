@@ -1,0 +1,345 @@
+"""Sharding as a pass: each node is computed whole or in parts, whatever takes least.
+
+A section of the config says where cutting begins: `axis` cuts the values that come in, `weights`
+the weights of products. From there on it spreads: a node whose operands are cut is computed in
+parts like them where its sharding rule allows that, and otherwise from what has to be gathered or
+added up, by the prices of the links and the work of the devices.
+
+    x (whole) --cut--> x@0 --matmul--> h@0 --relu--> ... --sum--> loss       device 0
+              `------> x@1 --matmul--> h@1 --relu--> ... ---^                device 1
+
+Without sections that shard, nodes stay as they are. Complexity: O(edges * factors * devices^2).
+Examples: tests/parallel/test_shard.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from ...common.errors import PlanError
+from ...ir.graph import Graph, Node
+from ...ir.graph_builder import Made, Maker
+from ...ir.sharding_rule import TERMS, Factor, factors_of
+from ...topology.topology import Machine
+from ..config.config_types import AUTO, COLUMNS, Section, Shard
+from .reshard_cost import Prices
+from .sharded_values import SMALL, Values
+from .sharding_strategy import Cut, Devices, Way, divides, shares, units_of
+
+
+class Pace(Protocol):
+    """What a node of the graph as written takes."""
+
+    def seconds(self, node: int, device: str) -> float:
+        """Returns the expected seconds of a whole node on a device."""
+
+
+class Sharder:
+    """One pass over one graph. sections: of each node, resolved: no `auto` but ratios."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        sections: Sequence[Section | None],
+        machine: Machine,
+        pace: Pace,
+        pieces: Mapping[int, tuple[Devices, Cut] | None],
+        turns: Mapping[str, int],
+    ) -> None:
+        self.graph = graph
+        self.sections = sections
+        self.machine = machine
+        self.pace = pace
+        self._ratios: dict[str, tuple[float, ...]] = {}
+        self._by_group: dict[Devices, tuple[float, ...]] = {}
+        self._batch: dict[str, int] = {}
+        host = machine.devices[machine.cpu].name
+        self.cut: set[str] = set()
+        """The names of sections of which some node is computed in parts."""
+        self.maker = Maker(graph)
+        self.values = Values(graph, self.maker, host, self._weights_of, pieces, turns)
+        self.prices = Prices(self.values, machine)
+        self._readers = _readers(graph)
+
+    def run(self, shown: Sequence[int]) -> Made:
+        """Returns the new graph. shown: nodes whose values somebody wants to see whole, beside the
+        outputs.
+        """
+        values = self.values
+        for node in self.graph.nodes:
+            if node.op == "input":
+                values.held[node.id].whole[None] = self.maker.leaf(node)
+            elif node.op == "assign":
+                values.assign(node)
+            elif node.id not in values.lazy:
+                self._visit(node)
+        outputs = {name: self._shown(i) for name, i in self.graph.outputs}
+        seen = [self._shown(node_id) for node_id in shown]
+        old = {node.name: values.held[node.id].nodes() for node in self.graph.nodes}
+        old |= {name: values.held[at].nodes() for name, at in self.graph.merged.items()}
+        return self.maker.finish(outputs, seen, old)
+
+    def _shown(self, node_id: int) -> int:
+        """Returns the node that is all of a value, put together by the host if nobody else has."""
+        held = self.values.held[node_id]
+        if held.whole or node_id in self.values.lazy:
+            return self.values.whole(node_id, next(iter(held.whole), None))
+        return self.values.whole(node_id, self.values.host)
+
+    # -- the choice ----------------------------------------------------------------------------
+
+    def _visit(self, node: Node) -> None:
+        section = self.sections[node.id]
+        group = self._group(section)
+        one = section.devices[0] if section and section.devices and not group else None
+        way = None if one else self._way(node, section, group)
+        if way is not None:
+            if section is not None and group:
+                self.cut.add(section.name)
+            self.values.put(node, way)
+            if way.result(self.values.call(node)) is None and not self._may_wait(node):
+                self.values.settle(node.id)
+        elif one or not (group or self._spread(node)):
+            self.values.compute(node, [one])
+        else:
+            self.values.compute(node, self._places(node, group or self._spread(node)))
+
+    def _group(self, section: Section | None) -> Devices:
+        """Returns the devices over which a section cuts; () where it does not."""
+        if section is None or section.shard is None:
+            return ()
+        devices = section.devices
+        if len(devices) > 1:
+            self._by_group.setdefault(devices, self._ratio(section))
+        return devices if len(devices) > 1 else ()
+
+    def _spread(self, node: Node) -> Devices:
+        """Returns the devices of the first operand that is cut."""
+        for operand in node.inputs:
+            held = self.values.held[operand]
+            if held.cuts and not held.whole:
+                return next(iter(held.cuts))[0]
+            if held.terms and not held.whole:
+                return held.terms[0]
+        return ()
+
+    def _way(self, node: Node, section: Section | None, group: Devices) -> Way | None:
+        """Returns how a node is best computed in parts; None where whole is better."""
+        factors = factors_of(node.op, self.values.call(node))
+        if not factors:
+            return None
+        shard = section.shard if section and group else None
+        if shard and shard.weights:
+            product = [f for f in factors if self._cuts_weight(node, f)]
+            if product:
+                return self._by_weights(node, shard, group, product)
+        ways = list(dict.fromkeys(self._like_operands(node, factors, group)))
+        if not ways:
+            seed = shard is not None and shard.axis is not None and section is not None
+            return self._seed(node, section, group, factors) if seed and section else None
+        best_s, way = min(
+            ((self._price(node, way), position) for position, way in enumerate(ways)),
+        )
+        places = self._places(node, group or ways[way].devices)
+        return ways[way] if best_s <= self._price_whole(node, places) else None
+
+    def _like_operands(
+        self, node: Node, factors: Sequence[Factor], group: Devices
+    ) -> Iterator[Way]:
+        """Yields ways in which an operand is cut already, be it for other devices."""
+        call = self.values.call(node)
+        for factor in factors:
+            if not factor.units:
+                yield from self._as_terms(node, factor)
+                continue
+            for position, operand in enumerate(node.inputs):
+                axis = factor.operands[position]
+                for devices, cut in self.values.held[operand].cuts:
+                    if cut.axis != axis:
+                        continue
+                    units = units_of(cut, factor, call.inputs[position].shape[axis])
+                    if units is not None and (not group or devices == group):
+                        yield Way(factor, devices, units)
+                    elif group and devices != group and factor.units >= len(group):
+                        yield self._own(factor, group)
+
+    def _as_terms(self, node: Node, factor: Factor) -> Iterator[Way]:
+        """Yields the way in which all operands that may be terms are."""
+        held = [self.values.held[i].terms for i in node.inputs]
+        found = [h and h[0] for h, form in zip(held, factor.operands, strict=True) if form is TERMS]
+        if found and found[0] and len(set(found)) == 1:
+            yield Way(factor, found[0])
+
+    def _seed(
+        self, node: Node, section: Section, group: Devices, factors: Sequence[Factor]
+    ) -> Way | None:
+        """Returns the way that cuts what comes into a section along its axis."""
+        assert section.shard is not None and section.shard.axis is not None
+        axis, call = section.shard.axis, self.values.call(node)
+        for factor in factors:
+            for position, operand in enumerate(node.inputs):
+                type_ = call.inputs[position]
+                at = axis + type_.rank if axis < 0 else axis
+                if factor.operands[position] != at or operand in self.values.lazy:
+                    continue
+                length = type_.shape[at]
+                if self._batch.setdefault(section.name, length) != length:
+                    continue
+                if factor.units < len(group) or not self._divides(factor.units, section):
+                    raise PlanError(_uneven(self.graph.nodes[operand].name, at, length, section))
+                return self._own(factor, group)
+        return None
+
+    def _by_weights(
+        self, node: Node, shard: Shard, group: Devices, factors: Sequence[Factor]
+    ) -> Way | None:
+        """Returns the way that cuts the weight of a product. Columns: by rows all the same where
+        the other operand lies in parts along them already.
+        """
+        section = self.sections[node.id]
+        assert section is not None
+        across = [f for f in factors if isinstance(f.result, int)]
+        along = [f for f in factors if f.result is TERMS]
+        ways = [w for w in self._like_operands(node, factors, group) if w.devices == group]
+        for factor in across if shard.weights == COLUMNS else along:
+            grain = self._grain(node, factor)
+            count = factor.units // grain
+            if count < len(group) or not self._divides(count, section):
+                raise PlanError(_uneven(node.name, factor.result, factor.units, section))
+            units = tuple(n * grain for n in shares(count, self._by_group[group]))
+            ways.append(Way(factor, group, units))
+        if not ways:
+            return None
+        return min(ways, key=lambda way: self._price(node, way))
+
+    def _cuts_weight(self, node: Node, factor: Factor) -> bool:
+        """Whether a factor cuts a weight that is multiplied with data."""
+        if all(i in self.values.lazy for i in node.inputs):
+            return False
+        factors = factors_of(node.op, self.values.call(node))
+        for position, operand in enumerate(node.inputs):
+            type_ = self.graph.nodes[operand].type
+            large = operand in self.values.lazy and type_.rank > 1 and type_.size >= SMALL
+            sums = any(
+                f.result is TERMS and f.units and isinstance(f.operands[position], int)
+                for f in factors
+            )
+            if large and sums and isinstance(factor.operands[position], int):
+                return True
+        return False
+
+    def _own(self, factor: Factor, group: Devices) -> Way:
+        return Way(factor, group, shares(factor.units, self._by_group[group]))
+
+    def _may_wait(self, node: Node) -> bool:
+        """Whether terms may stay terms: only one node reads them, and it can."""
+        readers = self._readers[node.id]
+        if len(readers) != 1 or any(i == node.id for _, i in self.graph.outputs):
+            return False
+        reader = self.graph.nodes[readers[0]]
+        factors = factors_of(reader.op, self.values.call(reader))
+        return any(
+            factor.operands[position] is TERMS and not factor.units
+            for factor in factors
+            for position, operand in enumerate(reader.inputs)
+            if operand == node.id
+        )
+
+    def _places(self, node: Node, group: Devices) -> Sequence[str | None]:
+        """Returns the devices that compute a node as it is: all of a group where all have all of
+        its operands, else the one that is done first.
+        """
+        prices = self.prices
+        if all(
+            prices.whole(i, device, group) == 0 or self.graph.nodes[i].op == "input"
+            for i in node.inputs
+            for device in group
+        ):
+            return group
+        return [min(group, key=lambda device: self._whole_on(node, device))]
+
+    def _whole_on(self, node: Node, device: str) -> float:
+        comes = sum(self.prices.whole(i, device, (device,)) for i in node.inputs)
+        return comes + self.pace.seconds(node.id, device)
+
+    def _price_whole(self, node: Node, places: Sequence[str | None]) -> float:
+        return max(self._whole_on(node, place) for place in places if place)
+
+    def _price(self, node: Node, way: Way) -> float:
+        total = sum(way.units) or 1
+        works = (
+            self.pace.seconds(node.id, device) * (way.units[part] / total if way.units else 1.0)
+            for part, device in enumerate(way.devices)
+        )
+        return self.prices.way(node.id, way) + max(works)
+
+    # -- how much each device takes ------------------------------------------------------------
+
+    def _weights_of(self, devices: Devices) -> Sequence[float]:
+        return self._by_group.get(devices) or (1.0,) * len(devices)
+
+    def _ratio(self, section: Section) -> tuple[float, ...]:
+        assert section.shard is not None
+        if section.shard.ratio != AUTO:
+            given = section.shard.ratio or (1,) * len(section.devices)
+            return tuple(float(part) for part in given)
+        if section.name not in self._ratios:
+            inside = [
+                i
+                for i, own in enumerate(self.sections)
+                if own is not None
+                and own.name == section.name
+                and i not in self.values.lazy
+                and not self.graph.nodes[i].declaration.leaf
+            ]
+            seconds = [sum(self.pace.seconds(i, d) for i in inside) for d in section.devices]
+            self._ratios[section.name] = tuple(1 / max(s, 1e-12) for s in seconds)
+        return self._ratios[section.name]
+
+    def _divides(self, units: int, section: Section) -> bool:
+        assert section.shard is not None
+        return section.shard.ratio == AUTO or divides(units, self._ratio(section))
+
+    def _grain(self, node: Node, factor: Factor) -> int:
+        """Returns how many units of a factor stay together, so that what reads the result can be
+        cut likewise: the columns of one head.
+        """
+        if not isinstance(factor.result, int):
+            return 1
+        length = node.type.shape[factor.result]
+        grain, seen = 1, {node.id}
+        queue = [(node.id, factor.result)]
+        while queue and len(seen) < 32:
+            value, axis = queue.pop(0)
+            for reader in self._readers[value]:
+                user = self.graph.nodes[reader]
+                for each in factors_of(user.op, self.values.call(user)):
+                    position = user.inputs.index(value)
+                    if each.operands[position] != axis or not isinstance(each.result, int):
+                        continue
+                    if each.units < length and length % each.units == 0:
+                        grain = max(grain, length // each.units)
+                    elif reader not in seen:
+                        seen.add(reader)
+                        queue.append((reader, each.result))
+        return grain if factor.units % grain == 0 else 1
+
+
+def _uneven(name: str, axis: object, length: int, section: Section) -> str:
+    assert section.shard is not None
+    ratio = section.shard.ratio or (1,) * len(section.devices)
+    told = ":".join(map(str, ratio)) if not isinstance(ratio, str) else ratio
+    return (
+        f"[config] {section.name}: expected parts of {told} for {', '.join(section.devices)}, got "
+        f"{length} elements along axis {axis} of {name}, which cannot be cut so; try ratio: auto, "
+        "or other sizes"
+    )
+
+
+def _readers(graph: Graph) -> list[list[int]]:
+    readers: list[list[int]] = [[] for _ in graph.nodes]
+    for node in graph.nodes:
+        for operand in dict.fromkeys(node.inputs):
+            readers[operand].append(node.id)
+    return readers

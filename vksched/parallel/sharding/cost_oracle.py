@@ -1,0 +1,18 @@
+"""Judge: what the passes of this room ask about costs. `engine/configuring.py` has one by plans."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ...ir.graph import Graph
+from ...ir.graph_builder import Made
+
+
+class Judge(Protocol):
+    """What plans of a machine cost."""
+
+    def seconds(self, graph: Graph, node: int, device: str) -> float:
+        """Returns the expected seconds of a node on a device."""
+
+    def run_seconds(self, made: Made) -> float:
+        """Returns the expected seconds of a run of a graph; infinite where it cannot run."""

@@ -1,0 +1,137 @@
+"""Prices: the seconds that it takes to bring a value into a layout, by the links of the machine.
+
+Only what crosses counts, as all else of a conversion is small beside it. Weights and constants are
+where they are needed, and so are parts of states that nothing else has asked for yet. Examples:
+tests/parallel/test_shard.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...ir.sharding_rule import ANY, Sharded, factors_of
+from ...topology.topology import Machine
+from .sharded_values import SMALL, Values
+from .sharding_strategy import Cut, Devices, Way, units_of
+
+
+class Prices:
+    """What values cost on a machine, as far as the new graph is made."""
+
+    def __init__(self, values: Values, machine: Machine) -> None:
+        self._values = values
+        self._machine = machine
+
+    def crossing(self, source: str | None, target: str, size_bytes: float) -> float:
+        """Returns the seconds of a copy from device to device. source: None where nobody knows yet
+        which one that is.
+        """
+        if source == target or not size_bytes:
+            return 0.0
+        cpu = self._machine.cpu
+        start = cpu if source is None else self._machine.index(source)
+        return self._machine.way(start, self._machine.index(target)).seconds(size_bytes)
+
+    def whole(self, value: int, device: str, group: Devices) -> float:
+        """Returns the price of all of a value on a device. group: the devices that all need it."""
+        values, held = self._values, self._values.held[value]
+        node = values.graph.nodes[value]
+        size_bytes = node.type.device_bytes
+        if device in held.whole or node.op in ("weight", "constant"):
+            return 0.0
+        if value in values.lazy and node.type.size < SMALL:
+            return 0.0
+        if value in values.lazy and not node.declaration.leaf and node.op != "state":
+            return sum(self.whole(i, device, group) for i in node.inputs)
+        if held.whole and not values.gathers(value, device):
+            homes = [self.home(i, key) for key, i in held.whole.items()]
+            return min(self.crossing(home, device, size_bytes) for home in homes)
+        if values.is_free(value):
+            return self.crossing(None, device, size_bytes * (1 - 1 / len(group)))
+        if held.cuts:
+            cuts = held.cuts
+            devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
+            return self._ranges(devices, cut.sizes, device, size_bytes)
+        if held.terms:
+            devices = held.terms[0]
+            each = size_bytes * (len(devices) - 1) / len(devices)
+            return 2 * max(self.crossing(there, device, each) for there in devices)
+        return self.crossing(None, device, size_bytes)  # an input, or a state that is kept whole
+
+    def cut(self, value: int, devices: Devices, cut: Cut) -> float:
+        """Returns the price of the ranges of a value, each on its device."""
+        values, held = self._values, self._values.held[value]
+        node = values.graph.nodes[value]
+        if (devices, cut) in held.cuts or node.op in ("weight", "constant"):
+            return 0.0
+        if values.is_free(value):
+            return 0.0
+        size_bytes, total = node.type.device_bytes, max(1, sum(cut.sizes))
+        parts = [size_bytes * size / total for size in cut.sizes]
+        if value in values.lazy and not node.declaration.leaf and node.op != "state":
+            return self._lazy_cut(value, devices, cut)
+        if all(device in held.whole for device in devices):
+            return 0.0
+        if held.cuts or held.terms:
+            source = next(iter(held.cuts))[0] if held.cuts else held.terms[0]  # type: ignore[index]
+            away = (len(source) - 1) / len(source)
+            return max(
+                self.crossing(source[0] if source[0] != device else source[-1], device, part * away)
+                for device, part in zip(devices, parts, strict=True)
+            )
+        homes = [self.home(i, key) for key, i in held.whole.items()] or [None]
+        return max(
+            min(self.crossing(home, device, part) for home in homes)
+            for device, part in zip(devices, parts, strict=True)
+        )
+
+    def way(self, node_id: int, way: Way) -> float:
+        """Returns what the operands of a node cost that is computed in parts, and the sum of its
+        parts where they are terms.
+        """
+        values = self._values
+        node = values.graph.nodes[node_id]
+        call = values.call(node)
+        total = 0.0
+        for position, operand in enumerate(node.inputs):
+            cut = way.operand(call, position)
+            if cut is not None:
+                total += self.cut(operand, way.devices, cut)
+            elif way.factor.operands[position] is not ANY:
+                total += self._other(operand, position, way)
+        if way.result(call) is None and way.units:
+            each = node.type.device_bytes * (len(way.devices) - 1) / len(way.devices)
+            total += self.crossing(way.devices[0], way.devices[-1], each)
+        return total
+
+    def home(self, new: int, device: str | None) -> str | None:
+        """Returns where a node of the new graph is."""
+        return self._values.maker.home(new) or device
+
+    def _other(self, value: int, position: int, way: Way) -> float:
+        terms = self._values.held[value].terms
+        if terms is not None and terms[0] == way.devices and way.takes_terms(position):
+            return 0.0
+        return max(self.whole(value, device, way.devices) for device in way.devices)
+
+    def _lazy_cut(self, value: int, devices: Devices, cut: Cut) -> float:
+        node = self._values.graph.nodes[value]
+        if node.type.size < SMALL:
+            return 0.0
+        call: Sharded = self._values.call(node)
+        for factor in factors_of(node.op, call):
+            if factor.result == cut.axis:
+                units = units_of(cut, factor, node.type.shape[cut.axis])
+                if units is not None:
+                    return self.way(value, Way(factor, devices, units))
+        return max(self.whole(value, device, devices) for device in devices)
+
+    def _ranges(
+        self, devices: Devices, sizes: Iterable[int], device: str, size_bytes: float
+    ) -> float:
+        sizes = tuple(sizes)
+        total = max(1, sum(sizes))
+        return sum(
+            self.crossing(there, device, size_bytes * size / total)
+            for there, size in zip(devices, sizes, strict=True)
+        )

@@ -1,0 +1,82 @@
+"""Moves: the nodes that bring ranges and terms of values to other devices.
+
+    slice      a range of one node
+    concat     ranges behind each other
+    add        terms to their sum
+    range_of   a range of what lies in ranges, of another axis too
+    scattered  of each range of a sum the sum, each on its device
+
+Complexity: O(devices) nodes for a range. Examples: tests/parallel/test_shard.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir.graph_builder import Maker
+from .sharding_strategy import Cut, Devices
+
+
+class Moves:
+    """Emits moves into a new graph. Each returns the node that has the result."""
+
+    def __init__(self, maker: Maker) -> None:
+        self._maker = maker
+
+    def slice(
+        self, source: int, axis: int, begin: int, end: int, name: str, device: str | None
+    ) -> int:
+        """Returns a range of an axis; the source itself where that is all of it."""
+        if (begin, end) == (0, self._maker[source].type.shape[axis]):
+            return source
+        attrs = {"axes": (axis,), "starts": (begin,), "stops": (end,), "steps": (1,)}
+        return self._maker.emit("slice", (source,), attrs, name, device)
+
+    def concat(self, ids: Sequence[int], axis: int, name: str, device: str) -> int:
+        """Returns ranges of an axis behind each other."""
+        if len(ids) == 1:
+            return ids[0]
+        return self._maker.emit("concat", ids, {"axis": axis}, name, device)
+
+    def add(self, ids: Sequence[int], name: str, device: str) -> int:
+        """Returns the sum of terms, added in their order."""
+        total = ids[0]
+        for i in ids[1:]:
+            total = self._maker.emit("add", (total, i), {}, name, device)
+        self._maker.note_sum((*ids, total))
+        return total
+
+    def range_of(
+        self,
+        ranges: Sequence[tuple[int, str, tuple[int, int]]],
+        source_axis: int,
+        axis: int,
+        wanted: tuple[int, int],
+        name: str,
+        device: str,
+    ) -> int:
+        """Returns a range along one axis of a value that is cut along the same or another one.
+        ranges: node, device, begin and end of each.
+        """
+        found: list[int] = []
+        for one, there, (begin, end) in ranges:
+            if source_axis != axis:
+                found.append(self.slice(one, axis, *wanted, name, there))
+                continue
+            low, high = max(begin, wanted[0]), min(end, wanted[1])
+            if low < high:
+                found.append(self.slice(one, axis, low - begin, high - begin, name, there))
+        return self.concat(found, source_axis, name, device)
+
+    def scattered(
+        self, name: str, terms: tuple[Devices, tuple[int, ...]], devices: Devices, cut: Cut
+    ) -> tuple[int, ...]:
+        """Returns the ranges of a sum, each added up where it is wanted."""
+        out: list[int] = []
+        for part, (device, (begin, end)) in enumerate(zip(devices, cut.ranges(), strict=True)):
+            found = [
+                self.slice(term, cut.axis, begin, end, f"{name}.term@{part}", there)
+                for there, term in zip(*terms, strict=True)
+            ]
+            out.append(self.add(found, f"{name}.sum@{part}", device))
+        return tuple(out)

@@ -1,0 +1,338 @@
+"""Values: where each value of the graph as written lies in the new one, and how it gets elsewhere.
+
+    cut -> whole     each device puts the ranges behind each other
+    whole -> cut     a range of it crosses to each device that has not all of it
+    terms -> cut     each device adds up its range of all terms
+    terms -> whole   that, and then as from cut: n devices hand on 2 (n - 1) / n of the bytes each
+
+What depends on weights and states alone is made where it is needed, in the layout that is needed.
+A state is kept in the layout in which it is needed first. All of it are ordinary nodes, and what
+crosses does so by the copies of the plan. Complexity: O(devices^2) nodes for a conversion.
+Examples: tests/parallel/test_shard.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...ir.attrs import Attrs
+from ...ir.graph import Graph, Node
+from ...ir.graph_builder import Maker
+from ...ir.sharding_rule import ANY, TERMS, Sharded, factors_of
+from ...ops.creation.state import StatePiece
+from .resharding import Moves
+from .sharding_strategy import Cut, Devices, Way, shares, units_of
+
+SMALL = 1024
+"""Elements: smaller values are added up on one device, and states of that size are kept whole."""
+
+
+@dataclass
+class Held:
+    """The nodes of the new graph that are a value. whole: by device; None where nothing says which.
+    cuts: a node for each range. terms: the devices and a node for each.
+    """
+
+    whole: dict[str | None, int] = field(default_factory=dict)
+    cuts: dict[tuple[Devices, Cut], tuple[int, ...]] = field(default_factory=dict)
+    terms: tuple[Devices, tuple[int, ...]] | None = None
+
+    def nodes(self) -> list[int]:
+        """Returns the nodes that are the value or parts of it, the best to show it first."""
+        ids = [*self.whole.values(), *(i for parts in self.cuts.values() for i in parts)]
+        return [*ids, *(self.terms[1] if self.terms else ())]
+
+
+class Values:
+    """The layouts of all values. lazy: nodes that depend on weights, constants and states alone.
+    host: the name of the CPU. weights_of: how much each device of a group takes. pieces: states
+    that lie in pieces already, with the devices and the cut.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        maker: Maker,
+        host: str,
+        weights_of: Callable[[Devices], Sequence[float]],
+        pieces: Mapping[int, tuple[Devices, Cut] | None],
+        turns: Mapping[str, int],
+    ) -> None:
+        self.graph = graph
+        self.maker = maker
+        self._moves = Moves(maker)
+        self.host = host
+        self.held = [Held() for _ in graph.nodes]
+        self.lazy = made_of_parameters(graph)
+        self._weights_of = weights_of
+        self._turns = turns
+        self._stored: dict[int, tuple[Devices, Cut] | None] = dict(pieces)
+
+    # -- what is asked of them -----------------------------------------------------------------
+
+    def is_free(self, value: int) -> bool:
+        """Whether a value is a state that has no layout yet."""
+        return self.graph.nodes[value].op == "state" and value not in self._stored
+
+    def call(self, node: Node) -> Sharded:
+        """Returns a node as a sharding rule sees it."""
+        return Sharded(self.graph.input_types(node), node.type, node.attrs)
+
+    def even_cut(self, value: int, devices: Devices) -> Cut | None:
+        """Returns the cut in which devices share a value, along its first axis that is long enough;
+        None where it is small.
+        """
+        type_ = self.graph.nodes[value].type
+        if type_.size < SMALL:
+            return None
+        axis = next((a for a, n in enumerate(type_.shape) if n >= len(devices)), None)
+        if axis is None:
+            return None
+        return Cut(axis, shares(type_.shape[axis], self._weights_of(devices)))
+
+    def whole(self, value: int, device: str | None, group: Devices = ()) -> int:
+        """Returns the node that is all of a value on a device, or one that crosses to it. group:
+        the devices that all need it.
+        """
+        held, node = self.held[value], self.graph.nodes[value]
+        if device in held.whole:
+            return held.whole[device]
+        if value in self.lazy and not node.declaration.leaf and node.op != "state":
+            inputs = [self.whole(i, device, group) for i in node.inputs]
+            made = self.maker.emit(node.op, inputs, node.attrs, node.name, device)
+        elif held.whole and not self.gathers(value, device):
+            return next(iter(held.whole.values()))
+        elif node.op == "state" and not held.cuts:
+            return self._whole_state(node, device, group)
+        elif node.declaration.leaf:
+            device, made = None, self.maker.leaf(node)
+        elif held.cuts:
+            made, device = self._gather(value, device)
+        else:
+            made, device = self._summed(value, device)
+        held.whole[device] = made
+        return made
+
+    def gathers(self, value: int, device: str | None) -> bool:
+        """Whether a device puts a value together that it has a range of: fewer bytes cross then."""
+        leaf = self.graph.nodes[value].declaration.leaf
+        return not leaf and any(device in devices for devices, _ in self.held[value].cuts)
+
+    def cut(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
+        """Returns the nodes that are the ranges of a value on devices."""
+        held, node = self.held[value], self.graph.nodes[value]
+        key = devices, cut
+        if key not in held.cuts:
+            if self.is_free(value):
+                self._stored[value] = key
+            if node.op == "state" and self._stored.get(value) == key:
+                held.cuts[key] = self._state_pieces(node, devices, cut)
+            elif node.op in ("weight", "constant"):
+                held.cuts[key] = self._leaf_parts(node, devices, cut)
+            else:
+                held.cuts[key] = self._lazy_cut(node, *key) or self._converted(value, *key)
+        return held.cuts[key]
+
+    def put(self, node: Node, way: Way) -> None:
+        """Computes a node in parts."""
+        call, factor = self.call(node), way.factor
+        operands = [self._operand(i, p, call, way) for p, i in enumerate(node.inputs)]
+        made: list[int] = []
+        first = 0
+        for part, device in enumerate(way.devices):
+            size = way.units[part] if way.units else 0
+            changed = factor.attrs(first, size) if way.units else {}
+            inputs = [ids[part] for ids in operands]
+            attrs = {**node.attrs, **changed}
+            name = f"{node.name}@{part}"
+            turn = self.turn(node)
+            made.append(self.maker.emit(node.op, inputs, attrs, name, device, turn))
+            first += size
+        cut = way.result(call)
+        if cut is not None:
+            self.held[node.id].cuts[way.devices, cut] = tuple(made)
+        else:
+            self.held[node.id].terms = way.devices, self._weighted(node, way, made)
+
+    def settle(self, value: int) -> None:
+        """Adds up terms, each range on its device."""
+        terms = self.held[value].terms
+        assert terms is not None
+        cut = self.even_cut(value, terms[0])
+        if cut is None:
+            self.whole(value, terms[0][0])
+        else:
+            self.cut(value, terms[0], cut)
+
+    def compute(self, node: Node, devices: Sequence[str | None]) -> None:
+        """Computes a node as it is, on each of some devices."""
+        group = tuple(device for device in devices if device is not None)
+        for device in devices:
+            inputs = [self.whole(i, device, group) for i in node.inputs]
+            turn = self.turn(node)
+            made = self.maker.emit(node.op, inputs, node.attrs, node.name, device, turn)
+            self.held[node.id].whole[device] = made
+
+    def assign(self, node: Node) -> None:
+        """Puts the next value of a state in its place, range by range."""
+        state, value = node.inputs
+        cuts = self.held[value].cuts
+        if self.is_free(state):
+            self._stored[state] = next(iter(cuts)) if cuts else None
+        stored = self._stored[state]
+        if stored is None:
+            self.compute(node, [None])
+            return
+        parts = zip(self.cut(state, *stored), self.cut(value, *stored), stored[0], strict=True)
+        made = [
+            self.maker.emit("assign", (held, new), {}, f"{node.name}@{part}", device)
+            for part, (held, new, device) in enumerate(parts)
+        ]
+        self.held[node.id].cuts[stored] = tuple(made)
+
+    def turn(self, node: Node) -> int | None:
+        """Returns the turn of a node; None where it has none, or is made wherever it is needed."""
+        return None if node.id in self.lazy else self._turns.get(node.name)
+
+    # -- how they are made ---------------------------------------------------------------------
+
+    def _operand(self, value: int, position: int, call: Sharded, way: Way) -> tuple[int, ...]:
+        cut = way.operand(call, position)
+        if cut is not None:
+            return self.cut(value, way.devices, cut)
+        held = self.held[value]
+        if way.factor.operands[position] is ANY:
+            for there, ids in [
+                *((key[0], ids) for key, ids in held.cuts.items()),
+                held.terms or ((), ()),
+            ]:
+                if there == way.devices:
+                    return ids
+        if held.terms is not None and held.terms[0] == way.devices and way.takes_terms(position):
+            return held.terms[1]
+        if way.factor.operands[position] is TERMS and way.units:
+            return self._as_terms(value, way.devices)
+        return tuple(self.whole(value, device, way.devices) for device in way.devices)
+
+    def _as_terms(self, value: int, devices: Devices) -> tuple[int, ...]:
+        """Returns a value as terms of which all but the first are zeros."""
+        node = self.graph.nodes[value]
+        attrs = Attrs({"shape": node.type.shape, "value": 0.0, "dtype": node.type.dtype})
+        zeros = [
+            self.maker.emit("full", (), attrs, f"{node.name}.zeros@{part}", device)
+            for part, device in enumerate(devices[1:], 1)
+        ]
+        return (self.whole(value, devices[0], devices), *zeros)
+
+    def _weighted(self, node: Node, way: Way, made: list[int]) -> tuple[int, ...]:
+        if not way.is_mean:
+            return tuple(made)
+        total = sum(way.units)
+        out: list[int] = []
+        for part, (one, units) in enumerate(zip(made, way.units, strict=True)):
+            share = self.maker.scalar(units / total, node.type.dtype)
+            name = f"{node.name}.share@{part}"
+            out.append(self.maker.emit("mul", (one, share), {}, name, way.devices[part]))
+        return tuple(out)
+
+    def _whole_state(self, node: Node, device: str | None, group: Devices) -> int:
+        if self.is_free(node.id):
+            cut = self.even_cut(node.id, group) if len(group) > 1 else None
+            self._stored[node.id] = None if cut is None else (group, cut)
+        stored = self._stored[node.id]
+        if stored is None:
+            home = group[0] if len(group) > 1 else None
+            # without a home of its own it will be where its readers are: the first one counts
+            made = self.held[node.id].whole[home or device] = self.maker.leaf(node, home)
+            return made
+        self.cut(node.id, *stored)
+        made, where = self._gather(node.id, device)
+        self.held[node.id].whole[where] = made
+        return made
+
+    def _state_pieces(self, node: Node, devices: Devices, cut: Cut) -> tuple[int, ...]:
+        out: list[int] = []
+        state = self.graph.keys[node.id]
+        for part, (begin, end) in enumerate(cut.ranges()):
+            key = StatePiece(state, cut.axis, begin, end - begin)  # type: ignore[arg-type]
+            about = cut.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
+            out.append(self.maker.part_of_leaf(node, *about))
+        return tuple(out)
+
+    def _leaf_parts(self, node: Node, devices: Devices, cut: Cut) -> tuple[int, ...]:
+        out: list[int] = []
+        for part, (begin, end) in enumerate(cut.ranges()):
+            key = ("part", self.graph.keys[node.id], cut.axis, begin, end)
+            about = cut.axis, begin, end - begin, f"{node.name}@{part}", key, devices[part]
+            out.append(self.maker.part_of_leaf(node, *about))
+        return tuple(out)
+
+    def _lazy_cut(self, node: Node, devices: Devices, cut: Cut) -> tuple[int, ...] | None:
+        """Computes a range of what depends on parameters on each device, if it can be."""
+        if node.id not in self.lazy or node.declaration.leaf or node.op == "state":
+            return None
+        call = self.call(node)
+        for factor in factors_of(node.op, call):
+            if factor.result == cut.axis:
+                units = units_of(cut, factor, node.type.shape[cut.axis])
+                if units is not None:
+                    self.put(node, Way(factor, devices, units))
+                    return self.held[node.id].cuts[devices, cut]
+        return None
+
+    def _converted(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
+        held, node = self.held[value], self.graph.nodes[value]
+        if node.id in self.lazy or (not held.cuts and held.terms is None):
+            return self._from_whole(value, devices, cut)
+        if all(device in held.whole for device in devices):
+            return self._from_whole(value, devices, cut)
+        if held.cuts:
+            (source, other), ids = next(iter(held.cuts.items()))
+            ranges = [(i, d, r) for i, d, r in zip(ids, source, other.ranges(), strict=True)]
+            return tuple(
+                self._moves.range_of(
+                    ranges, other.axis, cut.axis, begin_end, f"{node.name}.part@{part}", device
+                )
+                for part, (device, begin_end) in enumerate(zip(devices, cut.ranges(), strict=True))
+            )
+        assert held.terms is not None
+        return self._moves.scattered(node.name, held.terms, devices, cut)
+
+    def _from_whole(self, value: int, devices: Devices, cut: Cut) -> tuple[int, ...]:
+        node, out = self.graph.nodes[value], list[int]()
+        for part, (device, (begin, end)) in enumerate(zip(devices, cut.ranges(), strict=True)):
+            source = self.whole(value, device, devices)
+            # a range of an input that is no view of it is cut by the host, so that it alone crosses
+            there = self.host if node.op == "input" else self.maker.home(source)
+            about = cut.axis, begin, end, f"{node.name}.part@{part}"
+            out.append(self._moves.slice(source, *about, there))
+        return tuple(out)
+
+    def _gather(self, value: int, device: str | None) -> tuple[int, str | None]:
+        node = self.graph.nodes[value]
+        cuts = self.held[value].cuts
+        # of several cuts one that the device has a range of: all others have to cross
+        devices, cut = next((key for key in cuts if device in key[0]), next(iter(cuts)))
+        there, ids = device or devices[0], cuts[devices, cut]
+        return self._moves.concat(ids, cut.axis, node.name, there), there
+
+    def _summed(self, value: int, device: str | None) -> tuple[int, str | None]:
+        held, node = self.held[value], self.graph.nodes[value]
+        assert held.terms is not None, node
+        devices, ids = held.terms
+        cut = self.even_cut(value, devices)
+        if cut is not None:
+            self.cut(value, devices, cut)
+            return self._gather(value, device)
+        there = device or devices[0]
+        return self._moves.add(ids, node.name, there), there
+
+
+def made_of_parameters(graph: Graph) -> frozenset[int]:
+    """Returns the nodes that no input goes into, leaves among them."""
+    out: set[int] = set()
+    for node in graph.nodes:
+        if node.op != "input" and node.op != "assign" and out.issuperset(node.inputs):
+            out.add(node.id)
+    return frozenset(out)

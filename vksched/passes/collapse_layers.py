@@ -1,0 +1,341 @@
+"""Layers: passes see a few layers of many equal ones, and what they make of these stands for all.
+
+    first | a b m m m m y z | last      the graph, with a run of equal layers from a to z
+    first | a b         y z | last      what passes see
+    first | A B         Y Z | last      what they make of it: B and Y are alike
+    first | A B M M M M Y Z | last      the result: each M is B by the names and weights of its m
+
+Problem: passes take time for each node, and do the same in each layer of a network. Method: nodes
+whose names begin alike up to a number, as "blk.7.", are a layer; those of several such numbers are,
+where kinds of layers take turns. Layers are alike where all that passes see of them is. b and y
+have layers of the run on both sides, so if both come out alike, so would each m between them. What
+does not fit is left to passes as it is: a layer that somebody else reads, a rule that looks at the
+elements of a weight, layers that come out differently, nodes that became part of one far away.
+
+Complexity: O(nodes), of which passes see four layers. Examples: tests/passes/test_equal_layers.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NoReturn
+
+from ..common.dtypes import NDArray
+from ..ir.graph import Graph, Node
+from ..storage.lazy_array import Held, Late
+from .constraints import Wishes
+from .layer_signatures import ELSEWHERE, LAYER, Form, Layers, Names, Place
+
+KEPT = 4
+"""Layers of a run that passes see."""
+LEAST = 3
+"""Numbers of layers that are left out, from which on it is worth it."""
+MOST_TURNS = 8
+"""Numbers of one layer."""
+
+
+class LookedInside(Exception):
+    """A rule wants the elements of a weight: layers with other elements may come out otherwise."""
+
+
+class _Unseen(Late):
+    """Stands for a weight of a layer."""
+
+    def __init__(self, node: Node, held: Held) -> None:
+        super().__init__(node.type.shape, _refuse, held.dtype, _refuse)
+        self.name = node.name
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise LookedInside
+
+
+def _spliced(
+    numbers: Sequence[int | None], copied: int, copies: range
+) -> Iterator[tuple[int, int | None]]:
+    """Yields the positions of a short graph in the order of the long one, each stretch of the
+    layer that is copied once more for each copy, with the number of that.
+    """
+    stretch: list[int] = []
+    for position, number in enumerate([*numbers, None]):
+        if number == copied:
+            stretch.append(position)
+        elif stretch:
+            yield from ((each, copy) for copy in copies for each in stretch)
+            stretch = []
+        if position < len(numbers):
+            yield position, None
+
+
+@dataclass(frozen=True)
+class Short:
+    """A graph without most of its equal layers. whole: the graph. first, last: of the run."""
+
+    graph: Graph
+    whole: Graph
+    names: Names
+    first: int
+    last: int
+
+    @property
+    def left_out(self) -> range:
+        return range(self.first + 2, self.last - 1)
+
+    def lengthen(self, made: Graph) -> Graph | None:
+        """Returns the whole graph as passes would make it, from what they made of the short one;
+        None where they did not treat layers alike.
+        """
+        if made is self.graph:
+            return self.whole
+        layers, b, y = Layers(made, self.names), self.first + 1, self.last - 1
+        if not {self.first, b, y} <= layers.members.keys():
+            return None
+        told = layers.content
+        if layers.form(b, self.first, told) != layers.form(y, b, told):
+            return None
+        if not self._merges_alike(layers):
+            return None
+        ends = {i for _, i in made.outputs} | {*made.kept}
+        if any(layers.numbers[i] == b for i in ends):
+            return None
+        return _Longer(self, layers, made).run()
+
+    def _merges_alike(self, layers: Layers) -> bool:
+        """Whether what became part of a node did so within its layer or beside it, and alike: a
+        node of many layers would be one of still more in the whole graph.
+        """
+        a, b, y, z = run = (self.first, self.first + 1, self.last - 1, self.last)
+        around = {a: (None, b), b: (a, y), y: (b, z), z: (y, None)}
+        found: dict[int, dict[str, Place]] = {number: {} for number in run}
+        # as they were written: what was there before the run, and what became of no later node
+        names = [node.name for node in self.graph.nodes]
+        first = next(at for at, name in enumerate(names) if self.names.layer(name) == a)
+        before = set(names[:first])
+        for name, node_id in layers.graph.merged.items():
+            number, to = self.names.layer(name), layers.numbers[node_id]
+            if number is None or number not in around:
+                if to in (b, y):
+                    return False
+                continue
+            where, position = layers.place(number, *around[number], node_id)
+            shared = to not in run if number == z else layers.graph.nodes[node_id].name in before
+            if where == ELSEWHERE and not shared:
+                return False
+            found[number][self.names.renamed(name, -number)] = where, position
+        return found[b] == found[y]
+
+
+class _Longer:
+    """The long graph as far as it is made."""
+
+    def __init__(self, short: Short, layers: Layers, made: Graph) -> None:
+        self._short, self._layers, self._made = short, layers, made
+        self._nodes: list[Node] = []
+        self._kept = [-1] * len(made.nodes)
+        """By node of the short graph its id here."""
+        size = len(layers.members[short.first + 1])
+        self._copies = {number: [-1] * size for number in short.left_out}
+        self._owners = {node.name: node.id for node in short.whole.nodes}
+        self._data: dict[int, Held] = {}
+        self._keys: dict[int, object] = {}
+        self._initial: dict[int, NDArray] = {}
+
+    def run(self) -> Graph | None:
+        """Returns the graph; None where a node would be read before it is there."""
+        made, layers, b = self._made, self._layers, self._short.first + 1
+        for position, number in _spliced(layers.numbers, b, self._short.left_out):
+            node, name = made.nodes[position], made.nodes[position].name
+            if number is not None:
+                name = layers.names.renamed(name, number - b)
+            inputs = tuple([self._found(position, number, i) for i in node.inputs])
+            if -1 in inputs:
+                return None
+            new = Node(len(self._nodes), node.op, inputs, node.attrs, node.type, name)
+            self._nodes.append(new)
+            if number is None:
+                self._kept[position] = new.id
+            else:
+                self._copies[number][layers.at[position]] = new.id
+            self._hold(node, new)
+        kept = self._kept
+        outputs = tuple((name, kept[i]) for name, i in made.outputs)
+        return Graph(
+            tuple(self._nodes),
+            outputs,
+            MappingProxyType(self._data),
+            MappingProxyType(self._keys),
+            MappingProxyType(self._initial),
+            tuple(kept[i] for i in made.kept),
+            MappingProxyType(self._merged()),
+        )
+
+    def _found(self, reader: int, number: int | None, node_id: int) -> int:
+        """Returns what a node reads, or a copy of it in some layer; -1 where that is not there."""
+        layers, short = self._layers, self._short
+        b, y = short.first + 1, short.last - 1
+        if number is not None:
+            where, position = layers.place(b, short.first, y, node_id)
+            return self._in(number, where, position)
+        if layers.numbers[node_id] == b and layers.numbers[reader] != b:
+            if layers.numbers[reader] != y:
+                return -1  # the last copy may be meant, or each of them
+            return self._copies[y - 1][layers.at[node_id]]
+        return self._kept[node_id]
+
+    def _in(self, number: int, where: int, position: int) -> int:
+        """Returns a node by its place, seen from a copy."""
+        if where == ELSEWHERE:
+            return self._kept[position]
+        at = number + (0, -1, 1)[where]
+        if at in self._copies:
+            return self._copies[at][position]
+        return self._kept[self._layers.members[at][position]]
+
+    def _hold(self, node: Node, new: Node) -> None:
+        """Gives a new leaf what it holds: weights and states those that have its name."""
+        made, whole = self._made, self._short.whole
+        owner = self._owners.get(new.name, -1)
+        if node.id in made.initial:
+            self._initial[new.id], self._keys[new.id] = whole.initial[owner], whole.keys[owner]
+        elif node.id in made.data:
+            own = isinstance(made.data[node.id], _Unseen)
+            self._data[new.id] = whole.data[owner] if own else made.data[node.id]
+            key = whole.keys.get(owner) if own else made.keys.get(node.id)
+            if key is not None:
+                self._keys[new.id] = key
+
+    def _merged(self) -> dict[str, int]:
+        """Returns the nodes that stand for names that are gone, those of copies too."""
+        layers, short, out = self._layers, self._short, dict[str, int]()
+        b, y = short.first + 1, short.last - 1
+        for name, node_id in self._made.merged.items():
+            number, to = layers.names.layer(name), layers.numbers[node_id]
+            if number == b and to == y:
+                out[name] = self._copies[b + 1][layers.at[node_id]]
+            elif number == y and to == b:
+                out[name] = self._copies[y - 1][layers.at[node_id]]
+            else:
+                out[name] = self._kept[node_id]
+            if number == b:
+                where, position = layers.place(b, short.first, y, node_id)
+                for each in short.left_out:
+                    out[layers.names.renamed(name, each - b)] = self._in(each, where, position)
+        return out
+
+
+def shorten(graph: Graph, wishes: Wishes) -> Short | None:
+    """Returns a graph without most of its equal layers; None where there are too few."""
+    found = _found_run(graph, wishes)
+    if found is None:
+        return None
+    layers, run = found
+    short = Short(graph, graph, layers.names, run[0], run[-1])
+    numbers = layers.numbers
+    kept = [i for i, number in enumerate(numbers) if number not in short.left_out]
+    order = [
+        kept[at] if copy is None else layers.members[copy][layers.at[kept[at]]]
+        for at, copy in _spliced([numbers[i] for i in kept], run[1], short.left_out)
+    ]
+    if order != list(range(len(numbers))):
+        return None  # layers are not one behind the other
+    made = _without(layers, kept, short)
+    return None if made is None else replace(short, graph=made)
+
+
+def _found_run(graph: Graph, wishes: Wishes) -> tuple[Layers, range] | None:
+    """Returns layers by the names that most nodes have, and which of them are alike; None where
+    that is not worth it.
+    """
+    found = (LAYER.match(node.name) for node in graph.nodes)
+    stems = Counter(each[1] for each in found if each is not None)
+    if not stems:
+        return None
+    layers = Layers(graph, Names(stems.most_common(1)[0][0]))
+    forms = _forms(layers, wishes)
+    run, turns = max(
+        ((_longest_run(forms, turns), turns) for turns in range(1, MOST_TURNS + 1)),
+        key=lambda each: len(each[0]) - KEPT * each[1],
+    )
+    if len(run) - KEPT * turns < LEAST:
+        return None
+    if turns > 1:
+        layers = Layers(graph, Names(layers.names.stem, turns, run[0] % turns))
+        run = _longest_run(_forms(layers, wishes), 1)
+    return (layers, run) if turns * (len(run) - KEPT) >= LEAST else None
+
+
+def _forms(layers: Layers, wishes: Wishes) -> Mapping[int, int]:
+    """Returns for each layer the number of its form."""
+
+    def told(node: Node) -> object:
+        content = layers.content(node)
+        return content, wishes.homes.get(node.name), node.name in wishes.observed
+
+    known: list[Form] = []
+    out: dict[int, int] = {}
+    for number in sorted(number for number in layers.members if number is not None):
+        form = layers.form(number, number - 1, told)
+        if form not in known:
+            known.append(form)
+        out[number] = known.index(form)
+    return out
+
+
+def _longest_run(forms: Mapping[int, int], turns: int) -> range:
+    """Returns the numbers of the most layers behind each other of which each is like the one so
+    many before it.
+    """
+    best = range(0)
+    start, before = 0, -1
+    for number in forms:
+        if number != before + 1:
+            start = number
+        elif number - turns >= start and forms[number] != forms[number - turns]:
+            start = number - turns + 1
+        if number + 1 - start > len(best):
+            best = range(start, number + 1)
+        before = number
+    return best
+
+
+def _without(layers: Layers, kept: Sequence[int], short: Short) -> Graph | None:
+    """Returns the graph of the nodes that are kept; None where others are read elsewhere."""
+    graph, b, y = layers.graph, short.first + 1, short.last - 1
+    place = {node_id: position for position, node_id in enumerate(kept)}
+    for last, stand_in in zip(layers.members[y - 1], layers.members[b], strict=True):
+        place[last] = place[stand_in]  # for the layer behind it
+    nodes: list[Node] = []
+    for node in (graph.nodes[i] for i in kept):
+        number = layers.numbers[node.id]
+        if any(layers.numbers[i] in short.left_out for i in node.inputs) and number != y:
+            return None
+        inputs = tuple([place[i] for i in node.inputs if i in place])
+        if len(inputs) < len(node.inputs):
+            return None
+        nodes.append(Node(len(nodes), node.op, inputs, node.attrs, node.type, node.name))
+    ends = {i for _, i in graph.outputs} | {*graph.kept, *graph.merged.values()}
+    if any(layers.numbers[i] in short.left_out for i in ends):
+        return None
+    data = {place[i]: _hidden(layers, i, short) for i in kept if i in graph.data}
+    initial = {place[i]: graph.initial[i] for i in kept if i in graph.initial}
+    keys = {place[i]: graph.keys[i] for i in kept if i in graph.keys}
+    return Graph(
+        tuple(nodes),
+        tuple((name, place[i]) for name, i in graph.outputs),
+        data,
+        keys,
+        initial,
+        tuple(place[i] for i in graph.kept),
+        {name: place[i] for name, i in graph.merged.items()},
+    )
+
+
+def _hidden(layers: Layers, node_id: int, short: Short) -> Held:
+    """Returns what a leaf holds, hidden in weights of the run."""
+    node, held = layers.graph.nodes[node_id], layers.graph.data[node_id]
+    number = layers.numbers[node_id]
+    inside = number is not None and short.first <= number <= short.last
+    return _Unseen(node, held) if inside and node.op == "weight" else held

@@ -1,0 +1,218 @@
+"""Chains: elementwise ops behind each other become one node.
+
+    a -> add -> gelu -> mul -> ...        a, b, c -> chain -> ...
+         b             c
+
+Problem: which nodes become one. Method: from the results backwards, a node joins the chain of its
+readers where all of them are in one, so that nobody else needs its value; it has their shape and
+home, and the chain then fits the shaders and the buffers of every device. What it reads and is no
+member is an operand, of any shape that broadcasts; single numbers are constants of the chain.
+Values that are observed or outputs stay, and so do integers, whose bounds are known op by op.
+
+Complexity: O(nodes + edges). Examples: tests/passes/test_chain.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..common.dtypes import BOOL, FLOAT16, FLOAT32, INT32, NDArray, Shape, TensorType
+from ..ir.graph import Graph, Node
+from ..ops.elementwise.fused_elementwise import (
+    MAX_AXES,
+    MAX_COST,
+    MAX_INPUTS,
+    Step,
+    cost_of,
+    function_of,
+    program_attrs,
+    shader_inputs,
+)
+from ..ops.lowering.strides import broadcast_strides, collapse
+from ..storage.lazy_array import as_array
+from ..topology.limits import Limits
+from .constraints import Wishes
+from .rewrite import Rewriter, rewrite
+
+LEAST_STEPS, MOST_VALUES = 8, 1 << 32
+"""A chain is one dispatch, which drivers kill if it takes seconds: of large tensors it computes so
+many values at most, or so many steps.
+"""
+JUMPS = frozenset(
+    "cast equal not_equal less less_equal greater greater_equal floor ceil round trunc sign".split()
+)
+"""Of float16 they are no part of a chain: a difference in the last digit of what they read, which
+a chain does not round, makes another result.
+"""
+
+
+@dataclass
+class _Group:
+    """A chain as it grows. dtype: of its floats. members: node ids, the last one first. inputs:
+    what they read and is no member.
+    """
+
+    dtype: str
+    shape: Shape
+    home: str | None
+    members: list[int] = field(default_factory=list)
+    inputs: dict[int, None] = field(default_factory=dict)
+    cost: int = 0
+
+
+def fuse_chains(graph: Graph, wishes: Wishes) -> Graph:
+    """Makes elementwise ops behind each other one node."""
+    groups = _Finder(graph, wishes).find()
+    if not groups:
+        return graph
+
+    def rule(r: Rewriter, node: Node) -> int | None:
+        group = groups.get(node.name)
+        return None if group is None else _emit(r, graph, group)
+
+    ops = {graph.nodes[group.members[0]].op for group in groups.values()}
+    return rewrite(graph, dict.fromkeys(ops, (rule,)), wishes, whole=True)
+
+
+class _Finder:
+    """Finds the chains of a graph."""
+
+    def __init__(self, graph: Graph, wishes: Wishes) -> None:
+        self.graph = graph
+        self.homes = wishes.homes
+        self.most = _most_inputs(wishes.limits)
+        self.kept = {node_id for _, node_id in graph.outputs}
+        if wishes.observed:
+            self.kept |= {n.id for n in graph.nodes if n.name in wishes.observed}
+        calls = graph.calls
+        dtypes = [_float_of(graph.input_types(n), n) for n in calls]
+        self.dtypes = [dtypes[call] for call in graph.signatures]
+
+    def find(self) -> Mapping[str, _Group]:
+        """Returns the chains of two ops or more and an operand, by the names of their last ones."""
+        nodes, found = self.graph.nodes, list[_Group]()
+        reader: dict[int, _Group | None] = {}
+        # of each value the chain that reads it; None where it is no chain, or not one alone
+        for node in reversed(nodes):
+            group = reader.get(node.id) if node.id not in self.kept else None
+            dtype, home = self.dtypes[node.id], self.homes.get(node.name)
+            if dtype is None:
+                group = None
+            elif (
+                group is None
+                or (group.dtype, group.shape, group.home) != (dtype, node.type.shape, home)
+                or not self._join(group, node)
+            ):
+                group = _Group(dtype, node.type.shape, home)
+                if self._join(group, node):
+                    found.append(group)
+                else:
+                    group = None
+            for operand in node.inputs:
+                if reader.setdefault(operand, group) is not group:
+                    reader[operand] = None
+        return {nodes[g.members[0]].name: g for g in found if g.inputs and len(g.members) > 1}
+
+    def _join(self, group: _Group, node: Node) -> bool:
+        """Takes a node into a chain, where both then fit."""
+        nodes = self.graph.nodes
+        inputs = {i: None for i in group.inputs if i != node.id}
+        for operand in node.inputs:
+            if not _is_number(self.graph, node, operand):
+                inputs[operand] = None
+        cost = group.cost + cost_of(node.op)
+        most = max(LEAST_STEPS, MOST_VALUES // node.type.size)
+        fits = cost <= MAX_COST and len(group.members) < most and len(inputs) <= self.most
+        if group.members and any(self._is_far(i, group) for i in inputs):
+            return False
+        if not fits or not _has_few_axes((nodes[i].type.shape for i in inputs), group.shape):
+            return False
+        group.members.append(node.id)
+        group.inputs, group.cost = inputs, cost
+        return True
+
+    def _is_far(self, value: int, group: _Group) -> bool:
+        """Whether a value comes from another device: what need not wait for it must not."""
+        node = self.graph.nodes[value]
+        home = self.homes.get(node.name)
+        return home is not None and home != group.home and not node.declaration.leaf
+
+
+def _most_inputs(limits: Limits | None) -> int:
+    """Returns the operands that a chain may have on every device."""
+    buffers = MAX_INPUTS + 1 if limits is None else limits.storage_buffers
+    return max((n for n in range(MAX_INPUTS + 1) if shader_inputs(n, buffers)), default=0)
+
+
+def _float_of(types: Sequence[TensorType], node: Node) -> str | None:
+    """Returns the float type in which a chain computes a node, or None where it cannot."""
+    if node.declaration.leaf or node.op == "chain" or not node.type.size:
+        return None
+    seen = {t.dtype for t in (*types, node.type)}
+    if not seen <= {FLOAT32, FLOAT16, BOOL, INT32} or node.type.dtype == INT32:
+        return None
+    if FLOAT16 in seen and (node.op in JUMPS or FLOAT32 in seen):
+        return None
+    wide = [t.as_dtype(FLOAT32) if t.dtype == FLOAT16 else t for t in types]
+    if function_of(node.op, wide, node.attrs) is None:
+        return None
+    return FLOAT16 if FLOAT16 in seen else FLOAT32
+
+
+def _is_number(graph: Graph, node: Node, operand: int) -> bool:
+    """Whether an operand is one number that the program can hold."""
+    leaf = graph.nodes[operand]
+    if leaf.op != "constant" or leaf.type.size != 1:
+        return False
+    others = (graph.nodes[i].type for i in node.inputs if i != operand)
+    return not leaf.type.rank or any(t.rank >= leaf.type.rank and t.size > 1 for t in others)
+
+
+def _has_few_axes(inputs: Iterable[Shape], shape: Shape) -> bool:
+    given = [broadcast_strides(s, shape) for s in set(inputs) if s != shape]
+    if not given:
+        return True
+    given.append(broadcast_strides(shape, shape))
+    return len(collapse(shape, given)[0]) <= MAX_AXES
+
+
+def _emit(r: Rewriter, graph: Graph, group: _Group) -> int:
+    """Returns the chain of some nodes, which stand in the new graph by themselves by now."""
+    members = sorted(group.members)
+    registers = {node_id: number for number, node_id in enumerate(group.inputs)}
+    constants: dict[tuple[str, int], int] = {}
+    taken: list[tuple[Node, list[int | tuple[str, int]]]] = []
+    for node_id in members:
+        node = graph.nodes[node_id]
+        operands: list[int | tuple[str, int]] = []
+        for operand in node.inputs:
+            if operand in registers or operand in group.members:
+                operands.append(operand)
+            else:
+                number = word_of(as_array(graph.data[operand]))
+                constants.setdefault(number, len(registers) + len(constants))
+                operands.append(number)
+        taken.append((node, operands))
+    first = len(registers) + len(constants)
+    registers.update((node_id, first + number) for number, node_id in enumerate(members))
+    steps: list[Step] = [
+        (
+            node.op,
+            tuple(constants[o] if isinstance(o, tuple) else registers[o] for o in operands),
+            tuple(node.attrs.items()),
+        )
+        for node, operands in taken
+    ]
+    return r.emit("chain", [r.of(i) for i in group.inputs], program_attrs(steps, list(constants)))
+
+
+def word_of(array: NDArray) -> tuple[str, int]:
+    """Returns the element type and word of a number; of float16 as float32."""
+    value = array.reshape(-1)[0]
+    if array.dtype == np.float16:
+        value = value.astype(np.float32)
+    word = int(value) if array.dtype == np.bool_ else int(value.view(np.uint32))
+    return str(value.dtype), word

@@ -1,0 +1,235 @@
+"""Beside: what a token of a language model computes of the same row becomes one dispatch.
+
+    q = linear(norm(x), Wq)                           qkv = linear_beside(x, scale, Wq, Wk, Wv)
+    k = linear(norm(x), Wk)                     is    q, k, v are parts of it: views
+    v = linear(norm(x), Wv)
+
+    silu(linear(x, Wg)) * linear(x, Wu)         is    linear_beside(x, Wg, Wu) {gate: silu}
+    rotary(q), rotary(k), from one product      is    parts of one rotary(q and k)
+
+A GPU starts each dispatch, and runs empty at each barrier. Of a token these take longer than its
+arithmetic. A product of one row can make the norm before it again in each of its groups. So this is
+done for GPUs alone, of products of one row by weights of few bits. A norm that something else reads
+stays. Complexity: O(nodes). Examples: tests/passes/test_beside.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.graph import Graph, Node
+from ..ops.quantized.merged_linear import BESIDE_BUFFERS, COLUMNS, GATES, MOST_WEIGHTS, NAME, NORM
+from ..ops.quantized.q8_activations import rounds_codes
+from ..topology.host_names import CPU, device_of
+from ..topology.limits import Limits
+from .constraints import Wishes
+from .rewrite import Rewriter, Rule, rewrite
+
+ROTARY = "rotary_embedding"
+
+
+def put_beside(graph: Graph, wishes: Wishes) -> Graph:
+    """Makes one of the products of one row that read the same, with what is around them."""
+    if not takes(wishes.limits):
+        return graph
+    runs = list(_Finder(graph, wishes).products())
+    if not runs:
+        return graph
+    parts = _rule(graph, (*runs, *_turned(graph, runs, wishes)))
+    return rewrite(graph, dict.fromkeys(("linear_packed", "mul", ROTARY), (parts,)), wishes)
+
+
+def takes(limits: Limits | None) -> bool:
+    """Whether devices gain by it, and have the kernel."""
+    return limits is not None and not limits.software and limits.storage_buffers >= BESIDE_BUFFERS
+
+
+@dataclass(eq=False)
+class _Run:
+    """Nodes of a graph that become parts of one, along an axis of it. made: that one in the new
+    graph, -1 until the first of them is reached.
+    """
+
+    members: tuple[int, ...]
+    axis: int
+    made: int = -1
+
+    def make(self, r: Rewriter, graph: Graph) -> int:
+        """Returns the node of which they are parts."""
+        raise NotImplementedError
+
+    def bounds(self, graph: Graph, member: int) -> tuple[int, int]:
+        """Returns where one of them begins and ends."""
+        sizes = [graph.nodes[i].type.shape[self.axis] for i in self.members]
+        at = self.members.index(member)
+        return sum(sizes[:at]), sum(sizes[: at + 1])
+
+
+@dataclass(eq=False)
+class _Products(_Run):
+    """inputs: of the op, by their ids in the old graph. attrs: its attributes."""
+
+    inputs: tuple[int, ...] = ()
+    attrs: Attrs = Attrs()
+
+    def make(self, r: Rewriter, graph: Graph) -> int:
+        return r.emit(NAME, map(r.of, self.inputs), self.attrs)
+
+
+@dataclass(eq=False)
+class _Turned(_Run):
+    """of: the products whose neighbouring parts are turned alike."""
+
+    of: _Products | None = None
+
+    def make(self, r: Rewriter, graph: Graph) -> int:
+        assert self.of is not None
+        nodes = [graph.nodes[i] for i in self.members]
+        bounds = [self.of.bounds(graph, graph.root(node.inputs[0])) for node in nodes]
+        flat = _cut(r, self.of.made, self.of.axis, bounds[0][0], bounds[-1][1])
+        batch, _, length, size = nodes[0].type.shape
+        heads = sum(node.type.shape[1] for node in nodes)
+        x = r.emit("reshape", (flat,), {"shape": (batch, heads, length, size)})
+        return r.emit(ROTARY, (x, *map(r.of, nodes[0].inputs[1:])), nodes[0].attrs)
+
+
+def _rule(graph: Graph, runs: Iterable[_Run]) -> Rule:
+    """Returns the rule that puts a part of a run in place of each of its members."""
+    members = {graph.nodes[i].name: (run, i) for run in runs for i in run.members}
+
+    def rule(r: Rewriter, node: Node) -> int | None:
+        if node.name not in members:
+            return None
+        run, member = members[node.name]
+        if run.made < 0:
+            run.made = run.make(r, graph)
+        return _cut(r, run.made, run.axis, *run.bounds(graph, member))
+
+    return rule
+
+
+def _cut(r: Rewriter, value: int, axis: int, start: int, end: int) -> int:
+    """Returns a part of a value, itself where that is all of it."""
+    if r[value].type.shape[axis] == end - start:
+        return value
+    attrs = {"axes": (axis,), "starts": (start,), "stops": (end,), "steps": (1,)}
+    return r.emit("slice", (value,), attrs)
+
+
+class _Finder:
+    """Finds products that may become one."""
+
+    def __init__(self, graph: Graph, wishes: Wishes) -> None:
+        self._nodes = graph.nodes
+        self._wishes = wishes
+        self._readers: dict[int, list[Node]] = defaultdict(list)
+        for node in graph.nodes:
+            for i in node.inputs:
+                self._readers[i].append(node)
+        self._ends = {i for _, i in graph.outputs} | set(graph.kept)
+
+    def products(self) -> Iterator[_Products]:
+        """Yields what may become one, where that saves something."""
+        gates = list(filter(None, map(self._gate, self._nodes)))
+        gated = {product.id for _, _, products in gates for product in products}
+        alike: dict[tuple[int, Attrs, str | None], list[Node]] = defaultdict(list)
+        for node in self._nodes:
+            if self._is_row(node) and node.id not in gated:
+                alike[node.inputs[0], node.attrs, self._home(node)].append(node)
+        for node, gate, products in gates:
+            yield self._run((node,), products, gate)
+        for nodes in alike.values():
+            for start in range(0, len(nodes), MOST_WEIGHTS):
+                members = nodes[start : start + MOST_WEIGHTS]
+                if len(members) > 1 or self._norm(members[0]):
+                    yield self._run(members, members, "")
+
+    def _run(self, members: Sequence[Node], products: Sequence[Node], gate: str) -> _Products:
+        first, norm = products[0], self._norm(products[0])
+        inputs = norm.inputs if norm else first.inputs[:1]
+        told: dict[str, AttrValue] = {"format": first.attrs["format"], "gate": gate}
+        told |= {"normed": norm is not None, "eps": norm.attrs.as_float("eps") if norm else 0.0}
+        words = (product.inputs[1] for product in products)
+        ids, axis = tuple(node.id for node in members), members[0].type.rank - 1
+        return _Products(ids, axis, inputs=(*inputs, *words), attrs=Attrs(told))
+
+    def _home(self, node: Node) -> str | None:
+        return self._wishes.homes.get(node.name)
+
+    def _is_on_host(self, node: Node) -> bool:
+        """Whether a CPU has a node: its native loops take each op by itself."""
+        home = (self._home(node) or "").partition(" ")[0]  # a turn may stand behind
+        return device_of(home) == CPU
+
+    def _is_inner(self, node: Node, *readers: Node) -> bool:
+        """Whether a value is no result and is not observed, and has these readers alone, if any."""
+        free = node.name not in self._wishes.observed and node.id not in self._ends
+        return free and (not readers or self._readers[node.id] == [*readers])
+
+    def _is_row(self, node: Node) -> bool:
+        """Whether a node is a product of one row that the kernel takes."""
+        return (
+            node.op == "linear_packed"
+            and len(node.inputs) == 2
+            and self._nodes[node.inputs[1]].declaration.leaf  # so it is there where a run is made
+            and math.prod(node.type.shape[:-1]) == 1
+            and 0 < node.type.shape[-1]
+            and node.type.shape[-1] % COLUMNS == 0
+            and not rounds_codes(node.attrs)
+            and node.name not in self._wishes.observed
+            and not self._is_on_host(node)
+        )
+
+    def _norm(self, product: Node) -> Node | None:
+        """Returns the norm that a product reads, where all of its readers make it themselves."""
+        x = self._nodes[product.inputs[0]]
+        if x.op != NORM or not x.attrs.as_bool("scaled") or not self._is_inner(x):
+            return None
+        along = x.attrs.as_int("axis") == x.type.rank - 1
+        here = self._home(x) == self._home(product)
+        return x if along and here and all(map(self._is_row, self._readers[x.id])) else None
+
+    def _gate(self, node: Node) -> tuple[Node, str, tuple[Node, Node]] | None:
+        """Returns a product of two products, one of which is a gate: itself, the activation, and
+        these.
+        """
+        if node.op != "mul" or node.name in self._wishes.observed:
+            return None
+        for gate, up in (node.inputs, node.inputs[::-1]):
+            active, other = self._nodes[gate], self._nodes[up]
+            if active.op not in GATES or not self._is_inner(active, node):
+                continue
+            own = self._nodes[active.inputs[0]]
+            rows = self._is_row(own) and self._is_row(other) and own.type == other.type
+            if not rows or not (self._is_inner(own, active) and self._is_inner(other, node)):
+                continue
+            alike = own.inputs[0] == other.inputs[0] and own.attrs == other.attrs
+            if alike and len({self._home(each) for each in (node, active, own, other)}) == 1:
+                return node, active.op, (own, other)
+        return None
+
+
+def _turned(graph: Graph, products: Sequence[_Products], wishes: Wishes) -> Iterator[_Turned]:
+    """Yields neighbouring parts of products that are turned alike, at one home: as one they lie as
+    before.
+    """
+    runs = {i: run for run in products if len(run.members) > 1 for i in run.members}
+    alike: dict[tuple[object, ...], list[Node]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.op != ROTARY or node.name in wishes.observed:
+            continue
+        root, shape = graph.root(node.inputs[0]), node.type.shape
+        whole = root in runs and graph.nodes[root].type.size == node.type.size
+        if whole and shape[0] == shape[2] == 1:
+            home = wishes.homes.get(node.name)
+            alike[runs[root], node.inputs[1:], node.attrs, shape[3], home].append(node)
+    for nodes in alike.values():
+        roots = [graph.root(node.inputs[0]) for node in nodes]
+        run = runs[roots[0]]
+        places = [run.members.index(root) for root in roots]
+        if len(nodes) > 1 and places == list(range(places[0], places[0] + len(places))):
+            yield _Turned(tuple(node.id for node in nodes), 1, of=run)

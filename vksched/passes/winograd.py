@@ -1,0 +1,156 @@
+"""Convolve: convolutions with known weights in the form that takes fewest products.
+
+    conv(x, w) 3 x 3, stride 1 -> winograd_conv(x, points), the points of w made once, on the host
+
+    conv(x, widen(w)) the same, the points made in each run: weights of few bits stay so
+
+The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
+points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
+or too large, stay as they are. Examples: tests/passes/test_convolve.py.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+
+import numpy as np
+
+from ..common.dtypes import FLOAT32, WORD_BYTES, NDArray, TensorType
+from ..common.errors import UnsupportedOp
+from ..ir.attrs import Attrs, AttrValue
+from ..ir.evaluate import compute
+from ..ir.graph import Graph, Node
+from ..ir.op import Call, get_op
+from ..ir.precision import kept_precision
+from ..ops.conv.winograd import TILES
+from ..ops.linalg.matmul import step_cost
+from ..ops.lowering.lower import lower
+from ..topology.limits import Limits
+from .constraints import Wishes
+from .rewrite import Rewriter, Rule, rewrite
+
+SHARE_OF_MEMORY = 8
+"""All points of a graph take at most one part in so many of a device's memory."""
+LEAST_CHANNELS, MOST_CHANNELS = 8, 1 << 12
+"""Fewer make short sums, which the transforms of x outweigh; of more one invocation could not sum
+up what is not finite.
+"""
+LARGEST_WEIGHT = 1e10
+"""With values up to 1e20, which are not wild, sums at its points are far from infinity."""
+TRANSFORMS = 1.2
+"""What the transforms of x and of the results add, as a factor: seen on both CPU drivers."""
+
+LEAST_PLACES = 512
+"""Results of a row of weights from which on their points are worth making in each run. They are 36
+values, or 16, for nine weights, each written and read once.
+"""
+
+_points: weakref.WeakKeyDictionary[object, dict[int, NDArray]] = weakref.WeakKeyDictionary()
+"""By the key of a weight and by tile, as long as the weight is there: graphs share them."""
+
+
+def convolve(graph: Graph, wishes: Wishes) -> Graph:
+    """Computes convolutions by Winograd's filtering where that takes fewer products."""
+    if wishes.limits is None:  # numpy multiplies faster than it transforms
+        return graph
+    return rewrite(graph, {"conv": (_winograd_rule(wishes, wishes.limits),)}, wishes)
+
+
+def _winograd_rule(wishes: Wishes, limits: Limits) -> Rule:
+    room = wishes.memory_bytes // SHARE_OF_MEMORY
+
+    def rule(r: Rewriter, node: Node) -> int | None:
+        nonlocal room
+        x, w, *rest = node.inputs
+        weights, widened = r.data(w), r[w].declaration.widens
+        if not _fits(r, node) or not _is_tame(r, w):
+            return None
+        if widened and node.type.size // r[w].type.shape[0] < LEAST_PLACES:
+            return None
+        if not (r.is_free(w) and r.shares_home(w)):
+            return None
+        for tile in _tiles(node, limits):
+            needed = _points_type(r[w].type, tile).size * WORD_BYTES
+            if needed > min(room, limits.max_buffer_bytes):
+                continue
+            attrs: dict[str, AttrValue] = {"tile": tile}
+            attrs |= {name: node.attrs[name] for name in ("begin", "end")}
+            attrs |= kept_precision(node.attrs)
+            given = [r[x].type, _points_type(r[w].type, tile), *(r[i].type for i in rest)]
+            if not _runs(Call(tuple(given), node.type, Attrs(attrs), limits)):
+                continue
+            if weights is None:
+                points = r.emit("winograd_weights", (w,), {"tile": tile})
+            else:
+                room -= needed
+                key, made = r.key(w), _points_of(weights, r.key(w), tile)
+                points = r.constant(made, ("winograd", tile, key), "weight")
+            return r.emit("winograd_conv", (x, points, *rest), attrs)
+        return None
+
+    return rule
+
+
+def _points_type(weights: TensorType, tile: int) -> TensorType:
+    return TensorType(((tile + 2) ** 2, *weights.shape[:2]), FLOAT32)
+
+
+def _runs(call: Call) -> bool:
+    """Whether the kernels take a call: on a device that refuses it, numpy would compute it."""
+    try:
+        lower(get_op("winograd_conv"), call)
+    except UnsupportedOp:
+        return False
+    return True
+
+
+def _fits(r: Rewriter, node: Node) -> bool:
+    """Whether it is one of two axes, 3 x 3 and without gaps, with channels enough."""
+    attrs, w = node.attrs, r[node.inputs[1]].type
+    ones = ("stride", "dilation")
+    return (
+        w.dtype == FLOAT32
+        and w.shape[2:] == (3, 3)
+        and all(attrs.as_ints(name) == (1, 1) for name in ones)
+        and attrs.as_int("groups") == 1
+        and LEAST_CHANNELS <= w.shape[1] <= MOST_CHANNELS
+        and w.shape[0] >= LEAST_CHANNELS
+        and node.type.size > 0
+    )
+
+
+def _is_tame(r: Rewriter, w: int) -> bool:
+    """Whether weights are known, and none is too large; of widened ones by their scale."""
+    node, most = r[w], 2.0**16
+    if node.declaration.widens:
+        for part in (r.data(i) for i in node.inputs[1:]):  # a zero point, then a scale
+            if part is None:
+                return False
+            largest = float(np.abs(part.astype(np.float64)).max(initial=0))
+            most = most * largest if part.dtype == np.float32 else most + largest
+        return most < LARGEST_WEIGHT
+    weights = r.data(w)
+    if weights is None or node.op != "weight":
+        return False
+    return bool(np.abs(weights).max(initial=0) < LARGEST_WEIGHT)  # of NaN it is not
+
+
+def _tiles(node: Node, limits: Limits) -> tuple[int, ...]:
+    """Returns the sizes of tiles that take less than unfolded windows, the best first."""
+    images, rows, *sizes = node.type.shape
+    costs = {1: 9.0 * step_cost(rows, math.prod(sizes), images, limits)}
+    for tile in TILES:
+        tiles = images * math.prod(-(-size // tile) for size in sizes)
+        points = (tile + 2) ** 2
+        costs[tile] = TRANSFORMS * min(
+            step_cost(rows, tiles, points, limits), step_cost(tiles, rows, points, limits)
+        )
+    return tuple(sorted((t for t in TILES if costs[t] < costs[1]), key=lambda t: costs[t]))
+
+
+def _points_of(weights: NDArray, key: object, tile: int) -> NDArray:
+    made = _points.setdefault(key, {})
+    if tile not in made:
+        made[tile] = compute(get_op("winograd_weights"), (weights,), Attrs({"tile": tile}))
+    return made[tile]

@@ -1,0 +1,1 @@
+"""Costs: seconds and bytes of nodes and transfers."""

@@ -1,0 +1,152 @@
+"""Bound: what no plan of a graph on its devices can be under.
+
+Problem: that a plan is the best of a few candidates does not say how good it is. Method: the nodes
+as tasks of `vksched.schedule`, with nothing else that a run takes: no submission, no fence, nothing
+from or to the caller. What crosses between two devices takes its links, by the host. Of such tasks
+`schedule` knows lower bounds: the longest path, the work spread over all devices, what only one
+device can do. A node may run on each device that competed and can run it, and where the plan has
+it.
+
+    bound    |== a ==|== b ==|== d ==|           longest path, or the area
+    plan     copy |== a ==| wait |== b ==| ...   never under it
+
+Beyond `MOST` nodes paths are left out, as they take long to find: the area is left. Beyond `WIDE`
+devices of several hosts what crosses takes no time.
+Complexity: edges * devices. Examples: tests/plan/test_plan_bound.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...schedule import Task, TaskGraph, Topology
+from ...schedule.model.lower_bounds import find_bounds
+from ...schedule.model.problem import make_problem
+from ...schedule.model.task_graph import MOST as MOST_AMOUNT
+from ...topology.links import Link
+from ...topology.power import watts_of
+from ...topology.topology import Machine
+from ..types.plan_types import PlanValue, value_of
+from .op_support import Support
+
+MOST = 20_000
+"""Nodes up to which paths are looked at."""
+WIDE = 128
+"""Devices of several hosts up to which links between them are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What no placement of the plan's nodes on its devices is under, by simulation. by: which of
+    the bounds of a run is the largest, "path", "area" or "pinned".
+    """
+
+    latency_s: float
+    period_s: float
+    energy_j: float
+    by: str
+
+    def of(self, word: str) -> float | None:
+        """Returns the bound of an objective by its word; None where none is known."""
+        known = {"latency": self.latency_s, "throughput": self.period_s, "energy": self.energy_j}
+        return known.get(word)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        return {
+            "latency_s": self.latency_s,
+            "period_s": self.period_s,
+            "energy_j": self.energy_j,
+            "by": self.by,
+        }
+
+
+def find_bound(plan: PlanValue) -> Bound:
+    """Returns the lower bounds of a plan, each of one run but the period."""
+    machine = plan.machine
+    devices = _devices(plan)
+    problem = make_problem(_tasks(plan), _topology(machine, devices))
+    bounds = find_bounds(problem)
+    each = {"path": bounds.path_s, "area": bounds.area_s, "pinned": bounds.pinned_s}
+    # what the topology has for a GPU that is opened twice would count its idle watts twice
+    first = {pool[0] for pool in machine.pools} | {machine.cpu}
+    twice = sum(watts_of(machine.devices[d]).idle for d in devices if d not in first)
+    return Bound(
+        latency_s=bounds.value_s,
+        period_s=max(bounds.area_s, bounds.pinned_s),
+        energy_j=max(0.0, bounds.energy_j - twice * bounds.value_s),
+        by=max(each, key=lambda word: each[word]),
+    )
+
+
+def _tasks(plan: PlanValue) -> TaskGraph:
+    """Returns the nodes that run, with what must cross where two of them are on two devices."""
+    graph, machine = plan.graph, plan.machine
+    support = Support(graph, machine)
+    names = [spec.name for spec in machine.devices]
+    compete = _competing(plan)
+    shared: dict[tuple[int, tuple[int, ...]], dict[str, float]] = {}
+    tasks: list[Task] = []
+    runs = {n for split in plan.splits for n in split.nodes}
+    for node in (n for n in support.computed if n.id in runs):
+        here = plan.placements[node.id].device
+        able = tuple(
+            d for d in sorted(compete | {here}) if d == here or _may(support, node.id, d, compete)
+        )
+        key = graph.signatures[node.id], able
+        if key not in shared:  # tasks with one mapping share a row
+            shared[key] = {
+                names[d]: min(support.node_seconds(node.id, d), MOST_AMOUNT) for d in able
+            }
+        tasks.append(Task(str(node.id), shared[key]))
+    edges: dict[tuple[str, str], float] = {}
+    for node_id in runs if len(runs) <= MOST else ():
+        for operand in graph.nodes[node_id].inputs:
+            maker = graph.roots[operand]
+            if maker in runs and maker != node_id:
+                value = value_of(graph, operand, False)
+                size = float(graph.nodes[value].type.device_bytes)
+                ends = str(maker), str(node_id)
+                edges[ends] = max(size, edges.get(ends, 0.0))
+    return TaskGraph(tasks, [(a, b, size) for (a, b), size in sorted(edges.items())])
+
+
+def _may(support: Support, node_id: int, device: int, compete: frozenset[int]) -> bool:
+    return device in compete and support.can(support.graph.nodes[node_id], device)
+
+
+def _competing(plan: PlanValue) -> frozenset[int]:
+    """Returns the devices that a node may use: those that competed, else those with work."""
+    names = [spec.name for spec in plan.machine.devices]
+    if plan.decision is not None:
+        return frozenset(names.index(name) for name in plan.decision.devices)
+    used = set(plan.working)
+    if len(plan.machine.hosts) > 1:  # of which most may have no part in it
+        return frozenset(used)
+    gpus = {d for d, spec in enumerate(plan.machine.devices) if spec.kind != "cpu"}
+    return frozenset(gpus | used)
+
+
+def _devices(plan: PlanValue) -> list[int]:
+    """Returns the devices that the bound looks at."""
+    if len(plan.machine.hosts) == 1:
+        return list(range(len(plan.machine.devices)))
+    return sorted(_competing(plan) | set(plan.working))
+
+
+def _topology(machine: Machine, devices: Sequence[int]) -> Topology:
+    names = {d: machine.devices[d].name for d in devices}
+    wide = len(machine.hosts) > 1 and len(devices) > WIDE
+    links = {
+        (names[a], names[b]): replace(way, latency_s=min(way.latency_s, MOST_AMOUNT))
+        for a in devices
+        for b in (() if wide else devices)
+        if a != b
+        for way in (machine.way(a, b),)
+    }
+    watts = {names[d]: watts_of(machine.devices[d]) for d in devices}
+    free = Link(math.inf, 0.0)
+    return Topology(names.values(), links, default_link=free if wide else None, watts=watts)

@@ -1,0 +1,255 @@
+"""What a node costs on a device: whether it runs there, its dispatches, its seconds.
+
+The one place that is asked for seconds. A machine is plain data (vksched/machine); what it means
+for a graph is computed here:
+
+    work by the op's own rule / rough speeds of the device = estimate
+    estimate * factor that was measured for such calls + launch = first cost
+    first cost * pace that runs showed = what is expected now
+
+Nothing measured: the estimate. Complexity: O(1) each, beside the op's own lowering. Examples:
+tests/plan/test_plan.py, tests/plan/test_costs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ...common.dtypes import FLOAT16
+from ...common.errors import UnsupportedOp
+from ...ir.graph import Graph, Node
+from ...ir.op import THEN, Call, Op, Work
+from ...ops.lowering.lower import Lowering, choice_of, conversion_bytes, lower
+from ...ops.lowering.variants import Choice
+from ...topology.device_spec import ALIGN_BYTES, DeviceSpec
+from ...topology.perf_model import ANY, BOUNDS
+from ...topology.topology import Machine
+from ..types.plan_types import PlanValue
+
+
+def written_down(machine: Machine) -> bool:
+    """Whether somebody gave the speeds of a machine, which is not here: none of it is hardware."""
+    return all(spec.kind != "vulkan" for spec in machine.devices)
+
+
+def estimated_text(machine: Machine) -> str:
+    """Returns, for the user, how seconds are known that nobody has measured."""
+    speeds = "the speeds written down" if written_down(machine) else "rough speeds of devices"
+    return f"estimated, by work and {speeds}"
+
+
+def why_not(spec: DeviceSpec, graph: Graph, node: Node) -> str | None:
+    """Returns why a device cannot run a node, or None when it can."""
+    if spec.out_of_use:
+        return f"it is out of use, {spec.out_of_use}"
+    if not spec.onnx_ops and node.declaration.foreign:
+        return f"{node.op} is of an ONNX file, which its owner does not allow there"
+    if spec.kind == "cpu":
+        return None
+    # of a leaf a device holds all, though a node may read a view of a part only
+    held = [graph.nodes[i].type for i in (*graph.leaves_read(node), *node.inputs)]
+    for type_ in (*held, node.type):
+        if type_.device_bytes > spec.page_bytes // ALIGN_BYTES * ALIGN_BYTES:
+            return (
+                f"{type_} takes {type_.device_bytes} bytes, over the largest buffer of "
+                f"{spec.page_bytes}"
+            )
+    unfit = graph.unfit(node)
+    if unfit is not None:
+        return unfit
+    try:
+        need = lower_node(spec, graph, node).scratch_words * 4
+    except UnsupportedOp as error:
+        return str(error)
+    if need > spec.page_bytes:
+        return f"it needs {need} bytes beside its result, over the largest buffer"
+    return None
+
+
+def lower_node(spec: DeviceSpec, graph: Graph, node: Node) -> Lowering:
+    """Returns the dispatches of a node on a device; raises UnsupportedOp with the reason."""
+    return lower(node.declaration, call_of(spec, graph, node))
+
+
+def variant_of(spec: DeviceSpec, graph: Graph, node: Node) -> Choice:
+    """Returns the variant of its kernel by which a node runs on a device."""
+    return choice_of(node.declaration, call_of(spec, graph, node))
+
+
+def call_of(spec: DeviceSpec, graph: Graph, node: Node) -> Call:
+    """Returns a node as its op sees it."""
+    return Call(graph.input_types(node), node.type, node.attrs, spec.limits)
+
+
+COPY_IN, COPY_OUT = COPIES = ("copy in", "copy out")
+"""The kinds of what a device itself does about a transfer: between its memory and the window that
+the host sees.
+"""
+
+
+NO_WAY = ("keepdims",)
+"""Flags that change nothing of the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a node takes on a device. measured: whether that rests on measured calls of its op or of
+    like ops, or on runs; else it is estimated by work and rough speeds.
+    """
+
+    seconds: float
+    measured: bool
+
+
+def split_seconds(spec: DeviceSpec, graph: Graph, nodes: Iterable[int]) -> float:
+    """Returns the expected time of some nodes in one submission."""
+    return submission_seconds(spec) + sum(node_seconds(spec, graph, graph.nodes[n]) for n in nodes)
+
+
+def submission_seconds(spec: DeviceSpec) -> float:
+    """Returns what a submission takes beside its nodes, until the host knows of its end."""
+    costs = spec.costs
+    return costs.submit_s + costs.start_s + costs.fence_s if costs.calls else spec.submit_s
+
+
+def copy_seconds(spec: DeviceSpec, way: str, size_bytes: float) -> float:
+    """Returns what a device itself takes for a transfer, one of COPIES: a part of its link's time.
+    0 where nobody has measured it.
+    """
+    estimate_s = 2 * size_bytes / spec.bytes_per_s
+    factor, kind = spec.costs.factor((f"{way}/bytes",), estimate_s)
+    return factor * estimate_s * (spec.costs.pace(way) or 1.0) if kind else 0.0
+
+
+def node_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
+    """Returns the expected time of one node."""
+    return node_cost(spec, graph, node).seconds
+
+
+def node_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
+    """Returns the expected time of one node, and whether that was measured.
+
+    What runs showed counts before the slowdown that keeps submissions short.
+    """
+    first = first_cost(spec, graph, node)
+    pace = spec.costs.pace(node.op)
+    if pace is None:
+        return Cost(spec.slowdown * first.seconds, first.measured)
+    return Cost(pace * first.seconds, first.measured or spec.costs.saw(node.op))
+
+
+def longest_seconds(spec: DeviceSpec, graph: Graph, node: Node) -> float:
+    """Returns the time of one node that a submission must allow for: the longest of what is
+    expected and what was ever seen to take too long.
+    """
+    pace = spec.costs.pace(node.op)
+    slower = spec.slowdown if pace is None else max(spec.slowdown, pace)
+    return slower * first_cost(spec, graph, node).seconds
+
+
+def first_cost(spec: DeviceSpec, graph: Graph, node: Node) -> Cost:
+    """Returns the time of one node on a device that works as it did when it was measured."""
+    op, call = node.declaration, call_of(spec, graph, node)
+    return call_cost(spec, op, call, node.id in graph.written_over)
+
+
+def call_cost(spec: DeviceSpec, op: Op, call: Call, over: bool = False) -> Cost:
+    """Returns the time of one call on a device that works as it did when it was measured. over:
+    its result lies where operand `kept` does.
+    """
+    if op.name == "state":
+        return Cost(0.0, bool(spec.costs.calls))  # it is memory, and never runs
+    if spec.kind == "cpu" and THEN in call.attrs:  # numpy computes an epilogue as a pass of its own
+        bare = call_cost(spec, op, call.bare, over)
+        return Cost(bare.seconds + _pass_seconds(spec, call), bare.measured)
+    work = call_work(spec, op, call)
+    if over:
+        copied = 2.0 * call.output.device_bytes
+        work = replace(work, bytes_moved=max(0.0, work.bytes_moved - copied))
+    estimate_s, bound = estimate(spec, work)
+    costs = spec.costs
+    if not costs.calls:
+        return Cost(spec.launch_s + estimate_s, False)
+    factor, kind = costs.factor(kinds_of(op, call, bound), estimate_s)
+    measured = bool(kind) and not kind.startswith(ANY)
+    return Cost(costs.launch_s + factor * estimate_s, measured)
+
+
+def _pass_seconds(spec: DeviceSpec, call: Call) -> float:
+    """Returns the time in which elements of a result are read and written once."""
+    estimate_s = 2.0 * call.output.host_bytes / spec.bytes_per_s
+    kinds = ("elementwise/bytes", f"{ANY}/bytes")
+    return spec.costs.factor(kinds, estimate_s)[0] * estimate_s
+
+
+def call_work(spec: DeviceSpec, op: Op, call: Call) -> Work:
+    """Returns the work of a call on a device, conversions included."""
+    work = op.work(call.inputs, call.output, call.attrs)
+    if spec.kind != "cpu":
+        beside = conversion_bytes(op, call)
+        work = replace(work, bytes_moved=work.bytes_moved + beside)
+    return work
+
+
+def kinds_of(op: Op, call: Call, bound: str) -> tuple[str, str, str, str]:
+    """Returns the kinds under which the factor of a call may have been measured, the best first: of
+    its op called in this way, of its op, of its family, of any op.
+    """
+    return (
+        f"{way_of(op, call)}/{bound}",
+        f"{op.name}/{bound}",
+        f"{family_of(op)}/{bound}",
+        f"{ANY}/{bound}",
+    )
+
+
+def way_of(op: Op, call: Call) -> str:
+    """Returns an op with what sets some of its calls apart, as "matmul+transpose_b": flags, groups,
+    packed operands and an epilogue. Kernels differ in these.
+    """
+    ways = [name for name, value in call.attrs.items() if value is True and name not in NO_WAY]
+    if call.attrs.get("groups", 1) not in (1, None):
+        ways.append("groups")
+    if any(operand.dtype == FLOAT16 for operand in call.inputs):
+        ways.append(FLOAT16)
+    if THEN in call.attrs:
+        ways.append(THEN)
+    return "+".join([op.name, *ways])
+
+
+def family_of(op: Op) -> str:
+    """Returns the family of an op, a folder of vksched/ops, "" for what has none."""
+    for rule in (op.work, op.reference):
+        room, _, rest = rule.__module__.partition(".ops.")
+        family = rest.partition(".")[0]
+        if room and family not in ("", "core"):
+            return family
+    return ""
+
+
+def estimate(spec: DeviceSpec, work: Work) -> tuple[float, str]:
+    """Returns the seconds of some work by the rough speeds of a device, and what bounds it: the
+    slowest of arithmetic, memory and what goes on in order.
+    """
+    in_order = 0.0 if spec.kind == "cpu" else work.rounds * spec.round_s
+    each = (work.flops / spec.flops_per_s, work.bytes_moved / spec.bytes_per_s, in_order)
+    least_s = max(each)
+    return least_s, BOUNDS[each.index(least_s)]
+
+
+def work_seconds(spec: DeviceSpec, work: Work) -> float:
+    """Returns the seconds of some work by the rough speeds of a device."""
+    return spec.slowdown * estimate(spec, work)[0]
+
+
+def op_seconds(plan: PlanValue) -> tuple[dict[str, float], ...]:
+    """Returns for each split the seconds that its nodes are estimated to take, by op."""
+    out: list[dict[str, float]] = []
+    for split in plan.splits:
+        spec, of_split = plan.machine.devices[split.device], dict[str, float]()
+        for node in (plan.graph.nodes[n] for n in split.nodes):
+            seconds = node_seconds(spec, plan.graph, node)
+            of_split[node.op] = of_split.get(node.op, 0.0) + seconds
+        out.append(of_split)
+    return tuple(out)

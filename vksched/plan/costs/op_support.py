@@ -1,0 +1,195 @@
+"""Support: which devices can run which nodes, and how long they take, asked once per distinct call
+and device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+from ...common.dtypes import WORD_BYTES
+from ...common.formatting import format_share
+from ...ir.graph import Graph, Node
+from ...topology.topology import Machine
+from . import node_cost
+
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
+
+
+class Support:
+    """What one graph can do on one machine; remembers every answer.
+
+    resident: for a device the weights, constants and states, by node, that are there already.
+    observed: computed values that the user wants to see.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        machine: Machine,
+        resident: Mapping[int, frozenset[int]] | None = None,
+        observed: Collection[int] = (),
+        turns: Mapping[str, int] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.observed = tuple(sorted(set(observed)))
+        self.observed_roots = frozenset(graph.root(value) for value in observed)
+        self.machine = machine
+        self.resident = resident or {}
+        self._turns = turns or {}
+        self.homes: Mapping[int, int] = {
+            node: device
+            for device, nodes in self.resident.items()
+            for node in nodes
+            if graph.nodes[node].op == "state"
+        }
+        """Where the states are that are somewhere already: they stay there."""
+        self.alike = machine.alike()
+        """For each device the first one with the same figures; they share all answers."""
+        self._same: list[dict[int, tuple[str | None, bool]]] = _shared(self.alike)
+        self._needs: list[dict[int, tuple[int, int, int]]] = _shared(self.alike)
+        self._seconds: list[dict[int, float]] = _shared(self.alike)
+        self._longest: list[dict[int, float]] = _shared(self.alike)
+
+    def why_not(self, node: Node, device: int) -> str | None:
+        """Returns why a device cannot run a node, or None when it can."""
+        kind = self.graph.kinds[node.id]
+        answer = self._same[device].get(kind)
+        if answer is None:
+            reason = node_cost.why_not(self.machine.devices[device], self.graph, node)
+            answer = reason, reason is None and self._may_fill(node, device)
+            self._same[device][kind] = answer
+        reason, may_fill = answer
+        return self._too_large(node, device) if may_fill else reason
+
+    def scratch_words(self, node: Node, device: int) -> int:
+        """Returns the words that a node needs beside its result while it runs on a device."""
+        return self._need(node, device)[0]
+
+    def inner_barriers(self, node: Node, device: int, in_place: bool = False) -> int:
+        """Returns the barriers between the dispatches of a node. in_place: its result lies where
+        the operand lies that it keeps.
+        """
+        return self._need(node, device)[1 + in_place]
+
+    def _need(self, node: Node, device: int) -> tuple[int, int, int]:
+        known, call = self._needs[device], self.graph.signatures[node.id]
+        if call not in known:
+            spec = self.machine.devices[device]
+            known[call] = 0, 0, 0
+            if spec.kind != "cpu":
+                lowering = node_cost.lower_node(spec, self.graph, node)
+                apart, there = (
+                    sum(dispatch.barrier for dispatch in lowering.run(in_place))
+                    for in_place in (False, True)
+                )
+                known[call] = lowering.scratch_words, apart, there
+        return known[call]
+
+    def node_seconds(self, node_id: int, device: int) -> float:
+        """Returns the expected time of a node on a device."""
+        known, call = self._seconds[device], self.graph.signatures[node_id]
+        if call not in known:
+            spec, node = self.machine.devices[device], self.graph.nodes[node_id]
+            known[call] = node_cost.node_seconds(spec, self.graph, node)
+        return known[call]
+
+    def longest_seconds(self, node_id: int, device: int) -> float:
+        """Returns the time of a node that a submission must allow for."""
+        known, call = self._longest[device], self.graph.signatures[node_id]
+        if call not in known:
+            spec, node = self.machine.devices[device], self.graph.nodes[node_id]
+            known[call] = node_cost.longest_seconds(spec, self.graph, node)
+        return known[call]
+
+    def split_seconds(self, nodes: Iterable[int], device: int) -> float:
+        """Returns the expected time of some nodes in one submission."""
+        seconds = sum([self.node_seconds(n, device) for n in nodes])
+        return node_cost.submission_seconds(self.machine.devices[device]) + seconds
+
+    def flops(self, node: Node) -> float:
+        """Returns the arithmetic of a node."""
+        return node.declaration.work(self.graph.input_types(node), node.type, node.attrs).flops
+
+    def missing_bytes(self, value: int, device: int) -> int:
+        """Returns what a value takes on a device, 0 for a weight that is there already."""
+        if value in self.resident.get(device, frozenset()):
+            return 0
+        return self.graph.words[value] * WORD_BYTES
+
+    def _may_fill(self, node: Node, device: int) -> bool:
+        """Whether a node of this kind may be too large, were nothing of it there already."""
+        words = self.graph.words
+        need = words[node.id] + sum(words[i] for i in self.graph.leaves_read(node))
+        need += self.scratch_words(node, device)
+        spec = self.machine.devices[device]
+        return spec.kind != "cpu" and need * WORD_BYTES > spec.memory_bytes
+
+    def _too_large(self, node: Node, device: int) -> str | None:
+        """A node whose leaves and result fill the memory runs elsewhere, whatever else does."""
+        spec = self.machine.devices[device]
+        values = {*self.graph.leaves_read(node), node.id}
+        need = sum(self.missing_bytes(value, device) for value in values)
+        need += WORD_BYTES * self.scratch_words(node, device)
+        if need <= spec.memory_bytes:
+            return None
+        of = format_share(need, spec.memory_bytes)
+        return f"{spec.name} is full: {node.name} alone takes {of}"
+
+    def can(self, node: Node, device: int) -> bool:
+        return self.why_not(node, device) is None
+
+    @cached_property
+    def computed(self) -> tuple[Node, ...]:
+        """The nodes that run: neither leaves nor views."""
+        return tuple(n for n in self.graph.ops if n.id not in self.graph.views)
+
+    @cached_property
+    def turns(self) -> tuple[int, ...]:
+        """For each node its turn in the order that the caller asks for; all 0 where there is none.
+
+        A node without one takes that of its operands, the latest, or that of its first reader. None
+        comes before what it reads.
+        """
+        count = len(self.graph.nodes)
+        if not self._turns:
+            return (0,) * count
+        given = [self._turns.get(node.name) for node in self.graph.nodes]
+        for node in self.computed:
+            before = [t for p in self.operands[node.id] if (t := given[p]) is not None]
+            if given[node.id] is None:
+                given[node.id] = max(before, default=None)
+        for node in reversed(self.computed):
+            if given[node.id] is None:
+                after = [t for r in self.readers[node.id] if (t := given[r]) is not None]
+                given[node.id] = min(after, default=0)
+        turns = [turn or 0 for turn in given]
+        for node in self.computed:
+            turns[node.id] = max([turns[node.id], *(turns[p] for p in self.operands[node.id])])
+        return tuple(turns)
+
+    @cached_property
+    def operands(self) -> tuple[tuple[int, ...], ...]:
+        """For each node that runs the roots of its operands, each once; none for the others."""
+        roots = self.graph.roots
+        out: list[tuple[int, ...]] = [()] * len(roots)
+        for node in self.computed:
+            out[node.id] = tuple(dict.fromkeys([roots[i] for i in node.inputs]))
+        return tuple(out)
+
+    @cached_property
+    def readers(self) -> tuple[tuple[int, ...], ...]:
+        """For each root the nodes that run and read it or a view of it, in topological order."""
+        out: list[list[int]] = [[] for _ in self.graph.nodes]
+        for node in self.computed:
+            for operand in self.operands[node.id]:
+                out[operand].append(node.id)
+        return tuple(map(tuple, out))
+
+
+def _shared(alike: Sequence[int]) -> list[dict[Key, Answer]]:
+    """Returns an empty mapping for each device; devices that are alike have the same one."""
+    made: dict[int, dict[Key, Answer]] = {}
+    return [made.setdefault(first, {}) for first in alike]

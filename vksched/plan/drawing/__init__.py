@@ -1,0 +1,1 @@
+"""Drawing: a plan as SVG or as text."""

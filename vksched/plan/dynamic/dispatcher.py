@@ -1,0 +1,381 @@
+"""Dispatch: which piece goes to which device next.
+
+Problem: pieces of a graph become ready while devices work at speeds that nobody knew before.
+Method: the same decision is asked by the executor, with real devices, and by the simulator. It
+knows what was sent where, what has ended, and how long that took.
+
+"dynamic": one queue. The most urgent piece goes to the device that would finish it first, what must
+be moved included. If that one has its hands full, the piece stays in the queue, as something may
+change until then, and counts as that device's next work when the following pieces are looked at.
+
+"steal": a queue per device. A ready piece stands with the device that has most of what it reads,
+and where none has any, with the one that would come to its end first. A device without work takes
+from the longest queue the piece that is cheapest to move, if it would finish that before the
+queue's own device came to its end.
+
+    queue: c, d, e     gpu:0 works on a       c: gpu:0 would end it first, but is full: it waits
+                       gpu:1 is idle          d: gpu:1 ends it first: it goes there now
+
+A device gets its next piece while it still works on one, so that it never waits for the host.
+Complexity: O(LOOK * devices * values read) for each decision. Source: Augonnet et al., "StarPU: a
+unified platform for task scheduling on heterogeneous multicore architectures" (2011), whose dmda
+and ws policies these resemble. Examples: tests/plan/test_dynamic.py.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..types.plan_types import HOST
+from .options import Options
+
+DEPTH = 2
+"""Pieces that a device has at once: one to work on and one to go on with."""
+DEEP = 16
+"""The same where one device gets all, as nothing is to be decided while it works."""
+LOOK = 16
+"""Ready pieces that are looked at for one decision, the most urgent ones."""
+GAIN = 0.5
+"""Of the way to what the last pieces showed of their device's speed."""
+SEVERAL = 3
+"""Last pieces of a device whose median counts, so that one that was held up changes nothing."""
+RESTS = 16
+"""Runs without a piece after which a slow device is probed. Each probe that finds it slow doubles
+them, so of n runs at most log2(n / RESTS) are probes of a device that stays slow.
+"""
+RECOVERED = math.log(1.5)
+"""A device counts as slow if it is slower than this, relative to its best, as a logarithm."""
+MOST = math.log(64.0)
+"""A speed is at most so far from what was expected, as a logarithm."""
+
+
+class Speeds:
+    """How many times longer than expected each device takes now, as its pieces showed.
+
+    A device that gets no pieces shows no times, though it may have recovered. So after some runs
+    without a piece it counts as fast as at its best again. Its next piece is a probe: it gets no
+    second one until that has ended.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self._pace = [0.0] * devices
+        self._last: list[deque[float]] = [deque(maxlen=SEVERAL) for _ in range(devices)]
+        self._best = [math.inf] * devices
+        self._rested = [0] * devices
+        """Runs since the last piece of each device."""
+        self._rests = [RESTS] * devices
+        self._probed = [False] * devices
+
+    def of(self, device: int) -> float:
+        """Returns how many times longer than expected a device takes."""
+        return math.exp(self._pace[device])
+
+    def depth(self, device: int) -> int:
+        """Returns how many pieces a device may have at once."""
+        return 1 if self._probed[device] else DEPTH
+
+    def begin(self) -> list[int]:
+        """A run begins; returns the devices that it probes."""
+        probed = []
+        for device, pace in enumerate(self._pace):
+            # a device that had few pieces has no best yet: they may have been held up
+            best = 0.0 if self._best[device] == math.inf else self._best[device]
+            if pace > best + RECOVERED and self._rested[device] >= self._rests[device]:
+                self._pace[device] = best
+                self._last[device].clear()
+                self._probed[device] = True
+                probed.append(device)
+            self._rested[device] += 1
+        return probed
+
+    def see(self, device: int, expected_s: float, taken_s: float) -> None:
+        """Takes in how long a piece took."""
+        if expected_s <= 0 or taken_s <= 0:
+            return
+        seen = max(-MOST, min(MOST, math.log(taken_s / expected_s)))
+        last = self._last[device]
+        last.append(seen)
+        if self._probed[device]:
+            recovered = seen <= self._pace[device] + RECOVERED
+            self._rests[device] = RESTS if recovered else 2 * self._rests[device]
+        self._probed[device], self._rested[device] = False, 0
+        gain = GAIN if len(last) > 1 else 1.0  # what was expected may be no more than a guess
+        self._pace[device] += gain * (sorted(last)[(len(last) - 1) // 2] - self._pace[device])
+        if len(last) == SEVERAL:
+            self._best[device] = min(self._best[device], self._pace[device])
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A piece that went to a device. brought: values that were copied in for it, each with the
+    piece that gave it, or HOST. waits: pieces whose end the host learned of since the one before.
+    """
+
+    piece: int
+    device: int
+    brought: tuple[tuple[int, int], ...]
+    waits: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Tape:
+    """What a run did. waits: pieces whose end the host learned of after it had sent the last."""
+
+    sent: list[Sent] = field(default_factory=list)
+    waits: tuple[int, ...] = ()
+
+
+class Hands(Protocol):
+    """Who does what was decided: devices, or a clock."""
+
+    def now(self) -> float: ...
+
+    def bring(self, value: int, source: int, device: int) -> None:
+        """Copies a value to a device. source: the piece that gave it and is complete, or HOST."""
+
+    def submit(self, piece: int, device: int) -> None:
+        """Starts a piece behind all that its device has been given."""
+
+    def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
+        """Waits for one of some pieces, given with their devices; returns which one ended, and what
+        its device took for it, 0 where that says nothing.
+        """
+
+
+class Dispatch:
+    """One run's decisions. Subclasses say which piece is next. alone: a device that has all pieces
+    and gets them all.
+    """
+
+    def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
+        self.options = options
+        self.speeds = speeds
+        self._alone = alone
+        self.device_of: dict[int, int] = {}
+        self.complete: set[int] = set()
+        self.tape = Tape()
+        devices = len(options.machine.devices)
+        self.queues: list[list[int]] = [[] for _ in range(devices)]
+        """By device, the pieces that it was given and has not ended."""
+        self._free_s = [0.0] * devices
+        self._end_s: dict[int, float] = {}
+        self._there: set[tuple[int, int]] = set()
+        self._seen: list[int] = []
+        self._waits, self._readers = _dependencies(options)
+        for piece, waits in enumerate(self._waits):
+            if not waits:
+                self.arrive(piece)
+
+    def next(self, now_s: float) -> tuple[int, int] | None:
+        """Returns a piece and the device that it goes to now; None where it is better to wait."""
+        raise NotImplementedError
+
+    def arrive(self, piece: int) -> None:
+        """A piece may go to a device: all that it reads is there, or under way."""
+        raise NotImplementedError
+
+    @property
+    def over(self) -> bool:
+        return len(self.complete) == len(self.options.pieces)
+
+    def missing(self, piece: int, device: int) -> Iterator[tuple[int, int]]:
+        """Yields what must be copied to a device for a piece, with the pieces that gave it."""
+        makers = self.options.makers
+        for value in self.options.pieces[piece].reads:
+            if (device, value) not in self._there:
+                yield value, makers.get(value, HOST)
+
+    def sent(self, piece: int, device: int, brought: list[tuple[int, int]], now_s: float) -> None:
+        """A piece has gone to a device."""
+        self.tape.sent.append(Sent(piece, device, tuple(brought), tuple(self._seen)))
+        self._seen.clear()
+        self.device_of[piece] = device
+        self.queues[device].append(piece)
+        self._there.update((device, value) for value, _ in brought)
+        self._there.update((device, value) for value in self.options.pieces[piece].gives)
+        entries_s = sum(self.options.entry_s(value, device) for value, _ in brought)
+        start_s = max(now_s, self._free_s[device]) + entries_s * self.speeds.of(device)
+        self._free_s[device] = self._end_s[piece] = start_s + self.expected_s(piece, device)
+        for reader in self._readers[piece]:
+            self._waits[reader] -= 1
+            if not self._waits[reader]:
+                self.arrive(reader)
+
+    def ended(self, piece: int, now_s: float, taken_s: float) -> None:
+        """The host knows that a piece has ended. taken_s: by its device."""
+        device = self.device_of[piece]
+        self.queues[device].remove(piece)
+        self.complete.add(piece)
+        self._seen.append(piece)
+        self.speeds.see(device, self.options.pieces[piece].seconds[device], taken_s)
+        at_s = now_s
+        for left in self.queues[device]:
+            at_s += self.expected_s(left, device)
+            self._end_s[left] = at_s
+        self._free_s[device] = at_s
+        if self.over:
+            self.tape.waits = tuple(self._seen)
+
+    def heads(self) -> list[tuple[int, int]]:
+        """Returns the piece that each busy device will end first, with the device."""
+        return [(queue[0], device) for device, queue in enumerate(self.queues) if queue]
+
+    # -- estimates ---------------------------------------------------------------------------------
+
+    def places(self, piece: int) -> Collection[int]:
+        """Returns the devices that a piece may go to in this run."""
+        return self.options.pieces[piece].seconds if self._alone is None else (self._alone,)
+
+    def expected_s(self, piece: int, device: int) -> float:
+        return self.options.pieces[piece].seconds[device] * self.speeds.of(device)
+
+    def may_go(self, piece: int, device: int) -> bool:
+        """Whether a piece can go to a device now: a value from elsewhere must be complete."""
+        depth = self.speeds.depth(device) if self._alone is None else DEEP
+        if len(self.queues[device]) >= depth:
+            return False
+        return all(m == HOST or m in self.complete for _, m in self.missing(piece, device))
+
+    def moving_s(self, piece: int, device: int) -> tuple[float, float]:
+        """Returns what host and device would take to bring what a piece reads."""
+        options, host_s, device_s = self.options, 0.0, 0.0
+        for value, maker in self.missing(piece, device):
+            if maker != HOST:
+                host_s += options.leaves_s(value, self.device_of[maker])
+            host_s += options.enters_s(value, device)
+            device_s += options.entry_s(value, device)
+        return host_s, device_s
+
+    def finish_s(self, piece: int, device: int, now_s: float, free_s: float) -> float:
+        """Returns when a device would end a piece. free_s: when it has ended all before."""
+        host_s, device_s = self.moving_s(piece, device)
+        ready_s = now_s
+        for _, maker in self.missing(piece, device):
+            if maker != HOST and maker not in self.complete:
+                ready_s = max(ready_s, self._end_s[maker])
+        start_s = max(free_s, ready_s + host_s) + device_s * self.speeds.of(device)
+        return start_s + self.expected_s(piece, device)
+
+    def free_s(self, device: int, now_s: float) -> float:
+        """Returns when a device has ended all that it was given."""
+        return max(now_s, self._free_s[device]) if self.queues[device] else now_s
+
+
+class Earliest(Dispatch):
+    """One queue, in order of urgency."""
+
+    def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
+        self._ready: list[tuple[float, int]] = []
+        super().__init__(options, speeds, alone)
+
+    def arrive(self, piece: int) -> None:
+        insort(self._ready, (-self.options.pieces[piece].rank, piece))
+
+    def next(self, now_s: float) -> tuple[int, int] | None:
+        free_s = [self.free_s(device, now_s) for device in range(len(self.queues))]
+        for entry in self._ready[:LOOK]:
+            piece = entry[1]
+            end_s, device = min(
+                (self.finish_s(piece, device, now_s, free_s[device]), device)
+                for device in self.places(piece)
+            )
+            if self.may_go(piece, device):
+                self._ready.remove(entry)
+                return piece, device
+            free_s[device] = end_s
+        return None
+
+
+class Stealing(Dispatch):
+    """A queue of ready pieces for each device, each in order of urgency."""
+
+    def __init__(self, options: Options, speeds: Speeds, alone: int | None = None) -> None:
+        self._ready: list[list[tuple[float, int]]] = [[] for _ in options.machine.devices]
+        super().__init__(options, speeds, alone)
+
+    def arrive(self, piece: int) -> None:
+        about, words, places = (
+            self.options.pieces[piece],
+            self.options.graph.words,
+            self.places(piece),
+        )
+        has = {
+            device: sum(words[v] for v in about.reads if (device, v) in self._there)
+            for device in places
+        }
+        done_s = {d: self.load_s(d) + self._taken_s(piece, d) for d in places}
+        home = min(places, key=lambda d: (-has[d], done_s[d], d))
+        insort(self._ready[home], (-about.rank, piece))
+
+    def _taken_s(self, piece: int, device: int) -> float:
+        """Returns what a piece takes there, with the way to another computer."""
+        reads = self.options.pieces[piece].reads
+        network_s = sum(self.options.network_s(value, device) for value in reads)
+        return self.expected_s(piece, device) + network_s
+
+    def load_s(self, device: int) -> float:
+        """Returns the seconds of work that stand with a device."""
+        waiting = [piece for _, piece in self._ready[device]]
+        return sum(self.expected_s(piece, device) for piece in (*self.queues[device], *waiting))
+
+    def next(self, now_s: float) -> tuple[int, int] | None:
+        for device, ready in enumerate(self._ready):
+            for entry in ready[:LOOK]:
+                if self.may_go(entry[1], device):
+                    ready.remove(entry)
+                    return entry[1], device
+        for thief in range(len(self._ready)):
+            if not self.queues[thief]:
+                found = self._steal(thief, now_s)
+                if found is not None:
+                    return found, thief
+        return None
+
+    def _steal(self, thief: int, now_s: float) -> int | None:
+        """Returns the piece that is cheapest to move to a device from the longest queue."""
+        loads = sorted((-self.load_s(d), d) for d in range(len(self._ready)) if d != thief)
+        for load, victim in loads:
+            fits = [
+                (sum(self.moving_s(entry[1], thief)), entry)
+                for entry in self._ready[victim][:LOOK]
+                if thief in self.places(entry[1]) and self.may_go(entry[1], thief)
+            ]
+            for _, entry in sorted(fits):
+                if self.finish_s(entry[1], thief, now_s, now_s) < now_s - load:
+                    self._ready[victim].remove(entry)
+                    return entry[1]
+        return None
+
+
+POLICIES: dict[str, type[Dispatch]] = {"dynamic": Earliest, "steal": Stealing}
+
+
+def carry_out(dispatch: Dispatch, hands: Hands) -> None:
+    """Runs all pieces once: the loop of the executor and of the simulator."""
+    while not dispatch.over:
+        while (chosen := dispatch.next(hands.now())) is not None:
+            piece, device = chosen
+            brought = list(dispatch.missing(piece, device))
+            for value, source in brought:
+                hands.bring(value, source, device)
+            hands.submit(piece, device)
+            dispatch.sent(piece, device, brought, hands.now())
+        ended, taken_s = hands.wait(dispatch.heads())
+        dispatch.ended(ended, hands.now(), taken_s)
+
+
+def _dependencies(options: Options) -> tuple[list[int], list[list[int]]]:
+    """Returns for each piece how many others it reads from, and which others read from it."""
+    waits: list[int] = []
+    readers: list[list[int]] = [[] for _ in options.pieces]
+    for number, piece in enumerate(options.pieces):
+        before = {options.makers[v] for v in piece.reads if v in options.makers}
+        waits.append(len(before))
+        for maker in before:
+            readers[maker].append(number)
+    return waits, readers

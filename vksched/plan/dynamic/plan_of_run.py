@@ -1,0 +1,102 @@
+"""The plan of a run that decided while it went: the same run as a plan like any other.
+
+Problem: what a run did must be explained, drawn, checked and compared as what any plan does.
+Method: each piece becomes a split, in the order in which they were submitted, with what was copied
+in for it and what the host had waited for by then. Memory and barriers are those that the devices
+have recorded. So `verify` and the happens-before checker say whether the run was in order.
+
+    sent 0 -> gpu:0, brought x | sent 1 -> gpu:1, brought x | ended 0 | sent 2 -> gpu:1, brought h
+    split 0                      split 1                      split 2 waits for 0, copies in h
+
+Complexity: O(nodes). Examples: tests/plan/test_dynamic.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from ..types.plan_types import HOST, DeviceMemory, Placement, Span, Split, scratch_of
+from ..types.split_draft import Outline, count_levels
+from .dispatcher import Tape
+from .options import DynamicPlan, Options
+
+RULES = {
+    "dynamic": "it was ready, and would be done first here",
+    "steal": "it stood in this device's queue, or was taken by it",
+}
+
+
+def plan_of(options: Options, tape: Tape, policy: str, notes: tuple[str, ...] = ()) -> DynamicPlan:
+    """Returns what a run did as a plan."""
+    graph, machine, number = options.graph, options.machine, dict[int, int]()
+    splits: list[Split] = []
+    locations: dict[tuple[int, int], Span] = {}
+    for sent in tape.sent:
+        number[sent.piece] = len(splits)
+        there, device = options.on[sent.device], sent.device
+        copies = [
+            replace(there.copies[value], source=number.get(source, HOST))
+            for value, source in sent.brought
+        ]
+        own = there.plan.splits[there.pieces[sent.piece]]
+        shift = len(copies)
+        barriers = {shift} if shift else set()
+        entering = tuple((copy.node, copy.source) for copy in copies)
+        leaving = tuple(copy.node for copy in own.copies_out)
+        splits.append(
+            Split(
+                id=len(splits),
+                device=device,
+                nodes=own.nodes,
+                copies_in=tuple(copies),
+                copies_out=own.copies_out,
+                waits=tuple(sorted(number[piece] for piece in sent.waits)),
+                barriers=tuple(sorted(barriers | {shift + b for b in own.barriers})),
+                levels=count_levels(graph, Outline(device, own.nodes, entering, leaving, ())),
+                inner_barriers=own.inner_barriers,
+            )
+        )
+        present = [n for node in own.nodes for n in (node, scratch_of(node))]
+        for value in (*present, *(value for value, _ in sent.brought)):
+            span = there.plan.locations.get((device, value))
+            if span is not None:
+                locations[device, value] = span
+    none = DeviceMemory((), 0, (), (), (), 0)
+    return DynamicPlan(
+        graph=graph,
+        machine=machine,
+        policy=policy,
+        copies=1,
+        placements=_placements(options, splits, policy),
+        splits=tuple(splits),
+        final_waits=tuple(sorted(number[piece] for piece in tape.waits)),
+        memory=tuple(
+            options.on[d].plan.memory[d] if d in options.on else none
+            for d in range(len(machine.devices))
+        ),
+        locations=MappingProxyType(locations),
+        notes=(*notes, *options.notes),
+        options=options,
+    )
+
+
+def _placements(options: Options, splits: list[Split], policy: str) -> tuple[Placement, ...]:
+    graph, cpu = options.graph, options.machine.cpu
+    rule = RULES[policy]
+    found = {
+        n: Placement(split.device, options.rules.get(n, rule))
+        for split in splits
+        for n in split.nodes
+    }
+    for device in sorted(options.on, reverse=True):
+        for weight in options.on[device].plan.memory[device].weights:
+            found[weight] = Placement(device, "a device that may run what reads it has it")
+    out: list[Placement] = []
+    for node in graph.nodes:
+        root = graph.root(node.id)
+        if root != node.id and root in found:
+            out.append(Placement(found[root].device, "a view of what it reads"))
+        else:
+            out.append(found.get(node.id, Placement(cpu, "the caller gives it")))
+    return tuple(out)

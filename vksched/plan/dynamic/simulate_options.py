@@ -1,0 +1,91 @@
+"""Simulate: what a run that decides while it goes would do, with a clock in place of devices.
+
+The loop and the decisions are the executor's own; only the hands differ. Null devices on a
+simulated clock take the same times and do the same. Examples: tests/plan/test_dynamic.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..types.plan_types import HOST
+from .dispatcher import POLICIES, Speeds, Tape, carry_out
+from .options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a run would do. busy_s: seconds that each device works."""
+
+    seconds: float
+    tape: Tape
+    busy_s: Mapping[int, float]
+
+
+class _Clock:
+    """Hands that only look at the clock."""
+
+    def __init__(self, options: Options, slowdowns: Mapping[int, float]) -> None:
+        self._options = options
+        self._slow = slowdowns
+        self._device_of: dict[int, int] = {}
+        self._ends_s: dict[int, float] = {}
+        self._queues = options.machine.queues
+        self._free_s = [0.0] * len(options.machine.devices)
+        self.busy_s = dict.fromkeys(range(len(options.machine.devices)), 0.0)
+        self.now_s = max((d.costs.run_s for d in options.machine.devices), default=0.0)
+
+    def now(self) -> float:
+        return self.now_s
+
+    def bring(self, value: int, source: int, device: int) -> None:
+        options = self._options
+        if source != HOST:
+            self.now_s += options.leaves_s(value, self._device_of[source])
+        self.now_s += options.enters_s(value, device)
+        if not options.machine.is_cpu(device):
+            self._work(device, options.entry_s(value, device))
+
+    def submit(self, piece: int, device: int) -> None:
+        self._device_of[piece] = device
+        self._ends_s[piece] = self._work(device, self._options.pieces[piece].seconds[device])
+
+    def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
+        piece, device = min(heads, key=lambda head: self._ends_s[head[0]])
+        fence_s = self._options.machine.devices[device].costs.fence_s
+        self.now_s = max(self.now_s, self._ends_s[piece]) + fence_s
+        return piece, self._slowed(device, self._options.pieces[piece].seconds[device])
+
+    def _work(self, device: int, seconds: float) -> float:
+        self.now_s += self._options.machine.devices[device].costs.submit_s
+        taken_s = self._slowed(device, seconds)
+        queue = self._queues[device]
+        self._free_s[queue] = max(self.now_s, self._free_s[queue]) + taken_s
+        self.busy_s[device] += taken_s
+        return self._free_s[queue]
+
+    def _slowed(self, device: int, seconds: float) -> float:
+        return self._slow.get(device, 1.0) * seconds
+
+
+def simulate_options(
+    options: Options,
+    policy: str,
+    speeds: Speeds | None = None,
+    slowdowns: Mapping[int, float] | None = None,
+) -> Simulated:
+    """Returns what a run would do. speeds: what earlier runs showed; it learns of this one.
+    slowdowns: how many times longer than expected devices really take.
+    """
+    graph, clock = options.graph, _Clock(options, slowdowns or {})
+    speeds = speeds or Speeds(len(options.machine.devices))
+    speeds.begin()
+    dispatch = POLICIES[policy](options, speeds)
+    carry_out(dispatch, clock)
+    seconds = clock.now_s
+    for _, output in graph.outputs:
+        maker = options.makers.get(graph.root(output))
+        if maker is not None:
+            seconds += options.leaves_s(graph.root(output), dispatch.device_of[maker])
+    return Simulated(seconds, dispatch.tape, clock.busy_s)

@@ -1,0 +1,121 @@
+"""Fallback: what numpy runs because no device could, and a warning that says so once per op.
+
+Problem: an op that no device runs costs two waits, and nobody notices. Method: each node on the CPU
+asks every device in use for its reason. Left out is what the user put there, what a CPU weight or
+neighbour drew there, and arithmetic on a few numbers before any device has started.
+
+    x -> exp @ gpu -> gather @ cpu (gpu: 4 buffers, 3 allowed) -> neg @ gpu     one warning: gather
+
+Complexity: O(nodes on the CPU * devices); equal calls are asked once. Examples:
+tests/plan/test_fallback.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...common.formatting import count_of
+from ...common.user_warning import warn_user
+from ...ir.graph import Node
+from ..costs.op_support import Support
+from ..types.plan_types import PlanValue
+
+FEW_ELEMENTS = 16
+"""Values of so few elements are not worth a word while only the host has touched them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """One op that numpy runs because no device can. reasons: (device, why), of the first node."""
+
+    op: str
+    nodes: tuple[str, ...]
+    reasons: tuple[tuple[str, str], ...]
+
+
+def find_fallbacks(plan: PlanValue, few: bool = False) -> tuple[Fallback, ...]:
+    """Returns the ops that numpy runs because no device can, in the graph's order.
+
+    few: whether arithmetic on a few numbers counts.
+    """
+    devices, is_cpu = plan.machine.devices, plan.machine.is_cpu
+    in_use = [d for d, spec in enumerate(devices) if not (is_cpu(d) or spec.out_of_use)]
+    if not in_use:
+        return ()
+    support = Support(plan.graph, plan.machine)
+    found: dict[str, list[Node]] = {}
+    reasons: dict[str, tuple[tuple[str, str], ...]] = {}
+    for node in support.computed:
+        if not is_cpu(plan.placements[node.id].device) or _is_wanted(plan, node):
+            continue
+        whys = [(devices[d].name, support.why_not(node, d)) for d in in_use]
+        if any(why is None for _, why in whys) or (not few and _is_small(plan, node)):
+            continue
+        found.setdefault(node.op, []).append(node)
+        reasons.setdefault(node.op, tuple((name, str(why)) for name, why in whys))
+    return tuple(Fallback(op, tuple(n.name for n in v), reasons[op]) for op, v in found.items())
+
+
+def _is_wanted(plan: PlanValue, node: Node) -> bool:
+    """The user put it there; not so where he named a device that cannot run it."""
+    rule = plan.placements[node.id].rule
+    return rule.startswith("override: ") and ", which cannot: " not in rule
+
+
+def _is_small(plan: PlanValue, node: Node) -> bool:
+    """A few numbers on which no device has worked yet: sizes and positions, made on the host."""
+    graph = plan.graph
+    if any(graph.nodes[v].type.size > FEW_ELEMENTS for v in (*node.inputs, node.id)):
+        return False
+    roots = (graph.nodes[graph.root(i)] for i in node.inputs)
+    return all(
+        r.declaration.leaf or plan.machine.is_cpu(plan.placements[r.id].device) for r in roots
+    )
+
+
+def warn_of_fallbacks(plan: PlanValue, told: set[str]) -> None:
+    """Warns of each op that falls to numpy and is not yet in `told`, and adds it.
+
+    Ops with the same reasons share a warning.
+    """
+    groups: dict[tuple[str, ...], list[Fallback]] = {}
+    for fallback in find_fallbacks(plan):
+        if fallback.op not in told:
+            told.add(fallback.op)
+            whys = tuple(why for _, why in fallback.reasons)
+            groups.setdefault(whys, []).append(fallback)
+    for group in groups.values():
+        warn_user(f"[fallback] {_text(group)}")
+
+
+def _text(group: list[Fallback]) -> str:
+    ops = ", ".join(
+        f"{f.op} ({f.nodes[0]}{_more(len(f.nodes) - 1)})" if f.nodes != (f.op,) else f.op
+        for f in group
+    )
+    return (
+        f"numpy runs {ops}, as {join_reasons(group[0].reasons)}; try "
+        f"print(run.plan.explain({group[0].nodes[0]!r})), or a placement on cpu if that is meant"
+    )
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count else ""
+
+
+def join_reasons(reasons: Sequence[tuple[str, str]]) -> str:
+    """Returns reasons as text, devices with the same reason together."""
+    devices: dict[str, list[str]] = {}
+    for device, why in reasons:
+        devices.setdefault(why, []).append(device)
+    return "; ".join(f"{' and '.join(names)} cannot: {why}" for why, names in devices.items())
+
+
+def fallback_lines(plan: PlanValue) -> list[str]:
+    """Returns a line for each op that falls to numpy."""
+    return [
+        f"numpy runs {count_of(len(f.nodes), 'node')} of {f.op} ({f.nodes[0]}"
+        f"{', ...' if len(f.nodes) > 1 else ''}), as {join_reasons(f.reasons)}"
+        for f in find_fallbacks(plan)
+    ]

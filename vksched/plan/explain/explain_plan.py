@@ -1,0 +1,445 @@
+"""Explain: a plan as text for people and as plain data for programs.
+
+    plan: totals -> one row per device -> why it was chosen -> what numpy had to take, and notes ->
+    one block per split (what comes in, runs, goes out) -> the rule behind every placement
+
+The text of a large plan stays a screen or two: values, splits and placements beyond a few are
+summed up. The plain data has everything. `plan.explain("name")` is in about.py. Complexity:
+O(nodes). Examples: tests/plan/test_plan.py, tests/plan/test_explain.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+from ...common.formatting import count_of, format_bytes
+from ...topology.device_spec import DeviceSpec
+from ..types.plan_types import COMING, HOST, LEAVING, WORK, CopyIn, PlanValue, Span, Split
+from ..types.query import (
+    buffers,
+    copied_bytes,
+    crossings,
+    fences,
+    split_of,
+    without_work,
+)
+from .cpu_fallback import fallback_lines
+from .decision_text import choice_as_dict, choice_lines
+from .precision_text import precision_lines
+
+VALUES = 6
+"""Values that enter or leave a split, in the text."""
+SPLITS = 12
+"""Splits in the text, the first and the last of them."""
+RULES = 24
+"""Lines of placements in the text; beyond it nodes of a device stand together."""
+KINDS = 6
+"""Kinds of rules for such nodes."""
+ROWS = 32
+"""Devices with a row of their own; of more, computers have one: so many that work, and the rest."""
+NAMES = 8
+"""Devices by name in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How the reader asks for more. node: of one node. place: to move nodes to a device."""
+
+    node: str
+    place: str
+
+
+PYTHON = Asking('plan.explain("name")', 'placement={"PATTERN": "DEVICE"}')
+COMMAND = Asking("--node NAME", "--place PATTERN=DEVICE")
+
+
+def explain_plan(plan: PlanValue, asking: Asking = PYTHON) -> str:
+    """Returns the plan as text."""
+    lines = [_totals(plan), "", *_device_rows(plan)]
+    choice = choice_lines(plan)
+    if choice:
+        lines += ["", *choice]
+    remarks = [*fallback_lines(plan), *precision_lines(plan), *plan.notes]
+    decision = plan.decision
+    if not (decision and decision.won.single and len(decision.devices) > 1):
+        remarks += idle_lines([plan], asking)  # else a note says what other devices would change
+    if remarks:
+        lines += ["", "notes:", *(f"  {remark}" for remark in remarks)]
+    lines += ["", *_replica_lines(plan), *_splits_lines(plan)]
+    lines.append(f"end: wait for {_splits(plan.final_waits)}")
+    lines += ["", "placement:"]
+    lines += [f"  {line}" for line in _placement_lines(plan, asking)]
+    return "\n".join(lines)
+
+
+def _replica_lines(plan: PlanValue) -> list[str]:
+    """Returns what takes whole runs as well, before the splits of the first device."""
+    lines: list[str] = []
+    for own in plan.replicas:
+        device = plan.machine.devices[own.working[0]].name
+        nodes = sum(len(split.nodes) for split in own.splits)
+        lines.append(
+            f"  {device}: {count_of(nodes, 'node')} in {count_of(len(own.splits), 'split')}, "
+            f"copies {own.copies}"
+        )
+    return ["each run goes whole to the splits below, or to those of:", *lines, ""] if lines else []
+
+
+def idle_lines(plans: Sequence[PlanValue], asking: Asking = PYTHON) -> list[str]:
+    """Returns a line on the GPUs that have no work, where others have; [] where all have."""
+    idle, working = without_work(plans)
+    if not idle:
+        return []
+    verb = "has" if len(idle) == 1 else "have"
+    why = f"what GPUs can run fits {_some(working)}"
+    if any(plan.policy in ("dynamic", "steal") for plan in plans):
+        why = "each run decides again, and this is how that ends"
+    elif all(plan.decision for plan in plans):
+        why = "no plan over more devices won by enough, by simulation"
+    return [f"{_some(idle)} {verb} no work: {why}; try {asking.place}"]
+
+
+def _totals(plan: PlanValue) -> str:
+    crossing = crossings(plan)
+    nodes = sum(len(s.nodes) for s in plan.splits)
+    return (
+        f"plan: policy {plan.policy}, {count_of(nodes, 'node')} in "
+        f"{count_of(len(plan.splits), 'split')}, {count_of(len(crossing), 'crossing')} "
+        f"({format_bytes(copied_bytes(plan, crossing))}), {count_of(fences(plan), 'fence')} to "
+        f"wait for, {count_of(plan.barriers, 'barrier')} for "
+        f"{count_of(plan.levels, 'dependent level')}, "
+        f"copies {plan.copies}"
+    )
+
+
+_HELD = {
+    "weights": ("weight_bytes",),
+    "states": ("state_bytes",),
+    "activations": ("activation_bytes",),
+    "in, out": ("inbox_bytes", "outbox_bytes"),
+    "peak": ("peak_bytes",),
+    "may use": ("capacity_bytes",),
+}
+"""Columns of bytes and what of `BufferSizes` they show."""
+
+
+def _device_rows(plan: PlanValue) -> list[str]:
+    """A table of at most 80 columns: what each device does and holds, a peak that of all copies;
+    then what the devices are.
+    """
+    groups = _groups(plan)
+    rows = [["device" if len(plan.machine.devices) <= ROWS else "computer", "nodes", *_HELD]]
+    sizes, nodes = buffers(plan), Counter[int]()
+    for split in (split for own in (plan, *plan.replicas) for split in own.splits):
+        nodes[split.device] += len(split.nodes)
+    for name, devices in groups:
+        here = [sizes[plan.machine.devices[device].name] for device in devices]
+        held = (sum(getattr(s, n) for s in here for n in names) for names in _HELD.values())
+        count = sum(nodes[device] for device in devices)
+        rows.append([name, str(count), *map(format_bytes, held)])
+    if not any(memory.states for memory in plan.memory):
+        at = rows[0].index("states")
+        rows = [row[:at] + row[at + 1 :] for row in rows]
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    out: list[str] = []
+    for row in rows:
+        cells = [
+            row[0].ljust(wide[0]),
+            *(c.rjust(w) for c, w in zip(row[1:], wide[1:], strict=True)),
+        ]
+        out.append(f"  {'  '.join(cells)}".rstrip())
+    labels = [(spec.name, _label(spec)) for spec in plan.machine.devices]
+    if len(labels) > ROWS:
+        alike: dict[str, list[str]] = {}
+        for name, label in labels:
+            alike.setdefault(label, []).append(name)
+        labels = [(_some(names), label) for label, names in alike.items()]
+    return [*out, *(f"  {name}: {label}" for name, label in labels if label)]
+
+
+def _groups(plan: PlanValue) -> list[tuple[str, list[int]]]:
+    """Returns the rows of the table, with the devices of each."""
+    machine = plan.machine
+    if len(machine.devices) <= ROWS:
+        return [(spec.name, [device]) for device, spec in enumerate(machine.devices)]
+    of: dict[str, list[int]] = {}
+    for device in range(len(machine.devices)):
+        of.setdefault(machine.host_of(device) or "here", []).append(device)
+    working = {machine.host_of(split.device) or "here" for split in plan.splits}
+    shown = sorted(of.items(), key=lambda group: group[0] not in working)
+    if len(shown) > ROWS:
+        rest = [device for _, devices in shown[ROWS - 1 :] for device in devices]
+        shown = [*shown[: ROWS - 1], (f"{len(shown) - ROWS + 1:,} more", rest)]
+    return shown
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns names, or the first of many."""
+    if len(names) <= NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMES])} and {len(names) - NAMES:,} more"
+
+
+def _label(spec: DeviceSpec) -> str:
+    gone = f"out of use: {spec.out_of_use}" if spec.out_of_use else ""
+    waits = "" if spec.sync == "split" else f"a wait after each {spec.sync}"
+    return "; ".join(filter(None, (spec.label, gone, waits)))
+
+
+def _splits_lines(plan: PlanValue) -> list[str]:
+    shown, left = plan.splits, len(plan.splits) - SPLITS
+    if left <= 0:
+        return [line for split in shown for line in _split_lines(plan, split)]
+    first, last = SPLITS - SPLITS // 4, SPLITS // 4
+    middle = plan.splits[first : len(plan.splits) - last]
+    nodes = sum(len(s.nodes) for s in middle)
+    lines = [line for split in plan.splits[:first] for line in _split_lines(plan, split)]
+    lines.append(f"... {len(middle)} splits more, of {count_of(nodes, 'node')}")
+    return lines + [
+        line
+        for split in plan.splits[len(plan.splits) - last :]
+        for line in _split_lines(plan, split)
+    ]
+
+
+def _split_lines(plan: PlanValue, split: Split) -> list[str]:
+    graph = plan.graph
+    on_host = plan.machine.devices[split.device].kind == "cpu"
+
+    def size_of(node_id: int) -> int:
+        type_ = graph.nodes[node_id].type
+        return type_.host_bytes if on_host else type_.device_bytes
+
+    def listed(word: str, values: Sequence[tuple[int, str]]) -> list[str]:
+        lines = [
+            f"  {word:<4} {graph.nodes[v].name} ({format_bytes(size_of(v))}){tail}"
+            for v, tail in values[:VALUES]
+        ]
+        if len(values) > VALUES:
+            rest = sum(size_of(v) for v, _ in values[VALUES:])
+            lines.append(f"  {word:<4} {len(values) - VALUES} more ({format_bytes(rest)})")
+        return lines
+
+    wait = f", after waiting for {_splits(split.waits)}" if split.waits else ""
+    lines = [f"split {split.id} on {plan.machine.devices[split.device].name}{wait}"]
+    comes = _beside(split, COMING)
+    entering = [(c.node, f" from {_source(plan, split, c)}{comes}") for c in split.copies_in]
+    lines += listed("in", entering)
+    counts = Counter(graph.nodes[n].op for n in split.nodes)
+    text = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in counts.items())
+    run = f"{count_of(len(split.nodes), 'node')} with {count_of(len(split.barriers), 'barrier')}"
+    lines.append(f"  run  {run}: {text}")
+    written = [(v, f" in place of {graph.nodes[s].name}") for v, s in split.in_place]
+    lines += listed("over", written)
+    leaves = _beside(split, LEAVING)
+    lines += listed("out", [(c.node, leaves) for c in split.copies_out])
+    return lines + listed("seen", [(v, " by an observer") for v in split.observed])
+
+
+def _beside(split: Split, stage: str) -> str:
+    """Returns, of copies in or out, whether they run beside the work, and when they may begin."""
+    if stage not in split.aside:
+        return ""
+    after = [number for of, number in split.after(stage) if of == WORK and number != split.id]
+    once = f", once the work of {_splits(tuple(after))} is complete" if after else ""
+    return f", beside the work{once}"
+
+
+def _source(plan: PlanValue, split: Split, copy: CopyIn) -> str:
+    if copy.source != HOST:
+        return f"split {copy.source}"
+    if copy.node not in plan.graph.data:
+        return "the caller"
+    return f"host memory{', written in each run' if split.refills else ''}"
+
+
+def _splits(numbers: tuple[int, ...]) -> str:
+    if not numbers:
+        return "nothing"
+    return f"split{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _placement_lines(plan: PlanValue, asking: Asking) -> list[str]:
+    nodes = [n for s in plan.splits for n in s.nodes]
+    nodes += [n.id for n in plan.graph.nodes if n.declaration.leaf and _is_held(n.op)]
+    names = [spec.name for spec in plan.machine.devices]
+
+    def key(node_id: int) -> tuple[int, str]:
+        return plan.placements[node_id].device, plan.placements[node_id].rule
+
+    lines = [
+        f"{_names(plan, list(group))}: {names[device]}, {rule}"
+        for (device, rule), group in groupby(nodes, key)
+    ]
+    if len(lines) <= RULES:
+        return lines
+    by_device: dict[int, list[int]] = {}
+    for node_id in nodes:
+        by_device.setdefault(plan.placements[node_id].device, []).append(node_id)
+    lines, last = [], min(len(by_device), ROWS)
+    for device in sorted(by_device)[:last]:
+        kinds = Counter(_kind_of(plan.placements[n].rule) for n in by_device[device])
+        lines.append(f"{names[device]}: {len(by_device[device])} nodes and weights")
+        lines += [f"  {count} x {kind}" for kind, count in kinds.most_common(KINDS)]
+        if len(kinds) > KINDS:
+            rest = sum(count for _, count in kinds.most_common()[KINDS:])
+            lines.append(f"  {rest} x {len(kinds) - KINDS} other rules")
+    if len(by_device) > last:
+        lines.append(f"{len(by_device) - last:,} devices more")
+    return [*lines, f"{asking.node} tells more of one, a pattern of several"]
+
+
+def _is_held(op: str) -> bool:
+    """Leaves that have a device: an input is wherever it is read, constants are small change."""
+    return op not in ("input", "constant")
+
+
+def _names(plan: PlanValue, ids: Sequence[int]) -> str:
+    names = [plan.graph.nodes[n].name for n in ids]
+    if len(names) > 2:
+        return f"{names[0]} .. {names[-1]} ({len(names)} nodes)"
+    return ", ".join(names)
+
+
+def _kind_of(rule: str) -> str:
+    """Returns a rule without the names and numbers that tell one node from the next."""
+    for pattern, kind in _KINDS:
+        rule = pattern.sub(kind, rule)
+    return rule
+
+
+_KINDS = (
+    (
+        re.compile(
+            r"^(weight|state|view of|beside|moved beside|writes) .+?(?=$| lives here|: \d|, as )"
+        ),
+        r"\1 ...",
+    ),
+    (re.compile(r"\b\d+(?= bytes)"), "..."),
+    (re.compile(r"(?<=is full: ).+? alone takes .+"), "one alone takes more"),
+)
+"""What is cut from the rules of placement.py; a rule not known here stays as it is."""
+
+
+def plan_as_dict(plan: PlanValue) -> dict[str, Any]:
+    """Returns the plan as plain data that json.dumps takes."""
+    graph, devices = plan.graph, plan.machine.devices
+    in_split = split_of(plan)
+    crossing = crossings(plan)
+    sizes = buffers(plan)
+    return {
+        "policy": plan.policy,
+        "copies": plan.copies,
+        "replicas": [
+            {"device": devices[own.working[0]].name, "copies": own.copies} for own in plan.replicas
+        ],
+        "nodes": sum(len(s.nodes) for s in plan.splits),
+        "crossings": len(crossing),
+        "crossing_bytes": copied_bytes(plan, crossing),
+        "fences": fences(plan),
+        "barriers": plan.barriers,
+        "inner_barriers": plan.inner_barriers,
+        "levels": plan.levels,
+        "outputs": [{"name": name, "node": graph.nodes[n].name} for name, n in graph.outputs],
+        "devices": [
+            {
+                "name": spec.name,
+                "label": spec.label,
+                "sync": spec.sync,
+                "kind": spec.kind,
+                "out_of_use": spec.out_of_use,
+                **asdict(sizes[spec.name]),
+                "nodes": sum(len(s.nodes) for s in plan.splits if s.device == device),
+                "splits": sum(s.device == device for s in plan.splits),
+                "weights": _node_names(plan, memory.weights),
+                "states": _node_names(plan, memory.states),
+                "pages": {
+                    "activation": list(memory.activation_pages),
+                    "inbox": list(memory.inbox_pages),
+                    "outbox": list(memory.outbox_pages),
+                },
+            }
+            for device, (spec, memory) in enumerate(zip(devices, plan.memory, strict=True))
+        ],
+        "splits": [_split_as_dict(plan, split) for split in plan.splits],
+        "final_waits": list(plan.final_waits),
+        "placements": [
+            {
+                "id": node.id,
+                "name": node.name,
+                "op": node.op,
+                "type": str(node.type),
+                "inputs": [graph.nodes[i].name for i in node.inputs],
+                "view_of": graph.nodes[graph.root(node.id)].name
+                if node.id in graph.views
+                else None,
+                "device": devices[placement.device].name,
+                "split": in_split.get(node.id),
+                "rule": placement.rule,
+            }
+            for node, placement in zip(graph.nodes, plan.placements, strict=True)
+        ],
+        "locations": [
+            # the scratch memory of node n is number -1 - n
+            {
+                "device": devices[device].name,
+                "node": graph.nodes[value if value >= 0 else -1 - value].name,
+                "scratch": value < 0,
+                **_span(span),
+            }
+            for (device, value), span in plan.locations.items()
+        ],
+        "notes": list(plan.notes),
+        "by_cost": choice_as_dict(plan),
+        "machine": plan.machine.as_dict(),
+    }
+
+
+def _split_as_dict(plan: PlanValue, split: Split) -> dict[str, Any]:
+    nodes = plan.graph.nodes
+    return {
+        "id": split.id,
+        "device": plan.machine.devices[split.device].name,
+        "nodes": _node_names(plan, split.nodes),
+        "copies_in": [
+            {
+                "name": nodes[c.node].name,
+                "bytes": nodes[c.node].type.device_bytes,
+                "source": None if c.source == HOST else c.source,
+                "inbox": _span(c.inbox),
+                "target": _span(c.target),
+            }
+            for c in split.copies_in
+        ],
+        "copies_out": [
+            {
+                "name": nodes[c.node].name,
+                "bytes": nodes[c.node].type.device_bytes,
+                "outbox": _span(c.outbox),
+            }
+            for c in split.copies_out
+        ],
+        "waits": list(split.waits),
+        "barriers": list(split.barriers),
+        "inner_barriers": split.inner_barriers,
+        "levels": split.levels,
+        "observed": _node_names(plan, split.observed),
+        "in_place": _node_names(plan, [value for value, _ in split.in_place]),
+        "aside": list(split.aside),
+        "orders": [order._asdict() for order in split.orders],
+        "hands_over": list(split.hands_over),
+        "refills": split.refills,
+    }
+
+
+def _node_names(plan: PlanValue, ids: Iterable[int]) -> list[str]:
+    return [plan.graph.nodes[n].name for n in ids]
+
+
+def _span(span: Span) -> dict[str, int]:
+    return asdict(span)

@@ -1,0 +1,101 @@
+"""Moves: what a node would copy in each run if it ran on another device and all else stayed.
+
+    host --input--> d        p --operand--> host --> d        d --result--> host --> reader, caller
+
+A weight is copied once, when the graph is compiled, and counts nothing here: it goes where its
+readers are. But one that is streamed from host memory now is streamed elsewhere, too. Two devices
+talk by the host. What a node on a device of its own costs beside, a submission and a wait, is not
+counted: where the plan has it, it shares them with others.
+
+Complexity: O(operands + readers) each, and O(nodes) for the readers of all. Examples:
+tests/plan/test_explain.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...ir.graph import Node
+from ...topology.links import Link
+from ...topology.topology import Machine
+from ..types.plan_types import PlanValue, value_of
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Seconds of copies in and out. measured: whether the machine names each link that they take,
+    as calibration and machine files do; else links are assumed.
+    """
+
+    in_s: float
+    in_measured: bool
+    out_s: float
+    out_measured: bool
+
+
+def find_moves(plan: PlanValue, node: Node, device: int, readers: Iterable[int]) -> Moves:
+    """Returns what a node would copy. readers: the devices that read it."""
+    graph, machine = plan.graph, plan.machine
+    ins: list[_Leg] = []
+    for value in dict.fromkeys(value_of(graph, operand, False) for operand in node.inputs):
+        root = graph.nodes[graph.root(value)]
+        home = machine.cpu if root.op == "input" else plan.placements[root.id].device
+        size_bytes = graph.nodes[value].type.device_bytes
+        if root.op == "input" or root.id not in graph.data:
+            legs = machine.legs(home, device) if home != device else []
+        elif _streams(plan, node, root):  # from the memory of the host that needs it
+            legs = _in(machine, device)
+        else:
+            continue
+        ins += [(leg, size_bytes) for leg in legs]
+    targets = {reader for reader in readers if reader != device}
+    if any(graph.root(output) == node.id for _, output in graph.outputs):
+        targets.add(machine.cpu)
+    outs = [(leg, node.type.device_bytes) for leg in _out(machine, device, targets - {device})]
+    return Moves(*_seconds(machine, ins), *_seconds(machine, outs))
+
+
+def _streams(plan: PlanValue, node: Node, weight: Node) -> bool:
+    """Whether a weight is streamed to a node on a GPU now. One that is in host memory because its
+    reader runs there would move with it.
+    """
+    is_cpu, placements = plan.machine.is_cpu, plan.placements
+    return is_cpu(placements[weight.id].device) and not is_cpu(placements[node.id].device)
+
+
+_Leg = tuple[tuple[str, str, Link], int]
+"""A link with its ends, and the bytes that take it."""
+
+
+def _in(machine: Machine, device: int) -> list[tuple[str, str, Link]]:
+    """Returns the link from a host to its device; none for its CPU."""
+    if machine.is_cpu(device):
+        return []
+    host = machine.memory_of(machine.host_of(device))
+    return [(host, machine.devices[device].name, machine.link_in(device))]
+
+
+def _out(machine: Machine, device: int, targets: set[int]) -> list[tuple[str, str, Link]]:
+    """Returns the links from a device to others: to its host and to each other host once, then one
+    for each that reads.
+    """
+    if not targets:
+        return []
+    out: list[tuple[str, str, Link]] = []
+    host = machine.host_of(device)
+    memory = machine.memory_of(host)
+    if not machine.is_cpu(device):
+        out.append((machine.devices[device].name, memory, machine.link_out(device)))
+    for other in sorted({machine.host_of(target) for target in targets} - {host}):
+        out.append((memory, machine.memory_of(other), machine.link_between(host, other)))
+    return [*out, *(leg for target in sorted(targets) for leg in _in(machine, target))]
+
+
+def _seconds(machine: Machine, legs: Iterable[_Leg]) -> tuple[float, bool]:
+    """Returns what copies of some bytes take, and whether each link is named."""
+    total_s, named = 0.0, True
+    for (source, target, link), size_bytes in legs:
+        total_s += link.seconds(size_bytes)
+        named = named and machine.links.named(source, target)
+    return total_s, named

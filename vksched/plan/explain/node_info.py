@@ -1,0 +1,355 @@
+"""About: all that a plan knows of one node, as data and as text.
+
+    type and op -> device, split, rule and variant -> operands and readers, where they are
+    -> what crosses -> every device: can it, why not, how long would it take
+
+Complexity: O(nodes) for the first node asked. Examples: tests/plan/test_explain.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...common.dtypes import TensorType
+from ...common.formatting import count_of, format_bytes, format_seconds
+from ...ir.graph import Node
+from ...ops.elementwise.epilogue import attrs_text
+from ...ops.lowering.variants import Choice
+from ..costs import node_cost
+from ..costs.op_support import Support
+from ..types.plan_types import HOST, PlanValue
+from ..types.query import split_of
+from .move_costs import find_moves
+
+MANY = 8
+"""A pattern that matches more nodes than this gets a line for each, not a page."""
+LISTED = 12
+"""Operands or readers that a text lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An operand or a reader. device: where it runs or lives, "caller" of an input. via: the view
+    through which it is read, "" without one. crosses: it is on another device.
+    """
+
+    name: str
+    device: str
+    bytes: int
+    via: str
+    crosses: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A copy between devices, or from the caller, that this node needs or causes."""
+
+    name: str
+    source: str
+    target: str
+    bytes: int
+    split: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one device says to a node. why_not: "" where it can; seconds: None where it
+    cannot. note: what kept the node away although the device can run it. measured: whether the
+    seconds rest on measurements; else they are estimated by work and rough speeds. in_s, out_s:
+    of copies in each run, of operands to this device and of the result to those who read it, were
+    only this node there; see moves.py. in_measured, out_measured: whether links for them are named.
+    """
+
+    device: str
+    can: bool
+    why_not: str
+    seconds: float | None
+    note: str = ""
+    measured: bool = False
+    in_s: float | None = None
+    in_measured: bool = False
+    out_s: float | None = None
+    out_measured: bool = False
+
+    @property
+    def total_s(self) -> float | None:
+        """What the device takes for the node with its copies; None where it cannot."""
+        if self.seconds is None:
+            return None
+        return self.seconds + (self.in_s or 0.0) + (self.out_s or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """One node in its plan. split: None of what never runs. view_of: what a view is memory of;
+    views: those of this node.
+    variant: by which of the variants of its kernel it runs, "" with nothing to choose; why_variant:
+    tuned or a guess; variants: all that could run it there.
+    copies: of a weight or a state, the devices that hold it and the bytes there; a device that
+    gets an input only when a run starts is among the crossings.
+    stands_for: names of the caller's nodes that passes have made part of it.
+    """
+
+    id: int
+    name: str
+    op: str
+    type: str
+    bytes: int
+    attrs: str
+    device: str
+    split: int | None
+    rule: str
+    view_of: str
+    output: bool
+    operands: tuple[Neighbour, ...]
+    readers: tuple[Neighbour, ...]
+    views: tuple[str, ...]
+    copies: tuple[tuple[str, int], ...]
+    crossings: tuple[Crossing, ...]
+    devices: tuple[Verdict, ...]
+    variant: str = ""
+    why_variant: str = ""
+    variants: tuple[str, ...] = ()
+    stands_for: tuple[str, ...] = ()
+
+
+def describe_node(plan: PlanValue, node_id: int) -> About:
+    """Returns all that the plan knows of one node."""
+    graph, devices = plan.graph, plan.machine.devices
+    node = graph.nodes[node_id]
+    root = graph.nodes[graph.root(node_id)]
+    placement = plan.placements[node_id]
+    runs = not node.declaration.leaf and node_id not in graph.views
+    spec = devices[placement.device]
+    choice = node_cost.variant_of(spec, graph, node) if runs and spec.kind != "cpu" else Choice()
+    return About(
+        id=node_id,
+        name=node.name,
+        op=node.op,
+        type=str(node.type),
+        bytes=node.type.device_bytes,
+        attrs="" if node.declaration.leaf else attrs_text(node.attrs),
+        device="caller" if node.op == "input" else devices[placement.device].name,
+        split=split_of(plan).get(root.id),
+        rule=placement.rule,
+        view_of="" if root is node else root.name,
+        output=any(graph.root(o) == root.id for _, o in graph.outputs),
+        operands=tuple(_operand(plan, node, i) for i in dict.fromkeys(node.inputs)),
+        readers=_readers(plan, root, node),
+        views=tuple(graph.nodes[v].name for v in graph.views if _views(plan, v, node_id)),
+        copies=_copies(plan, root),
+        crossings=_crossings(plan, node, root),
+        devices=_verdicts(plan, node) if runs else (),
+        variant=choice.variant,
+        why_variant=choice.why if choice.variant else "",
+        variants=choice.of,
+        stands_for=graph.stands_for.get(node_id, ()),
+    )
+
+
+def about_as_dict(about: About) -> dict[str, Any]:
+    """Returns it as plain data that json.dumps takes."""
+    out = asdict(about)
+    for key, value in out.items():
+        if isinstance(value, tuple):
+            out[key] = list(value)
+    for entry, verdict in zip(out["devices"], about.devices, strict=True):
+        entry["total_s"] = verdict.total_s
+    out["copies"] = [{"device": name, "bytes": count} for name, count in about.copies]
+    return out
+
+
+def _where(plan: PlanValue, node: Node) -> str:
+    """The device of a node by name; inputs come from the caller."""
+    return "caller" if node.op == "input" else plan.machine.devices[_device(plan, node)].name
+
+
+def _device(plan: PlanValue, node: Node) -> int:
+    return plan.placements[node.id].device
+
+
+def _operand(plan: PlanValue, node: Node, operand: int) -> Neighbour:
+    graph = plan.graph
+    root = graph.nodes[graph.root(operand)]
+    here = _device(plan, node)
+    via = "" if root.id == operand else graph.nodes[operand].name
+    if root.declaration.leaf:
+        held = root.id in plan.memory[here].weights
+        where = plan.machine.devices[here].name if held else _where(plan, root)
+        crosses = root.op == "input" and plan.machine.devices[here].kind != "cpu"
+    else:
+        where, crosses = _where(plan, root), _device(plan, root) != here
+    return Neighbour(root.name, where, _bytes(plan, here, graph.nodes[operand].type), via, crosses)
+
+
+def _readers(plan: PlanValue, root: Node, node: Node) -> tuple[Neighbour, ...]:
+    """Those that run and read the node, directly or through views of it."""
+    graph = plan.graph
+    out: dict[int, Neighbour] = {}
+    for split in plan.splits:
+        for reader in split.nodes:
+            for operand in graph.nodes[reader].inputs:
+                if not _is_part(plan, operand, node.id) or reader in out:
+                    continue
+                crosses = not root.declaration.leaf and split.device != _device(plan, root)
+                via = "" if operand == node.id else graph.nodes[operand].name
+                size = _bytes(plan, split.device, graph.nodes[operand].type)
+                name = plan.machine.devices[split.device].name
+                out[reader] = Neighbour(graph.nodes[reader].name, name, size, via, crosses)
+    return tuple(out.values())
+
+
+def _is_part(plan: PlanValue, value: int, of: int) -> bool:
+    """Whether a value is a node or a view of it, over any number of views."""
+    while value != of and value in plan.graph.views:
+        value = plan.graph.nodes[value].inputs[0]
+    return value == of
+
+
+def _views(plan: PlanValue, value: int, of: int) -> bool:
+    return value != of and _is_part(plan, value, of)
+
+
+def _bytes(plan: PlanValue, device: int, type_: TensorType) -> int:
+    on_host = plan.machine.devices[device].kind == "cpu"
+    return type_.host_bytes if on_host else type_.device_bytes
+
+
+def _copies(plan: PlanValue, root: Node) -> tuple[tuple[str, int], ...]:
+    return tuple(
+        (spec.name, _bytes(plan, device, root.type))
+        for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True))
+        if root.id in (*memory.weights, *memory.states)
+    )
+
+
+def _crossings(plan: PlanValue, node: Node, root: Node) -> tuple[Crossing, ...]:
+    """The copies into the node's split that it reads, and those of its result to elsewhere."""
+    graph, devices = plan.graph, plan.machine.devices
+    runs = root is node and not node.declaration.leaf
+    wanted = {r for i in node.inputs for r in (i, graph.root(i))} if runs else set()
+    out: list[Crossing] = []
+    for split in plan.splits:
+        for copy in split.copies_in:
+            arrives = copy.node in wanted and split.device == _device(plan, node)
+            if not arrives and graph.root(copy.node) != root.id:
+                continue
+            host = copy.source == HOST
+            if host and devices[split.device].kind == "cpu":
+                continue
+            given = "host memory" if copy.node in graph.data else "caller"
+            source = given if host else devices[plan.splits[copy.source].device].name
+            value = graph.nodes[copy.node]
+            target = devices[split.device].name
+            out.append(Crossing(value.name, source, target, value.type.device_bytes, split.id))
+    return tuple(out)
+
+
+def _verdicts(plan: PlanValue, node: Node) -> tuple[Verdict, ...]:
+    """Asks every device anew: a plan keeps its reasons only for the device that was chosen."""
+    support = Support(plan.graph, plan.machine)
+    runs_on = {n: s.device for s in plan.splits for n in s.nodes}
+    readers = [runs_on[reader] for reader in support.readers[node.id] if reader in runs_on]
+    out: list[Verdict] = []
+    for device, spec in enumerate(plan.machine.devices):
+        why = support.why_not(node, device)
+        found = node_cost.node_cost(spec, plan.graph, node) if why is None else None
+        seconds, measured = (found.seconds, found.measured) if found is not None else (None, False)
+        full = [n for n in plan.notes if spec.name in n.partition(" is full")[0].split(", ")]
+        note = full[0] if full and why is None and device != _device(plan, node) else ""
+        verdict = Verdict(spec.name, why is None, why or "", seconds, note, measured)
+        if found is not None:
+            verdict = replace(verdict, **asdict(find_moves(plan, node, device, readers)))
+        out.append(verdict)
+    return tuple(out)
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def explain_nodes(plan: PlanValue, ids: tuple[int, ...]) -> str:
+    """Returns some nodes as text: a page for each of a few, a line for each of many."""
+    if len(ids) <= MANY:
+        return "\n\n".join(about_as_text(describe_node(plan, i)) for i in ids)
+    lines = [f"{len(ids)} nodes; a name or a narrower pattern tells more of one"]
+    for i in ids:
+        node, placement = plan.graph.nodes[i], plan.placements[i]
+        lines.append(
+            f"  {node.name}: {node.op} {node.type}, {_where(plan, node)}, {placement.rule}"
+        )
+    return "\n".join(lines)
+
+
+def about_as_text(about: About) -> str:
+    """Returns one node as text."""
+    lines = [f"{about.name}: {about.op} -> {about.type} ({format_bytes(about.bytes)}), %{about.id}"]
+    if about.attrs:
+        lines.append(f"  with {about.attrs}")
+    if about.stands_for:
+        more = ", ..." if len(about.stands_for) > LISTED else ""
+        lines.append(f"  stands for {', '.join(about.stands_for[:LISTED])}{more} too")
+    if about.view_of:
+        lines.append(
+            f"  is a view of {about.view_of}: it never runs, and is where that is, on "
+            f"{about.device}"
+        )
+    elif about.split is not None:
+        lines.append(f"  runs on {about.device} in split {about.split}")
+    if not about.view_of:
+        lines.append(f"  rule: {about.rule}")
+    if about.variant:
+        of = f" of {', '.join(about.variants)}" if len(about.variants) > 1 else ""
+        lines.append(f"  variant: {about.variant}, {about.why_variant}{of}")
+    if about.copies:
+        held = ", ".join(f"{name} ({format_bytes(size)})" for name, size in about.copies)
+        lines.append(f"  lives on: {held}")
+    lines += _listed("reads", about.operands)
+    if about.views:
+        told = "a view of it" if len(about.views) == 1 else "views of it"
+        more = ", ..." if len(about.views) > LISTED else ""
+        lines.append(f"  read by {', '.join(about.views[:LISTED])}{more}, {told}")
+    lines += _listed("read by", about.readers)
+    if about.output:
+        lines.append("  goes to the caller")
+    lines += [
+        f"  crosses: {c.name}, {format_bytes(c.bytes)}, {c.source} -> {c.target} (split {c.split})"
+        for c in about.crossings
+    ]
+    if about.devices:
+        lines.append("  devices:")
+        wide = max(len(v.device) for v in about.devices)
+        for v in about.devices:
+            mark = "*" if v.device == about.device else " "
+            said = f"cannot: {v.why_not}" if v.seconds is None else _said(v)
+            lines.append(f"  {mark} {v.device:{wide}}  {said}")
+    return "\n".join(lines)
+
+
+def _said(verdict: Verdict) -> str:
+    note = f"; {verdict.note}" if verdict.note else ""
+    text = f"can, {_time(verdict.seconds or 0.0, verdict.measured)}"
+    ways = (
+        ("in", verdict.in_s, verdict.in_measured),
+        ("out", verdict.out_s, verdict.out_measured),
+    )
+    copies = [f"{_time(seconds, known)} {way}" for way, seconds, known in ways if seconds]
+    if copies:
+        text += f", copies {', '.join(copies)}: {format_seconds(verdict.total_s or 0.0)}"
+    return f"{text}{note}"
+
+
+def _time(seconds: float, measured: bool) -> str:
+    text = format_seconds(seconds)
+    return f"{text} as measured" if measured else f"about {text}"
+
+
+def _listed(title: str, neighbours: tuple[Neighbour, ...]) -> list[str]:
+    lines = []
+    for n in neighbours[:LISTED]:
+        via = f" through {n.via}" if n.via else ""
+        crosses = ", crosses" if n.crosses else ""
+        place = "from the caller" if n.device == "caller" else f"on {n.device}"
+        lines.append(f"  {title} {n.name}{via} ({format_bytes(n.bytes)}) {place}{crosses}")
+    left = len(neighbours) - LISTED
+    return [*lines, f"  {title} {count_of(left, 'more node')}"] if left > 0 else lines

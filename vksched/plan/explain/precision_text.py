@@ -1,0 +1,73 @@
+"""Rounding: what of a plan may be rounded to 16 or 8 bits, and which devices do so.
+
+    precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
+
+Complexity: O(nodes). Examples: tests/plan/test_rounding.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...ir.graph import Node
+from ...ir.precision import BRAIN, BYTES, PRECISIONS, SINGLE, precision_of
+from ...topology.device_spec import DeviceSpec
+from ..types.plan_types import PlanValue
+
+
+def precision_lines(plan: PlanValue) -> list[str]:
+    """Returns a line on nodes that have a precision; [] where all is float32."""
+    words: Counter[str] = Counter()
+    devices: Counter[tuple[int, str]] = Counter()
+    held: Counter[tuple[int, str, str]] = Counter()
+    for split in plan.splits:
+        for node_id in split.nodes:
+            node = plan.graph.nodes[node_id]
+            word = precision_of(node.attrs)
+            if word != SINGLE:
+                words[word] += 1
+                is_cpu = plan.machine.devices[split.device].kind == "cpu"
+                how = word if word in _OWN_WAYS and not is_cpu else ""
+                devices[split.device, how] += 1
+                held[split.device, how, _held_as(node)] += 1
+    if not words:
+        return []
+    told = [f"{words[word]} {word}" for word in PRECISIONS if words[word]]
+    done = [
+        _told(plan.machine.devices[device], devices[device, how], how)
+        + "".join(_weights_told(held[device, how, name], name) for name in _HELD.values())
+        for device, how in sorted(devices)
+    ]
+    return ["; ".join((f"precision: {', '.join(told)}", *done))]
+
+
+_OWN_WAYS = BRAIN, BYTES
+"""Words of which a device does something else than of the others."""
+_HELD = {"f16": "float16", "bf16": "bfloat16"}
+"""What weights of products are in memory, by their format (vksched/passes/fp16_weights.py)."""
+
+
+def _told(spec: DeviceSpec, count: int, how: str) -> str:
+    codes = how == BYTES
+    if spec.kind == "cpu":
+        return f"numpy rounds {count}"
+    if how == BRAIN:
+        return f"{spec.name} computes {count} in float32"
+    if codes and not spec.limits.integer_dot:
+        return f"{spec.name} computes {count} in float32: it has no integer dot products"
+    if codes:
+        return f"{spec.name} may round {count}, as the variant of each says"
+    if not spec.limits.float16:
+        return f"{spec.name} computes {count} in float32: it has no float16"
+    if spec.limits.software:
+        return f"{spec.name} computes {count} in float32, as CPU drivers do"
+    return f"{spec.name} may round {count}, as the variant of each says"
+
+
+def _held_as(node: Node) -> str:
+    """Returns what the weights of a product are in memory, "" where they are no halves."""
+    return _HELD.get(str(node.attrs.get("format")), "")
+
+
+def _weights_told(count: int, name: str) -> str:
+    return f", with the weights of {count} held as {name}" if count else ""

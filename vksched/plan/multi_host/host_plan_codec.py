@@ -1,0 +1,223 @@
+"""Parts as plain data, and parts of plain data, to be carried out on another computer.
+
+    Part --part_document--> JSON --> part_of(weight=...) --> the same Part, verified
+
+A weight is its type and the SHA-256 of its own bytes, as the graph holds it: blocks of a file stay
+blocks. Who reads the document is given it by that hash. A state is a name that both ends know it
+by; it has no value there until one is written. The document is a stranger's: sizes and types are
+checked against a schema before anything is made of it, and the part is verified.
+
+Complexity: O(nodes that the part has to do with). Examples: tests/plan/test_part_documents.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import NDArray, TensorType, numpy_dtype
+from ...common.errors import PlanError
+from ...common.schema import Either, Row, check
+from ...ir.graph import Graph, Node
+from ...storage.content_hash import digest_of, pieces_of
+from ...storage.lazy_array import Held, Late, as_array
+from ...trace.format import CARRIED, NODE
+from ..serialize.graph_codec import NONSENSE, node_document, node_of
+from ..serialize.plan_codec import carried_document, carried_of, machine_of
+from .host_plan import Part, Send, Steps, Take, blank
+from .verify_host_plans import verify_part
+
+MOST_NODES = 1 << 20
+MOST_COPIES = 1 << 10
+"""Of a graph and a plan that a document tells of."""
+SEND = Row((int, int, str))
+TAKE = Row((int, str, [int]))
+PART = {
+    **CARRIED,
+    "host": str,
+    "size": int,
+    "nodes": [{**NODE, "id": int}],
+    "outputs": [Row((str, int))],
+    "kept": [int],
+    "weights": [{"node": int, "hash": str}],
+    "states": [{"node": int, "key": str}],
+    "numbers": [int],
+    "steps": [Row((int, [Either((SEND, TAKE))]))],
+    "inputs": [int],
+    "results": int,
+    "every": int,
+}
+"""size: how many nodes the whole graph has; those that are not among "nodes" are blank. steps:
+position, and value, split and host of what is sent, or value, host and what is shown of what is
+taken. every: `Part.splits`. The rest: as in `Part` and `Graph`.
+"""
+
+WeightOf = Callable[[str], Held]
+"""Returns what has this hash: bytes, or the array itself."""
+
+
+def part_document(part: Part, state: Callable[[object], str]) -> dict[str, Any]:
+    """Returns a part as `PART` says. state: gives the name of a state by its key in the graph."""
+    graph = part.plan.graph
+    there = (node for node in graph.nodes if node != blank(node.id))
+    return {
+        **carried_document(part.plan),
+        "host": part.host,
+        "size": len(graph.nodes),
+        "nodes": [{**node_document(node), "id": node.id} for node in there],
+        "outputs": [list(pair) for pair in graph.outputs],
+        "kept": list(graph.kept),
+        "weights": [{"node": n, "hash": digest_of(held)} for n, held in graph.data.items()],
+        "states": [{"node": n, "key": state(graph.keys[n])} for n in graph.initial],
+        "numbers": list(part.numbers),
+        "steps": [[at, list(map(_step_document, steps))] for at, steps in part.steps.items()],
+        "inputs": list(part.inputs),
+        "results": part.results,
+        "every": part.splits,
+    }
+
+
+def _step_document(step: Send | Take) -> list[object]:
+    if isinstance(step, Send):
+        return [step.value, step.split, step.host]
+    return [step.value, step.host, list(step.shown)]
+
+
+def part_of(
+    document: object,
+    weight: WeightOf,
+    state: Callable[[str], object] = lambda name: name,
+    onnx_ops: bool = False,
+) -> Part:
+    """Returns a part of its document, verified. Weights that parts share by hash and type have one
+    key in all. state: gives the key of a state by its name. onnx_ops: whether ops of ONNX files
+    that only the host runs may be there.
+
+    Raises:
+        PlanError: it is none, or breaks a promise; the text says why. What `weight` raises.
+    """
+    try:
+        check(document, PART, "the part")
+        assert isinstance(document, Mapping)
+        nodes = _nodes_of(document, onnx_ops)
+        types = {held["node"]: nodes[held["node"]].type for held in document["weights"]}
+        initial = {held["node"]: _nothing(nodes[held["node"]]) for held in document["states"]}
+    except NONSENSE as error:
+        raise _unreadable(error) from error
+    hashes = {held["node"]: held["hash"] for held in document["weights"]}
+    found = {digest: weight(digest) for digest in dict.fromkeys(hashes.values())}
+    keys: dict[int, object] = {node: (digest, types[node]) for node, digest in hashes.items()}
+    keys.update((held["node"], state(held["key"])) for held in document["states"])
+    try:
+        data = {node: _typed(found[digest], types[node]) for node, digest in hashes.items()}
+        graph = Graph(
+            nodes,
+            tuple((name, node) for name, node in document["outputs"]),
+            MappingProxyType(data),
+            MappingProxyType(keys),
+            MappingProxyType(initial),
+            tuple(document["kept"]),
+        ).verify()
+        return verify_part(
+            Part(
+                document["host"],
+                carried_of(graph, machine_of(document), document),
+                tuple(document["numbers"]),
+                _steps_of(document),
+                tuple(document["inputs"]),
+                document["results"],
+                document["every"],
+            )
+        )
+    except NONSENSE as error:
+        raise _unreadable(error) from error
+
+
+def _nodes_of(document: Mapping[str, Any], onnx_ops: bool) -> tuple[Node, ...]:
+    size = document["size"]
+    if not 0 <= size <= MOST_NODES:
+        raise PlanError(f"expected at most {MOST_NODES} nodes, got {size}")
+    if len(document["placements"]) != size:  # else a few bytes could ask for a million nodes
+        raise PlanError(f"expected {size} placements, got {len(document['placements'])}")
+    if document["copies"] > MOST_COPIES:
+        raise PlanError(f"expected at most {MOST_COPIES} copies, got {document['copies']}")
+    there = {given["id"]: given for given in document["nodes"]}
+    if len(there) != len(document["nodes"]) or not there.keys() <= set(range(size)):
+        raise PlanError(f"expected ids from 0 to {size - 1}, each once")
+    return tuple(
+        node_of(at, there[at], onnx_ops) if at in there else blank(at) for at in range(size)
+    )
+
+
+def _typed(held: Held, type_: TensorType) -> Held:
+    """Returns bytes as what they are of; what is made when it is needed stays so."""
+    same = held.shape == type_.shape and held.dtype == numpy_dtype(type_.dtype)
+    if same and isinstance(held, Late):
+        return held
+    array = as_array(held)
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat.view(numpy_dtype(type_.dtype)).reshape(type_.shape)
+
+
+def _nothing(node: Node) -> NDArray:
+    """Returns what a state has where none lives yet."""
+    return np.broadcast_to(np.zeros((), numpy_dtype(node.type.dtype)), node.type.shape)
+
+
+def _steps_of(document: Mapping[str, Any]) -> Steps:
+    steps = {at: tuple(map(_step_of, each)) for at, each in document["steps"]}
+    if len(steps) != len(document["steps"]):
+        raise PlanError("expected each position of steps once")
+    return MappingProxyType(steps)
+
+
+def _step_of(given: list[Any]) -> Send | Take:
+    first, second, third = given
+    return (
+        Send(first, second, third) if isinstance(third, str) else Take(first, second, tuple(third))
+    )
+
+
+class Weights(Mapping[str, list[NDArray]]):
+    """The bytes of a part's weights by their hash, made when they are asked for."""
+
+    def __init__(self, part: Part) -> None:
+        self._held = {digest_of(held): held for held in part.plan.graph.data.values()}
+
+    def __getitem__(self, digest: str) -> list[NDArray]:
+        return list(pieces_of(self._held[digest]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+@dataclass(frozen=True)
+class PartDocuments:
+    """Parts as bytes, and back, for messages. onnx_ops: as in `part_of`."""
+
+    onnx_ops: bool = False
+
+    def write(self, part: Part, state: Callable[[object], str]) -> tuple[bytes, Weights]:
+        """Returns a part as JSON, and the bytes of its weights; see `part_document`."""
+        document = part_document(part, state)
+        return json.dumps(document, separators=(",", ":")).encode(), Weights(part)
+
+    def read(self, text: bytes, weight: WeightOf, state: Callable[[str], object]) -> Part:
+        """Returns the part; see `part_of`."""
+        try:
+            document = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(error) from error
+        return part_of(document, weight, state, self.onnx_ops)
+
+
+def _unreadable(error: BaseException) -> PlanError:
+    return PlanError(f"[parts] the part cannot be made of its document: {error}")

@@ -1,0 +1,78 @@
+"""Decisions as plain data, and back: what a plan by cost was chosen from.
+
+Examples: tests/plan/test_documents.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ...common.errors import PlanError
+from ...common.serialize import number_of, plain
+from ...schedule import Metrics, Objective
+from ..types.decision import Candidate, Decision
+
+
+def decision_document(decision: Decision | None) -> dict[str, Any] | None:
+    """Returns a decision as `trace.schema.DECISION` says; None where nothing was weighed."""
+    if decision is None:
+        return None
+    candidates = [*decision.candidates]
+    for one in (decision.won, decision.single):
+        if one not in candidates:
+            candidates.append(one)
+    return {
+        "objective": decision.objective.name,
+        "won": candidates.index(decision.won),
+        "single": candidates.index(decision.single),
+        "weighed": len(decision.candidates),
+        "value": plain(decision.value),
+        "single_value": plain(decision.single_value),
+        "candidates": [
+            {
+                "name": each.name,
+                "devices": list(each.devices),
+                "copies": each.copies,
+                "metrics": plain(asdict(each.metrics)),
+            }
+            for each in candidates
+        ],
+        "margin": decision.margin,
+        "measured": decision.measured,
+        "watts_assumed": decision.watts_assumed,
+        "devices": list(decision.devices),
+        "costs": decision.costs,
+    }
+
+
+def decision_of(data: Mapping[str, Any] | None) -> Decision | None:
+    """Returns a decision from plain data.
+
+    Raises:
+        PlanError, TypeError, IndexError: it is none.
+    """
+    if data is None:
+        return None
+    candidates = [_candidate(each) for each in data["candidates"]]
+    if len({frozenset(each.metrics.values) for each in candidates}) > 1:
+        raise PlanError("expected the same metrics of all candidates")
+    return Decision(
+        Objective.of(data["objective"]),
+        candidates[data["won"]],
+        candidates[data["single"]],
+        number_of(data["value"]),
+        number_of(data["single_value"]),
+        tuple(candidates[: data["weighed"]]),
+        data["margin"],
+        data["measured"],
+        data["watts_assumed"],
+        tuple(data["devices"]),
+        data["costs"],
+    )
+
+
+def _candidate(data: Mapping[str, Any]) -> Candidate:
+    metrics = Metrics(**{name: number_of(value) for name, value in data["metrics"].items()})
+    return Candidate(data["name"], tuple(data["devices"]), data["copies"], metrics)

@@ -1,0 +1,153 @@
+"""Graphs as plain data, without their weights, and graphs of plain data to be planned again.
+
+Problem: a tape should hold what a plan was made of, but no gigabytes, and nobody's weights. Method:
+a weight is its type, a hash of its bytes, and the bounds of its whole numbers where plans ask for
+them. A graph that is read back has weights of the same types and bounds, which are not there: they
+take no memory, unless bounds differ. Whatever computes with them computes nonsense.
+
+Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_documents.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import INT64, NDArray, TensorType, numpy_dtype
+from ...common.errors import PlanError, UnsupportedOp, VkschedError
+from ...common.op_loaders import find_op_loader
+from ...common.serialize import float_of, plain
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.graph import FEW, Graph, Node
+from ...ir.op import all_ops, get_op
+from ...ir.value_range import bounds_of_data
+from ...storage.content_hash import hash_of
+from ...storage.lazy_array import Held, as_array
+
+MOST_BYTES = 1 << 30
+"""Of arrays that a graph is given when it is read back, as their bounds differ."""
+NONSENSE = (
+    VkschedError,
+    TypeError,
+    ValueError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+"""What is raised where data of a stranger has the right types and makes no sense."""
+
+
+def graph_document(graph: Graph) -> dict[str, Any]:
+    """Returns a graph as `trace.schema.GRAPH` says."""
+    return {
+        "nodes": list(map(node_document, graph.nodes)),
+        "outputs": [list(pair) for pair in graph.outputs],
+        "kept": list(graph.kept),
+        "merged": dict(graph.merged),
+        "weights": [_held(graph.nodes[n], array) for n, array in graph.data.items()],
+        "states": [{"node": n} for n in graph.initial],
+    }
+
+
+def node_document(node: Node) -> dict[str, Any]:
+    """Returns a node as `trace.schema.NODE` says."""
+    return {
+        "name": node.name,
+        "op": node.op,
+        "inputs": list(node.inputs),
+        "attrs": {name: plain(value) for name, value in node.attrs.items()},
+        "shape": list(node.type.shape),
+        "dtype": node.type.dtype,
+    }
+
+
+def _held(node: Node, array: Held) -> dict[str, Any]:
+    """Returns what is told of a weight or constant."""
+    out: dict[str, Any] = {"node": node.id, "hash": hash_of(array)}
+    if node.type.dtype == INT64 or node.type.size <= FEW:
+        found = bounds_of_data(as_array(array))
+        out["bounds"] = None if found is None else [int(each) for each in found]
+    return out
+
+
+# -- back ------------------------------------------------------------------------------------------
+
+
+def graph_of(document: Mapping[str, Any]) -> Graph:
+    """Returns a graph to be planned; what its weights hold is not known.
+
+    Raises:
+        PlanError: it is none; the text says why.
+    """
+    try:
+        nodes = tuple(node_of(at, given, True) for at, given in enumerate(document["nodes"]))
+        budget = [MOST_BYTES]
+        data = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["weights"]}
+        initial = {h["node"]: _array(nodes[h["node"]], h, budget) for h in document["states"]}
+        graph = Graph(
+            nodes,
+            tuple((name, node) for name, node in document["outputs"]),
+            data,
+            {node: object() for node in (*data, *initial)},
+            initial,
+            tuple(document["kept"]),
+            document["merged"],
+        )
+        return graph.verify()
+    except NONSENSE as error:
+        raise PlanError(f"[trace] the graph of a tape cannot be made again: {error}") from error
+
+
+def node_of(at: int, given: Mapping[str, Any], onnx_ops: bool) -> Node:
+    """Returns a node of its document. onnx_ops: ops of ONNX files that only the host runs may be
+    there; they are declared at first sight, as files may bring new ones.
+
+    Raises:
+        UnsupportedOp: there is one, and it may not be there.
+    """
+    attrs = Attrs({name: _attr(value) for name, value in given["attrs"].items()})
+    if onnx_ops:
+        _declare(given["op"])
+    elif find_op_loader(given["op"]) or get_op(given["op"]).foreign:
+        raise UnsupportedOp(
+            f"expected ops of vksched, got {given['op']}, which the onnx package computes: it can "
+            "neither be limited nor ended; try `vksched node --onnx-ops` there, if all callers may "
+            "do that"
+        )
+    type_ = TensorType(tuple(given["shape"]), given["dtype"])
+    return Node(at, given["op"], tuple(given["inputs"]), attrs, type_, given["name"])
+
+
+def _declare(op: str) -> None:
+    """Declares an op of an importer, as the importer does at first sight."""
+    loader = find_op_loader(op)
+    if op not in all_ops() and loader is not None:
+        loader(op)
+
+
+def _attr(value: object) -> AttrValue:
+    number = float_of(value)
+    if number is not None:
+        return number
+    if isinstance(value, list):
+        return tuple(map(_attr, value))
+    return value  # type: ignore[return-value]
+
+
+def _array(node: Node, held: Mapping[str, Any], budget: list[int]) -> NDArray:
+    """Returns an array of a node's type and bounds."""
+    dtype, shape = numpy_dtype(node.type.dtype), node.type.shape
+    low, high = held.get("bounds") or (0, 0)
+    if low == high or node.type.size < 2:
+        return np.broadcast_to(np.array(low, dtype), shape)
+    budget[0] -= node.type.host_bytes
+    if budget[0] < 0:
+        raise ValueError(f"expected whole numbers of at most {MOST_BYTES} bytes")
+    array = np.full(shape, low, dtype)
+    array.reshape(-1)[-1] = high
+    return array

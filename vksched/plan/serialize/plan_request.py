@@ -1,0 +1,61 @@
+"""Question: all that a plan depends on beside its graph and machine, as one value.
+
+    Question + Graph + Machine --planner.answer--> the same plan, each time
+
+Examples: tests/plan/test_documents.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..types.placement_overrides import Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `plan_graph` is asked; see there. objective: as `Objective.name` gives it. observed: by
+    node how many functions see its value.
+    """
+
+    policy: str
+    objective: str
+    overrides: Overrides = ()
+    copies: int | str | None = None
+    resident: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    observed: Mapping[int, int] = field(default_factory=dict)
+    with_cpu: bool = False
+    turns: Mapping[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as `trace.schema.ASKED` says."""
+        return {
+            "policy": self.policy,
+            "objective": self.objective,
+            "overrides": [list(pair) for pair in self.overrides],
+            "copies": self.copies,
+            "resident": {str(d): sorted(nodes) for d, nodes in self.resident.items() if nodes},
+            "observed": {str(node): count for node, count in self.observed.items()},
+            "with_cpu": self.with_cpu,
+            "turns": dict(self.turns),
+        }
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Question:
+        """Returns it from plain data.
+
+        Raises:
+            ValueError: a key that should be a number is none.
+        """
+        return Question(
+            data["policy"],
+            data["objective"],
+            tuple((key, device) for key, device in data["overrides"]),
+            data["copies"],
+            {int(device): frozenset(nodes) for device, nodes in data["resident"].items()},
+            {int(node): count for node, count in data["observed"].items()},
+            data["with_cpu"],
+            data["turns"],
+        )

@@ -1,0 +1,64 @@
+"""Timelines: of a plan, of a tape, or of the file of a tape.
+
+    Plan ----------------------------------------> view.make.plan_timeline
+    file --load_tape--> TapeFile --documents--> plans, events --> view.make.run_timeline
+
+Complexity: O(events + nodes of plans). Examples: tests/plan/test_timelines.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+from ...common.errors import PlanError, VkschedError
+from ...trace import Tape, TapeFile, load_tape
+from ...trace.read import LONGEST_S
+from ...viz.timeline.build import run_timeline
+from ...viz.timeline.timeline import Timeline
+from ...viz.timeline.timeline_types import Lane, PlanTold
+from ..explain.timeline import MOST_TEXTS, lanes_of, tell_plan, timeline_of
+from ..types.plan_types import PlanValue
+from .graph_codec import NONSENSE
+from .plan_codec import Planned, planned_of
+
+Source = PlanValue | Tape | TapeFile | str | PathLike[str]
+
+
+def timeline(source: Source) -> Timeline:
+    """Returns what happened over time, or what a plan expects.
+
+    source: a plan, a tape (`run.trace`, `vs.Tape`), or the path of a file that a tape saved.
+
+    Raises:
+        VkschedError: the file is no tape of ours, or a tape has no events; the text says why.
+    """
+    if isinstance(source, PlanValue):
+        return timeline_of(source)
+    if isinstance(source, Tape):
+        source = source.contents()
+    file = source if isinstance(source, TapeFile) else load_tape(source)
+    if not file.events:
+        raise VkschedError("[timeline] expected events, got none; try it after a run")
+    made = [planned_of(file.graphs[each["graph"]], each) for each in file.plans]
+    lanes = lanes_of(planned.plan for planned in made)
+    told = []
+    room = MOST_TEXTS
+    for at, planned in enumerate(made):
+        told.append(_tell(planned, lanes, _name(at, made), room))
+        room -= len(planned.plan.graph.nodes)
+    return run_timeline(file.events, told, lanes)
+
+
+def _tell(planned: Planned, lanes: Sequence[Lane], name: str, room: int) -> PlanTold:
+    try:
+        told = tell_plan(planned.plan, lanes, name, room, planned.decides)
+        if not told.seconds <= LONGEST_S:
+            raise ValueError(f"a run would take {told.seconds} s")
+    except NONSENSE as error:
+        raise PlanError(f"[timeline] the {name} of a tape cannot be drawn: {error}") from error
+    return told
+
+
+def _name(at: int, made: list[Planned]) -> str:
+    return "plan" if len(made) == 1 else f"plan {at} ({made[at].cause})"

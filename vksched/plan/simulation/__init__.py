@@ -1,0 +1,1 @@
+"""Simulation: when each part of a plan runs on given devices."""

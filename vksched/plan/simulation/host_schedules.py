@@ -1,0 +1,252 @@
+"""Walks: what each host of a plan waits for, sends and takes, in the order of the whole plan.
+
+Problem: over several hosts no single thread waits, copies and submits. Method: each host walks its
+own splits in the order of the plan. Where one of them needs a value of another host, it takes that.
+It sends what others need of its own as soon as it finds that complete, and at the latest before it
+waits for another host. So a host that waits has sent all that its earlier splits made, each wait is
+for what comes earlier in the one order, and none waits for ever. A value goes to a host once.
+
+    plan    0 @ node1   1 @ node2 reads 0   2 @ node1 reads 1   the caller wants 2
+    node1   submit 0 | wait 0, send ------> | take 1, submit 2 | wait 2, send
+    node2              take 0, submit 1, wait 1, send ----^             |
+    caller  start both                                                  '-> take 2
+
+At the end each host tells the caller that it is done. Where states are written, all tell him first
+that they are ready for it, and he tells all to go on.
+
+Complexity: O(splits * hosts in use + crossings). Examples: tests/plan/test_walks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...topology.host_names import CALLER
+from ...topology.topology import Machine
+from ..types.plan_types import HOST
+
+Wire = tuple[int, int]
+"""The link from one host to another, or the port of one of them, with -1 for the other."""
+Flow = tuple[int, Sequence[tuple[int, int]], tuple[int, ...]]
+"""Of a split its device, the values that enter it with the split that makes each, or HOST, and the
+splits that it waits for.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one host tells another.
+
+    what: a value, or "start", "ready", "commit", "done". source, target: hosts by number. value,
+    split, device: which one, what made it, and where it is. copied_s: the source copies it from the
+    device. wires: what carries one message after the other, a link of its own or the ports of both
+    hosts. wire_s: they are busy with it. latency_s: it arrives so long after that.
+    """
+
+    what: str
+    source: int
+    target: int
+    value: int = HOST
+    split: int | None = None
+    device: int = 0
+    copied_s: float = 0.0
+    wires: tuple[Wire, ...] = ()
+    wire_s: float = 0.0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walks:
+    """What the hosts of one plan do beside their splits.
+
+    on: the host of each device, by number. caller: the caller's own. run_s: what a run takes each
+    host, whatever it submits. starts: inputs, and that the run begins. waits: of each split those
+    of its own host that it waits for. takes: of each split what its host takes for it. sends: of
+    each split the values of it that others need. ends: of each host what it takes behind its
+    splits: for those that write states, or, the caller, as results. ready: of each host splits that
+    it waits for then. last: the same once states are written. tells: "ready" where states are
+    written, else "done". commits, done: where states are written, that all are ready, and done.
+    """
+
+    on: tuple[int, ...]
+    hosts: int
+    caller: int
+    run_s: tuple[float, ...]
+    starts: tuple[Message, ...]
+    waits: tuple[tuple[int, ...], ...]
+    takes: tuple[tuple[Message, ...], ...]
+    sends: tuple[tuple[Message, ...], ...]
+    ends: tuple[tuple[Message, ...], ...]
+    ready: tuple[tuple[int, ...], ...]
+    last: tuple[tuple[int, ...], ...]
+    tells: tuple[Message, ...]
+    commits: tuple[Message, ...] = ()
+    done: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What is known of values. size_bytes: of one. copied_s: what a host takes to copy one from a
+    device. weights: values that each host has from the start.
+    """
+
+    size_bytes: Callable[[int], int]
+    copied_s: Callable[[int, int], float]
+    weights: Mapping[int, object]
+
+
+def make_walks(
+    machine: Machine,
+    flows: Sequence[Flow],
+    commits: int,
+    results: Iterable[tuple[int, int]],
+    values: Values,
+) -> Walks | None:
+    """Returns the walks of a plan; None where the caller's host does all of it.
+
+    commits: how many splits, at the end, write states. results: values that the caller gets, each
+    with the split that makes it.
+    """
+    working = {machine.host_of(device) for device, _, _ in flows} | {CALLER}
+    if len(working) == 1:
+        return None
+    return _Maker(machine, flows, sorted(working), values).make(commits, results)
+
+
+class Turns:
+    """Who gets the values of a split first: the host whose reading split has the longest way to the
+    end. Among equals each sender begins with the next host, so that not all send to one at once.
+
+    entering: of each split as in `Flow`. hosts: how many there are.
+    """
+
+    def __init__(self, entering: Sequence[Iterable[tuple[int, int]]], hosts: int) -> None:
+        self._hosts = hosts
+        self._left = [0] * len(entering)
+        """By split, how many follow one another behind it."""
+        for split in reversed(range(len(entering))):
+            for _, source in entering[split]:
+                if source != HOST:
+                    self._left[source] = max(self._left[source], 1 + self._left[split])
+
+    def turn(self, source: int, target: int, reader: int) -> tuple[int, int]:
+        """Returns when a host gets a value, the smallest first. reader: HOST for the caller."""
+        left = -1 if reader == HOST else self._left[reader]
+        return -left, (target - source) % self._hosts
+
+
+class _Maker:
+    def __init__(
+        self, machine: Machine, flows: Sequence[Flow], hosts: Sequence[str], values: Values
+    ) -> None:
+        self._machine = machine
+        self._flows = flows
+        self._names = hosts
+        number = {host: at for at, host in enumerate(hosts)}
+        self._on = tuple(
+            number.get(machine.host_of(device), -1) for device in range(len(machine.devices))
+        )
+        self._caller = number[CALLER]
+        self._values = values
+        self._brought: set[tuple[int, int]] = set()
+        self._given: list[int] = [0] * len(hosts)
+        self._turns = Turns([entering for _, entering, _ in flows], len(hosts))
+        self._sends: list[list[tuple[tuple[int, int], Message]]] = [[] for _ in flows]
+
+    def make(self, commits: int, results: Iterable[tuple[int, int]]) -> Walks:
+        flows, run, others = self._flows, len(self._flows) - commits, self._others
+        takes = [tuple(self._enter(split)) for split in range(run)]
+        ends: list[list[Message]] = [[] for _ in self._names]
+        for split in range(run, len(flows)):
+            ends[self._on[flows[split][0]]] += self._enter(split)
+        for value, split in results:
+            ends[self._caller] += self._bring(value, split, self._caller, HOST)
+        return Walks(
+            on=self._on,
+            hosts=len(self._names),
+            caller=self._caller,
+            run_s=self._run_s(),
+            starts=tuple(
+                self._tell("start", self._caller, host, self._given[host]) for host in others
+            ),
+            waits=(*(self._own(*flow) for flow in flows[:run]), *[()] * commits),
+            takes=(*takes, *[()] * commits),
+            sends=tuple(
+                tuple(message for _, message in sorted(each, key=lambda sent: sent[0]))
+                for each in self._sends
+            ),
+            ends=tuple(map(tuple, ends)),
+            ready=self._last_of(range(run)),
+            last=self._last_of(range(len(flows))),
+            tells=self._from(others, "ready" if commits else "done"),
+            commits=tuple(self._tell("commit", self._caller, h) for h in others if commits),
+            done=self._from(others, "done") if commits else (),
+        )
+
+    def _run_s(self) -> tuple[float, ...]:
+        """Returns what a run takes each host, whatever it submits."""
+        out = [0.0] * len(self._names)
+        for device, _, _ in self._flows:
+            here = self._on[device]
+            out[here] = max(out[here], self._machine.devices[device].costs.run_s)
+        return tuple(out)
+
+    @property
+    def _others(self) -> list[int]:
+        return [host for host in range(len(self._names)) if host != self._caller]
+
+    def _from(self, hosts: Iterable[int], what: str) -> tuple[Message, ...]:
+        return tuple(self._tell(what, host, self._caller) for host in hosts)
+
+    def _enter(self, split: int) -> Iterator[Message]:
+        """Yields what a split takes from other hosts."""
+        device, entering, _ = self._flows[split]
+        here = self._on[device]
+        for value, source in entering:
+            if source != HOST:
+                yield from self._bring(value, source, here, split)
+            elif value not in self._values.weights and (value, here) not in self._brought:
+                self._brought.add((value, here))
+                self._given[here] += self._values.size_bytes(value)
+
+    def _bring(self, value: int, split: int, target: int, reader: int) -> Iterator[Message]:
+        """Has a value sent by who makes it, once for each host that needs it."""
+        device = self._flows[split][0]
+        source = self._on[device]
+        if source == target or (value, target) in self._brought:
+            return
+        self._brought.add((value, target))
+        told = self._tell("value", source, target, self._values.size_bytes(value))
+        copied_s = self._values.copied_s(value, device)
+        sent = replace(told, value=value, split=split, device=device, copied_s=copied_s)
+        self._sends[split].append((self._turns.turn(source, target, reader), sent))
+        yield sent
+
+    def _own(self, device: int, _: object, waits: Iterable[int]) -> tuple[int, ...]:
+        """Returns the splits of its own host that a split waits for."""
+        here = self._on[device]
+        return tuple(split for split in waits if self._on[self._flows[split][0]] == here)
+
+    def _last_of(self, splits: Iterable[int]) -> tuple[tuple[int, ...], ...]:
+        """Returns by host the last of some splits on each device."""
+        latest = {self._flows[split][0]: split for split in splits}
+        out: list[list[int]] = [[] for _ in self._names]
+        for device, split in latest.items():
+            out[self._on[device]].append(split)
+        return tuple(tuple(sorted(each)) for each in out)
+
+    def _tell(self, what: str, source: int, target: int, size_bytes: int = 0) -> Message:
+        names = self._names[source], self._names[target]
+        link = self._machine.link_between(*names)
+        own = self._machine.links.named(*map(self._machine.memory_of, names))
+        wires: tuple[Wire, ...] = ((source, target),) if own else ((source, -1), (-1, target))
+        return Message(
+            what,
+            source,
+            target,
+            device=self._on.index(source),
+            wires=wires if size_bytes else (),
+            wire_s=size_bytes / link.bytes_per_s,
+            latency_s=link.latency_s,
+        )

@@ -1,0 +1,107 @@
+"""Metrics: what a plan takes by simulation, in the units of all objectives.
+
+    latency_s    one run, from its inputs to its outputs, with no other run beside it
+    period_s     time between two results of a stream that flows, as many runs under way as the plan
+                 has copies
+    peak_bytes   the most that the plan takes of one device's memory: weights, states, activations
+                 and windows of all copies; of the CPU without weights, which are the caller's
+    energy_j     joules of that one run: of each device its busy watts while it works, its idle
+                 watts for the rest, whether it has work or not. A host's copies are work of its
+                 CPU. A GPU that is opened twice is idle once.
+
+Complexity: splits * runs. Examples: tests/plan/test_metrics.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...schedule import Metrics
+from ...topology.power import watts_of
+from ...topology.topology import Machine
+from ..types.plan_types import PlanValue
+from .sim_types import Program, Simulation
+from .simulate_plan import program_of, run_program
+
+WARM, FLOWING = 4, 6
+"""Runs for each copy until a stream flows, and while its period is taken."""
+STEPS = 20_000
+"""Submissions of a stream, beyond which it is shorter: one run for each copy, and one more."""
+
+
+def plan_metrics(plan: PlanValue) -> Metrics:
+    """Returns what a plan takes."""
+    return measure_plan(plan)[0]
+
+
+def measure_plan(plan: PlanValue) -> tuple[Metrics, Simulation]:
+    """Returns what a plan takes, and the run of it that was simulated."""
+    one, each = run_program(program_of(plan)), list[Metrics]()
+    for own in (plan, *plan.replicas):
+        peak_bytes = max(memory.peak_bytes for memory in own.memory)
+        known = one if own is plan else None
+        each.append(weigh(program_of(own), own.machine, own.copies, peak_bytes, known))
+    return join_replicas(each), one
+
+
+def join_replicas(each: Sequence[Metrics]) -> Metrics:
+    """Returns what plans take together of which each run goes to one: their rates in a stream add
+    up, and a run with no other one beside it goes to the first.
+    """
+    if len(each) == 1:
+        return each[0]
+    rate = sum(1 / metrics.period_s for metrics in each)
+    peaks = [metrics.peak_bytes for metrics in each if metrics.peak_bytes is not None]
+    energies = [m.energy_j / m.period_s for m in each if m.energy_j is not None]
+    energy_j = sum(energies) / rate if len(energies) == len(each) else None
+    peak_bytes = max(peaks, default=None)
+    return replace(each[0], period_s=1 / rate, peak_bytes=peak_bytes, energy_j=energy_j)
+
+
+def weigh(
+    program: Program,
+    machine: Machine,
+    copies: int,
+    peak_bytes: float | None = None,
+    one: Simulation | None = None,
+) -> Metrics:
+    """Returns what a program takes. peak_bytes: None where its memory is not laid out. one: a run
+    of it, where that is known.
+    """
+    one = one or run_program(program)
+    period_s = one.seconds if copies == 1 else period(program, copies)
+    return Metrics(one.seconds, period_s, peak_bytes, energy(machine, one))
+
+
+def period(program: Program, copies: int) -> float:
+    """Returns the time between two results of a stream that flows."""
+    short = len(program.steps) * (WARM + FLOWING) * copies > STEPS
+    warm, flowing = (1, 1) if short else (WARM * copies, FLOWING * copies)
+    # the last runs have fewer beside them, and count no more
+    done = run_program(program, warm + max(flowing, copies) + copies, copies)
+    return period_of(done.finish_s, copies, warm)
+
+
+def period_of(finish_s: Sequence[float], copies: int, warm: int) -> float:
+    """Returns the period of a stream from the ends of its runs, without those of the first and the
+    last ones. Ends may come in bursts of as many as there are copies: so many are one step.
+    """
+    ends = sorted(finish_s)[warm : len(finish_s) - copies + 1]
+    count = (len(ends) - 1) // copies * copies
+    return (ends[count] - ends[0]) / count
+
+
+def energy(machine: Machine, one: Simulation) -> float:
+    """Returns the joules of a run."""
+    busy_s = list(one.busy_s.values())
+    copies: dict[int | None, list[float]] = {machine.cpu: []}
+    for span in (span for span in one.spans if span.kind == "copy"):
+        copies.setdefault(machine.cpu_of(span.device), []).append(span.finish_s - span.start_s)
+    for cpu, seconds in copies.items():
+        if cpu is not None:
+            busy_s[cpu] = min(one.seconds, busy_s[cpu] + sum(seconds))
+    watts = [watts_of(spec) for spec in machine.devices]
+    idle = sum(watts[pool[0]].idle for pool in (*machine.pools, (machine.cpu,)))
+    work_j = sum(each.more * seconds for each, seconds in zip(watts, busy_s, strict=True))
+    return idle * one.seconds + work_j

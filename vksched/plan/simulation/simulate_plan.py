@@ -1,0 +1,280 @@
+"""Simulate: what a plan would take, event by event, with nothing run.
+
+Problem: the estimates of single nodes do not say how long a run takes: devices work beside each
+other, the host copies and waits, queues are in order. Method: the same loop as the executor's, with
+a clock for the host of each run and the end of each queue of each device: one that computes, and
+maybe one that copies. Several runs at once, one per copy of the plan, take the queues in the order
+in which they submit.
+
+    host    copy x | submit 0 | wait 0 ....... | copy h | submit 1 | wait 1 .... | fetch y
+    gpu:0            [ split 0              ]
+    gpu:1                                              [ split 1             ]
+
+Software Vulkan devices and the CPU of one computer compute on the same cores. Each of them takes
+all of these, so work of two of them goes one after the other, as if they had one queue.
+
+Over several hosts each has such a loop and a clock of its own, see walks.py. A message takes the
+link between two hosts for its bytes, one after the other, and arrives a latency later; links of
+other pairs are free meanwhile. Hosts that no link names are joined by a network: there a message
+takes the port of either host, which all its messages to or from others share.
+
+Null devices on a simulated clock take the same times; tests compare both.
+Complexity: O((splits + copies) * runs). Examples: tests/plan/test_simulate.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+
+from ...ir.graph import Graph
+from ...topology.device_spec import DeviceSpec
+from ...topology.host_names import CALLER
+from ...topology.topology import Machine
+from ..costs import node_cost
+from ..types.plan_types import (
+    COMING,
+    HOST,
+    LEAVING,
+    WORK,
+    PlanValue,
+    Split,
+    commits,
+    value_of,
+)
+from .event_sim import Queues, Run
+from .host_schedules import Values, Wire, make_walks
+from .multi_host_sim import RunOfHosts
+from .sim_types import Busy, Part, Program, Simulation, Step
+
+
+def simulate(plan: PlanValue, runs: int = 1) -> Simulation:
+    """Returns what runs of a plan take, as many at once as it has copies."""
+    return run_program(program_of(plan), runs, plan.copies)
+
+
+def program_of(plan: PlanValue) -> Program:
+    """Returns what the clock needs of a plan."""
+    parts = [
+        Part(
+            s.device,
+            s.nodes,
+            [(c.node, c.source) for c in s.copies_in],
+            [c.node for c in s.copies_out],
+            s.waits,
+            commits(plan.graph, s.nodes, s.in_place),
+            s.aside,
+            max((split for stage, split in s.after(COMING) if stage == WORK), default=HOST),
+            s.hands_over,
+            s.refills,
+        )
+        for s in plan.splits
+    ]
+    known: list[dict[int, float]] = [{} for _ in plan.machine.devices]
+
+    def seconds(node: int, device: int) -> float:
+        call, spec = plan.graph.signatures[node], plan.machine.devices[device]
+        if call not in known[device]:
+            known[device][call] = node_cost.node_seconds(spec, plan.graph, plan.graph.nodes[node])
+        return known[device][call]
+
+    return make_program(plan.graph, plan.machine, parts, plan.final_waits, seconds)
+
+
+def make_program(
+    graph: Graph,
+    machine: Machine,
+    parts: Sequence[Part],
+    final_waits: tuple[int, ...],
+    seconds: Callable[[int, int], float],
+) -> Program:
+    """Returns what the clock needs of splits. seconds: of a node on a device."""
+    names = tuple(spec.name for spec in machine.devices)
+    nodes, host_of = graph.nodes, machine.host_of
+
+    def enters_s(value: int, part: Part) -> float:
+        size_bytes, aside = nodes[value].type.device_bytes, COMING in part.aside
+        return host_seconds(machine, part.device, node_cost.COPY_IN, size_bytes, aside)
+
+    def leaves_s(value: int, device: int) -> float:
+        size_bytes, maker = nodes[value].type.device_bytes, made_in.get(graph.root(value))
+        aside = maker is not None and LEAVING in parts[maker].aside
+        return host_seconds(machine, device, node_cost.COPY_OUT, size_bytes, aside)
+
+    made_in = {n: number for number, part in enumerate(parts) for n in part.nodes}
+    wanted = [
+        (value_of(graph, node, False), made_in.get(graph.root(node))) for node in _shown(graph)
+    ]
+    results = [(value, split) for value, split in wanted if split is not None]
+    written = sum(part.commits for part in parts)
+    flows = [(part.device, part.entering, part.waits) for part in parts]
+    values = Values(lambda value: nodes[value].type.device_bytes, leaves_s, graph.data)
+    walks = make_walks(machine, flows, written, results, values)
+    costs_of = {part.device: machine.devices[part.device].costs for part in parts}
+    if len(parts) == 1 and walks is None and machine.is_cpu(parts[0].device):
+        costs_of = {device: costs.alone() for device, costs in costs_of.items()}
+    steps: list[Step] = []
+    for number, part in enumerate(parts):
+        given_s = crossed_s = 0.0
+        for value, source in part.entering:
+            if source != HOST:
+                near = host_of(parts[source].device) == host_of(part.device)
+                left_s = leaves_s(value, parts[source].device) if near else 0.0
+                crossed_s += left_s + enters_s(value, part)
+            elif value not in graph.data:
+                given_s += enters_s(value, part)
+            elif part.refills:
+                crossed_s += enters_s(value, part)
+        entering = [value for value, _ in part.entering]
+        coming_s = leaving_s = None
+        if COMING in part.aside:
+            coming_s = aside_seconds(graph, machine, part.device, node_cost.COPY_IN, entering)
+        if LEAVING in part.aside:
+            leaving_s = aside_seconds(graph, machine, part.device, node_cost.COPY_OUT, part.leaving)
+        on_device_s = beside_seconds(
+            graph,
+            machine,
+            part.device,
+            entering if coming_s is None else (),
+            part.leaving if leaving_s is None else (),
+            part.refills,
+        )
+        on_device_s += sum([seconds(node, part.device) for node in part.nodes])
+        costs = costs_of[part.device]
+        steps.append(
+            Step(
+                part.device,
+                given_s,
+                part.waits if walks is None else walks.waits[number],
+                crossed_s,
+                on_device_s,
+                costs.submit_s,
+                costs.fence_s,
+                coming_s,
+                leaving_s,
+                part.after,
+                part.hands_over,
+            )
+        )
+    fetched_s = 0.0
+    for value, split in results:
+        if host_of(parts[split].device) == CALLER:
+            fetched_s += leaves_s(value, parts[split].device)
+    run_s = max((costs.run_s for costs in costs_of.values()), default=0.0)
+    if walks is not None:
+        run_s = walks.run_s[walks.caller]
+    about = written, fetched_s, final_waits, run_s, walks
+    return Program(names, tuple(steps), *about, machine.queues)
+
+
+def _shown(graph: Graph) -> tuple[int, ...]:
+    """Returns the nodes that the caller gets."""
+    return (*(node for _, node in graph.outputs), *graph.kept)
+
+
+def host_seconds(
+    machine: Machine, device: int, way: str, size_bytes: int, aside: bool = False
+) -> float:
+    """Returns what the host takes to copy a value to a device or back, less the device's own part
+    of that. way: COPY_IN or COPY_OUT. aside: whether that part is its copy queue's.
+    """
+    if machine.is_cpu(device):
+        return 0.0
+    spec, taken_s = machine.devices[device], link_seconds(machine, device, way, size_bytes)
+    if aside:
+        return max(0.0, taken_s - copy_queue_seconds(machine, device, way, size_bytes))
+    return max(0.0, taken_s - node_cost.copy_seconds(spec, way, size_bytes))
+
+
+def link_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+    """Returns what a value takes from the host to a device, or back."""
+    link = machine.link_in(device) if way == node_cost.COPY_IN else machine.link_out(device)
+    return link.seconds(size_bytes)
+
+
+def copy_queue_seconds(machine: Machine, device: int, way: str, size_bytes: int) -> float:
+    """Returns what a device's copy queue takes for a value: all of the link's time, where nobody
+    has measured the device's part of that.
+    """
+    measured_s = node_cost.copy_seconds(machine.devices[device], way, size_bytes)
+    return measured_s or link_seconds(machine, device, way, size_bytes)
+
+
+def aside_seconds(
+    graph: Graph, machine: Machine, device: int, way: str, values: Iterable[int]
+) -> float:
+    """Returns what a submission of copies takes on a device's copy queue."""
+    seconds = submission_s(machine.devices[device])
+    for value in values:
+        size_bytes = graph.nodes[value].type.device_bytes
+        seconds += copy_queue_seconds(machine, device, way, size_bytes)
+    return seconds
+
+
+def submission_s(spec: DeviceSpec) -> float:
+    """Returns what a device takes about a submission. Where nobody has measured that, its rough
+    cost counts as the device's.
+    """
+    return spec.costs.start_s if spec.costs.calls else spec.submit_s
+
+
+def split_beside_seconds(plan: PlanValue, split: Split) -> float:
+    """Returns what the work of a split takes on its device beside its nodes."""
+    entering = [] if COMING in split.aside else [c.node for c in split.copies_in]
+    leaving = [] if LEAVING in split.aside else [c.node for c in split.copies_out]
+    return beside_seconds(plan.graph, plan.machine, split.device, entering, leaving, split.refills)
+
+
+def beside_seconds(
+    graph: Graph,
+    machine: Machine,
+    device: int,
+    entering: Iterable[int],
+    leaving: Iterable[int],
+    refills: bool = False,
+) -> float:
+    """Returns what a split takes on its device beside its nodes, with values that its own queue
+    copies in and out. refills: the host takes part in copies of weights, as in those of others.
+    """
+    spec = machine.devices[device]
+    seconds = submission_s(spec)
+    if machine.is_cpu(device):
+        return seconds
+    link = machine.link_in(device)
+    for way, values in ((node_cost.COPY_IN, entering), (node_cost.COPY_OUT, leaving)):
+        for value in values:
+            size_bytes = graph.nodes[value].type.device_bytes
+            taken_s = node_cost.copy_seconds(spec, way, size_bytes)
+            if not taken_s and value in graph.data and not refills:
+                taken_s = size_bytes / link.bytes_per_s
+            seconds += taken_s
+    return seconds
+
+
+def run_program(program: Program, runs: int = 1, copies: int = 1) -> Simulation:
+    """Returns what runs take, as many at once as there are copies."""
+    queues = Queues(program)
+    spans: list[Busy] = []
+    ends: list[float] = []
+    wires: dict[Wire, float] = {}
+
+    def begin(number: int, start_s: float) -> Run | RunOfHosts:
+        if program.walks is None:
+            return Run(program, number, start_s, queues, spans)
+        return RunOfHosts(program, program.walks, wires, number, start_s, queues, spans)
+
+    under_way = [begin(number, 0.0) for number in range(min(copies, runs))]
+    ready = [(run.now_s, run.number, run) for run in under_way]
+    started = len(ready)
+    heapq.heapify(ready)
+    while ready:  # the run that submits next, of all hosts that are about to
+        _, _, run = heapq.heappop(ready)
+        if run.advance():
+            heapq.heappush(ready, (run.now_s, run.number, run))
+            continue
+        ends.append(run.now_s)
+        if started < runs:
+            following = begin(started, run.now_s)
+            heapq.heappush(ready, (following.now_s, started, following))
+            started += 1
+    return Simulation(program.devices, tuple(ends), tuple(spans))

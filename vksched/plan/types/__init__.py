@@ -1,0 +1,1 @@
+"""The values a plan consists of."""

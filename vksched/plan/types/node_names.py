@@ -1,0 +1,71 @@
+"""Names: which nodes of a graph a caller means, by id, by name or by pattern.
+
+Problem: names are long and mistyped. Method: an exact name wins, else the key is a pattern as in
+fnmatch; nodes that passes have made part of another count as well, and mean what stands for them;
+what matches nothing is answered with the closest names. Complexity: O(nodes)
+per pattern. Examples: tests/plan/test_explain.py, tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from fnmatch import translate
+from functools import cached_property
+
+from ...common.errors import PlanError
+from ...ir.graph import Graph
+
+SHOWN = 8
+CLOSE_AMONG = 5000
+"""Names that are compared with one that matches nothing: each comparison takes microseconds."""
+
+
+class NameIndex:
+    """The names of one graph. stage: who asks, for the text of errors."""
+
+    def __init__(self, graph: Graph, stage: str) -> None:
+        self._graph = graph
+        self._stage = stage
+
+    @cached_property
+    def _by_name(self) -> dict[str, int]:
+        return {node.name: node.id for node in self._graph.nodes}
+
+    def find(self, key: str | int) -> tuple[int, ...]:
+        """Returns the ids of the nodes that a key names, at least one, in order.
+
+        Raises:
+            PlanError: there is none; the text names some that are close.
+        """
+        count = len(self._graph.nodes)
+        if isinstance(key, int):
+            if not 0 <= key < count:
+                raise PlanError(f"[{self._stage}] expected a node id below {count}, got {key}")
+            return (key,)
+        if not isinstance(key, str):
+            raise PlanError(f"[{self._stage}] expected a name, a pattern or a node id, got {key!r}")
+        matched = self.matches(key)
+        if not matched:
+            raise PlanError(
+                f"[{self._stage}] expected a node that matches {key!r}, got none; {self._hint(key)}"
+            )
+        return matched
+
+    def matches(self, key: str) -> tuple[int, ...]:
+        """Returns the ids of the nodes that a name or a pattern means, in order; () for none."""
+        if key in self._by_name:
+            return (self._by_name[key],)
+        if key in self._graph.merged:
+            return (self._graph.merged[key],)
+        pattern = re.compile(translate(key))
+        found = {n.id for n in self._graph.nodes if pattern.match(n.name)}
+        found |= {n for name, n in self._graph.merged.items() if pattern.match(name)}
+        return tuple(sorted(found))
+
+    def _hint(self, key: str) -> str:
+        names = [*self._by_name, *self._graph.merged]
+        close = difflib.get_close_matches(key, names[:CLOSE_AMONG], 3, 0.4)
+        if close:
+            return f"close: {', '.join(close)}"
+        return f"there is: {', '.join(names[:SHOWN])}" + (", ..." if len(names) > SHOWN else "")

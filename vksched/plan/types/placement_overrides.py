@@ -1,0 +1,37 @@
+"""Overrides: the devices that the user gives nodes, by their ids or by patterns of their names.
+
+    ("layer.9.*", "gpu:1"), (17, "cpu")  ->  {17: cpu, 41: gpu:1, ...}, with texts for the user
+
+Complexity: O(nodes) for each pattern. Examples: tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...ir.graph import Graph
+from ...topology.topology import Machine
+from .node_names import NameIndex
+
+Overrides = Sequence[tuple[str | int, str]]
+
+
+def resolve_overrides(
+    graph: Graph, machine: Machine, overrides: Overrides
+) -> dict[int, tuple[int, str]]:
+    """Returns for each node that an override names its device and the override as text.
+
+    Node ids win over patterns, later patterns over earlier ones. A view stands for what it views.
+
+    Raises:
+        PlanError: no such node, or a pattern that matches nothing. DeviceError: a device that is
+            not there.
+    """
+    out: dict[int, tuple[int, str]] = {}
+    names = NameIndex(graph, "placement")
+    for key, name in sorted(overrides, key=lambda item: isinstance(item[0], int)):
+        device = machine.index(name)
+        matched = [graph.root(node_id) for node_id in names.find(key)]
+        told = graph.nodes[key].name if isinstance(key, int) else key
+        out.update((node_id, (device, f"override: {told} on {name}")) for node_id in matched)
+    return out

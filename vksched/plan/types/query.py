@@ -1,0 +1,108 @@
+"""Query: what a caller may ask of a plan, computed from the plan alone.
+
+    plan.device_of("layer.0.query")   plan.crossings, .crossing_bytes, .fences, .barriers
+    plan.buffers()["vulkan:0"].peak_bytes
+
+Complexity: O(nodes) each. Examples: tests/plan/test_explain.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from .plan_types import HOST, CopyIn, PlanValue
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSizes:
+    """Bytes that a plan takes on one device, those of all `copies` slots together.
+
+    weight_bytes: weights and constants, which plans share; on the CPU they are the caller's arrays.
+    state_bytes: states, which plans share too. activation_bytes: results and scratch memory, on the
+    CPU also the windows of devices that have them in the computer's memory. inbox_bytes,
+    outbox_bytes: the windows through which values enter and leave. peak_bytes: what of all this
+    lies in the device's memory. resident_bytes: of that, what was there before. capacity_bytes:
+    what the plan may use.
+    """
+
+    weight_bytes: int
+    state_bytes: int
+    activation_bytes: int
+    inbox_bytes: int
+    outbox_bytes: int
+    peak_bytes: int
+    resident_bytes: int
+    capacity_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything, wherever it lies: the caller's own arrays and the windows, too."""
+        slots = self.activation_bytes + self.inbox_bytes + self.outbox_bytes
+        return self.weight_bytes + self.state_bytes + slots
+
+
+def crossings(plan: PlanValue) -> tuple[CopyIn, ...]:
+    """Returns the copies from one device to another."""
+    return tuple(c for s in plan.splits for c in s.copies_in if c.source != HOST)
+
+
+def copied_bytes(plan: PlanValue, copies: tuple[CopyIn, ...]) -> int:
+    """Returns the bytes of some copies."""
+    return sum(plan.graph.nodes[c.node].type.device_bytes for c in copies)
+
+
+def fences(plan: PlanValue) -> int:
+    """Returns how often a run waits for a device, the end included; numpy needs no fence."""
+    waits = [w for s in plan.splits for w in s.waits] + list(plan.final_waits)
+    return sum(plan.machine.devices[plan.splits[w].device].kind != "cpu" for w in waits)
+
+
+def buffers(plan: PlanValue) -> dict[str, BufferSizes]:
+    """Returns the sizes of the buffers on each device, by its name; those of replicas, too."""
+    out = _own_buffers(plan)
+    for name, sizes in (pair for own in plan.replicas for pair in _own_buffers(own).items()):
+        both = {f.name: getattr(out[name], f.name) + getattr(sizes, f.name) for f in fields(sizes)}
+        out[name] = replace(BufferSizes(**both), capacity_bytes=sizes.capacity_bytes)
+    return out
+
+
+def _own_buffers(plan: PlanValue) -> dict[str, BufferSizes]:
+    out: dict[str, BufferSizes] = {}
+    for device, (spec, memory) in enumerate(zip(plan.machine.devices, plan.memory, strict=True)):
+        slots = 4 * plan.copies
+        on_host = spec.kind == "cpu"
+        activations = slots * sum(memory.activation_pages)
+        if on_host:
+            activations = memory.peak_bytes - memory.state_bytes
+            activations -= memory.weight_bytes if device != plan.machine.cpu else 0
+        out[spec.name] = BufferSizes(
+            weight_bytes=memory.weight_bytes,
+            state_bytes=memory.state_bytes,
+            activation_bytes=activations,
+            inbox_bytes=slots * sum(memory.inbox_pages),
+            outbox_bytes=slots * sum(memory.outbox_pages),
+            peak_bytes=memory.peak_bytes,
+            resident_bytes=memory.resident_bytes,
+            capacity_bytes=spec.memory_bytes,
+        )
+    return out
+
+
+def without_work(plans: Sequence[PlanValue]) -> tuple[list[str], list[str]]:
+    """Returns the GPUs that have nothing to do in plans for one machine, as those that stand before
+    them have room for all that GPUs can run, and these; nothing where one is full.
+    """
+    if any(" is full: " in note for plan in plans for note in plan.notes):
+        return [], []
+    busy = {plan.machine.devices[device].name for plan in plans for device in plan.working}
+    gpus = [d for d in plans[0].machine.devices if d.kind != "cpu"] if plans else []
+    names = [d.name for d in gpus if not d.out_of_use]
+    working = [name for name in names if name in busy]
+    last = names.index(working[-1]) + 1 if working else len(names)
+    return names[last:], working
+
+
+def split_of(plan: PlanValue) -> dict[int, int]:
+    """Returns for each node that runs the split in which it does."""
+    return {n: s.id for s in plan.splits for n in s.nodes}

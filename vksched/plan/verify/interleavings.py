@@ -1,0 +1,148 @@
+"""Walks: what the host does for runs of a plan, in an order that an executor could have taken.
+
+    run 0, slot 0   acquire | stage, submit ... wait, check, fetch | end | release
+    run 1, slot 1          acquire | stage ...             drawn: which run goes on next
+
+Complexity: O(items) for each run. Examples: tests/plan/test_happens.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..types.plan_types import HOST, PlanValue, Split
+from .memory_events import Event, Narrator
+
+
+class Walk:
+    """What the executor does for each run, with an observer for all that may be observed.
+
+    splits: those of this host, of which the last `commits` write states. What follows them hosts
+    among others do beside, and one host alone does not.
+    """
+
+    def __init__(
+        self, narrator: Narrator, commits: Sequence[Split], final_waits: Sequence[int]
+    ) -> None:
+        self.narrator = narrator
+        self._commits = commits
+        self._final_waits = final_waits
+        self._given = {c.node for s in narrator.splits for c in s.copies_out}
+        self._splits_of: dict[int, list[Split]] = {}
+        for split in narrator.splits:
+            self._splits_of.setdefault(split.device, []).append(split)
+        self._device_of = {split.id: split.device for split in narrator.splits}
+
+    def run(self, slot: int, number: int) -> Iterator[Event]:
+        """Yields the events of one run."""
+        narrator, complete = self.narrator, set[int]()
+        graph, commits = narrator.plan.graph, self._commits
+        yield from self._begin(slot, number)
+        before = narrator.splits[: len(narrator.splits) - len(commits)]
+        for at, split in enumerate(before):
+            yield from self._cross(slot, at, complete)
+            yield from self._start(slot, split, complete)
+        yield from self._cross(slot, len(before), complete)
+        for waited in commits[0].waits if commits else self._final_waits:
+            yield from self._wait(slot, waited, complete)
+        for value in (*(n for _, n in graph.outputs[: self._results]), *graph.kept):
+            yield from self._fetch(slot, value)
+        yield from self._agree(slot, number)
+        for split in commits:
+            yield from self._start(slot, split, complete)
+        if commits:
+            for waited in self._final_waits:
+                yield from self._wait(slot, waited, complete)
+        yield from self._finish(slot, number)
+
+    @property
+    def _results(self) -> int:
+        return len(self.narrator.plan.graph.outputs)
+
+    def _begin(self, slot: int, number: int) -> Iterator[Event]:
+        yield self.narrator.acquire(slot, number)
+
+    def _cross(self, slot: int, at: int, complete: set[int]) -> Iterator[Event]:
+        """What crosses between hosts before a split, by its position."""
+        yield from ()
+
+    def _agree(self, slot: int, number: int) -> Iterator[Event]:
+        yield self.narrator.end(slot)
+
+    def _finish(self, slot: int, number: int) -> Iterator[Event]:
+        if self._commits:
+            yield self.narrator.end(slot)
+        yield self.narrator.release(slot)
+
+    def _fetch(self, slot: int, value: int) -> Iterator[Event]:
+        plan = self.narrator.plan
+        source = value if value in self._given else plan.graph.root(value)
+        if not plan.graph.nodes[source].declaration.leaf:
+            device = plan.placements[plan.graph.root(value)].device
+            yield self.narrator.fetch(slot, source, device)
+
+    def _wait(self, slot: int, split_id: int, complete: set[int]) -> Iterator[Event]:
+        if split_id in complete:
+            return
+        yield from self.narrator.wait(slot, split_id)
+        splits = self._splits_of[self._device_of[split_id]]
+        ended = [s for s in splits if s.id <= split_id and s.id not in complete]
+        for split in ended:
+            complete.add(split.id)
+            yield self.narrator.check(slot, split.id)
+        for split in ended:
+            for value in split.observed:
+                yield from self._fetch(slot, value)
+
+    def _start(self, slot: int, split: Split, complete: set[int]) -> Iterator[Event]:
+        narrator, data = self.narrator, self.narrator.plan.graph.data
+        for copy in split.copies_in:
+            if copy.source == HOST and copy.node not in data:
+                yield from self._feed(slot, copy.node)
+                yield narrator.stage(slot, split.device, copy)
+        for waited in split.waits:
+            yield from self._wait(slot, waited, complete)
+        for copy in split.copies_in:
+            if split.refills and copy.node in data:
+                yield narrator.stage(slot, split.device, copy)
+            elif copy.source != HOST:
+                yield narrator.fetch(slot, copy.node, self._device_of[copy.source])
+                yield narrator.stage(slot, split.device, copy)
+        yield from narrator.submit(slot, split.id)
+
+    def _feed(self, slot: int, value: int) -> Iterator[Event]:
+        """How the host has a value that comes from no split of its own."""
+        yield from ()
+
+
+def events_of(
+    plan: PlanValue,
+    runs: int = 1,
+    rng: np.random.Generator | None = None,
+) -> list[Event]:
+    """Returns the events of some runs, each in the first slot that is free, in an order drawn by
+    `rng`: at each step one of the runs under way goes on.
+    """
+    walk, draw = Walk(Narrator(plan), plan.commits, plan.final_waits), rng or _default()
+    free, under_way = list(range(plan.copies)), dict[int, Iterator[Event]]()
+    events: list[Event] = []
+    started = 0
+    while started < runs or under_way:
+        if free and started < runs and (not under_way or draw.random() < 0.5):
+            slot = free.pop(0)
+            under_way[slot] = walk.run(slot, started)
+            started += 1
+        slot = list(under_way)[int(draw.integers(len(under_way)))]
+        event = next(under_way[slot], None)
+        if event is None:
+            del under_way[slot]
+            free.append(slot)
+        else:
+            events.append(event)
+    return events
+
+
+def _default() -> np.random.Generator:
+    return np.random.default_rng(0)

@@ -1,0 +1,418 @@
+"""Events: what runs of a plan do to memory, in the order in which the host did it.
+
+Problem: whether a plan's waits and barriers suffice is a question about all orders that they allow,
+of several runs at once. Method: tell everything that touches memory as plain data, once for the
+executor and for `events_of` in walks.py, which draws an order that an executor could have taken;
+`happens.py` judges.
+
+    executor (VKSCHED_CHECK=1) --\\
+                                   Narrator --events--> happens.Checker --> findings
+    events_of(plan, runs, rng) --/
+
+Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_happens.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ..types.plan_types import (
+    COMING,
+    HOST,
+    LEAVING,
+    WORK,
+    CopyIn,
+    PlanValue,
+    Span,
+    Split,
+    scratch_of,
+)
+
+Memory = tuple[str, int, int]
+"""Kind (inbox, outbox, activation, status, weight, state, value: an array of the CPU, mail: one
+that another host has sent, or a message), device, page: the node's number for weight, state, value
+and mail, the split's for status.
+"""
+
+Label = tuple[str, str, int, int]
+"""A message between hosts: what it says, the host that it goes to or is about, a value or -1, the
+run.
+"""
+
+SHARED = ("weight", "state")
+"""Kinds of memory that all slots share, and that hold something before the first run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Words of a memory, from start up to end, that hold a node's value when it is read.
+
+    split: the one that must have written it, where that matters, or -1.
+    """
+
+    memory: Memory
+    start: int
+    end: int
+    node: int
+    split: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that a queue does. Items without a barrier between them run beside each other."""
+
+    name: str
+    barrier: bool
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a host thread does for a run in a slot.
+
+    agent: the thread, numbered from 0. slot: whose memory it is about.
+    """
+
+    agent: int
+    slot: int
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire(Event):
+    """The run gets the slot: it knows all that the one before knew when it gave it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touch(Event):
+    """The host reads or writes memory itself."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class Submit(Event):
+    """A stage of a split goes to a queue of its device, behind a barrier: its work to the one that
+    computes, what runs beside it to the one that copies.
+
+    after: stages, with their splits, whose semaphores it waits for first.
+    """
+
+    device: int
+    split: int
+    items: tuple[Item, ...]
+    stage: str = WORK
+    after: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(Event):
+    """The host has seen the fence of a stage of a split, and so the end of all that its queue did
+    before.
+    """
+
+    split: int
+    stage: str = WORK
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Event):
+    """The thread sends a message: whoever hears it knows what the thread knows now."""
+
+    label: Label
+
+
+@dataclass(frozen=True, slots=True)
+class Hear(Event):
+    """The thread has waited for a message; what it brings lies in the memory of its host then."""
+
+    label: Label
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class End(Event):
+    """Results are there, or states are written: nothing of the run may be under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Event):
+    """The slot is free for another run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free(Event):
+    """The memory of a device is given back; agent, slot and run do not matter."""
+
+    device: int
+
+
+class Narrator:
+    """Tells the events of a plan. One run holds a slot at a time.
+
+    items: by split and stage what a queue does in it. devices: whose events these are, the CPU
+    last; all of the machine by default. first: the number of the thread of slot 0.
+    """
+
+    def __init__(
+        self, plan: PlanValue, devices: Sequence[int] | None = None, first: int = 0
+    ) -> None:
+        self.plan = plan
+        own = range(len(plan.machine.devices)) if devices is None else devices
+        self._cpu = own[-1]
+        self._first = first
+        self._held = [-1] * plan.copies
+        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
+        """By slot the splits of the run whose copies out the copy queue has got."""
+        self._outboxes = {
+            (s.device, c.node): (c.outbox, s.id) for s in plan.splits for c in s.copies_out
+        }
+        self._on_cpu = {n for s in plan.splits if s.device == self._cpu for n in s.nodes}
+        self._to_cpu = {
+            c.node: c for s in plan.splits if s.device == self._cpu for c in s.copies_in
+        }
+        self.splits = tuple(s for s in plan.splits if s.device in own)
+        self.items = {s.id: self._of_split(s) for s in self.splits}
+        self._leaving = [s for s in self.splits if LEAVING in s.aside]
+
+    def acquire(self, slot: int, run: int) -> Acquire:
+        self._held[slot] = run
+        self._given[slot].clear()
+        return Acquire(self._first + slot, slot, run)
+
+    def run_in(self, slot: int) -> int:
+        """Returns the run that has a slot."""
+        return self._held[slot]
+
+    def stage(self, slot: int, device: int, copy: CopyIn) -> Touch:
+        """The host moves a value from the caller or an outbox to where its device finds it."""
+        reads = () if copy.source == HOST else (self._given_out(copy.node, copy.source),)
+        write = self._words("inbox", device, copy.inbox, copy.node)
+        if device == self._cpu:
+            write = self._value(copy.node)
+        return self._touch(slot, f"copy of {self._name(copy.node)} by the host", reads, (write,))
+
+    def submit(self, slot: int, split: int) -> Iterator[Event]:
+        """The host writes the ticket of a split and hands it to its queues."""
+        made = self.plan.splits[split]
+        yield self._touch(slot, f"ticket of split {split}", (), (self._ticket(made),))
+        if COMING in made.aside:
+            yield self._submit(slot, made, COMING)
+        yield self._submit(slot, made, WORK)
+        for number in made.hands_over:
+            self._given[slot].add(number)
+            yield self._submit(slot, self.plan.splits[number], LEAVING)
+
+    def _submit(self, slot: int, split: Split, stage: str) -> Submit:
+        what = self.items[split.id][stage], stage, split.after(stage)
+        where = self._first + slot, slot, self._held[slot]
+        return Submit(*where, split.device, split.id, *what)
+
+    def wait(self, slot: int, split: int) -> Iterator[Event]:
+        """The host waits for a split. Copies out that its device makes beside the work, of this
+        split and those before, are submitted, where no later split has handed them over, when the
+        work is known to be complete, if the plan says so; and waited for.
+        """
+        device, given = self.plan.splits[split].device, self._given[slot]
+        ended = [s for s in self._leaving if s.device == device and s.id <= split]
+        left = [s for s in ended if s.id not in given]
+        given.update(s.id for s in left)
+        yield from (self._submit(slot, s, LEAVING) for s in left if not s.after(LEAVING))
+        where = self._first + slot, slot, self._held[slot]
+        yield Wait(*where, split)
+        yield from (self._submit(slot, s, LEAVING) for s in left if s.after(LEAVING))
+        yield from (Wait(*where, s.id, LEAVING) for s in ended)
+
+    def check(self, slot: int, split: int) -> Touch:
+        """The host reads the sequence words of a split."""
+        made = self.plan.splits[split]
+        reads = tuple(self._echo(made, stage) for stage in self.items[split])
+        return self._touch(slot, f"check of split {split}", reads, ())
+
+    def fetch(self, slot: int, node: int, device: int) -> Touch:
+        """The host reads a value that was copied out."""
+        _, maker = self._outboxes.get((device, node), (None, -1))
+        read = self._given_out(node, maker, device)
+        return self._touch(slot, f"fetch of {self._name(node)}", (read,), ())
+
+    def end(self, slot: int) -> End:
+        return End(self._first + slot, slot, self._held[slot])
+
+    def release(self, slot: int) -> Release:
+        return Release(self._first + slot, slot, self._held[slot])
+
+    def tell(self, slot: int, run: int, what: str, host: str, value: int = -1) -> Tell:
+        return Tell(self._first + slot, slot, run, (what, host, value, run))
+
+    def hear(
+        self, slot: int, run: int, what: str, host: str, about: int, values: Sequence[int] = ()
+    ) -> Hear:
+        """about: the CPU of the host that it goes to or comes from, which messages lie beside.
+        values: what it brings.
+        """
+        brought = (*(self._mail(value) for value in values), self._message(what, about))
+        label = what, host, values[0] if what == "value" else -1, run
+        item = Item(f"message {what}", False, (), brought)
+        return Hear(self._first + slot, slot, run, label, item)
+
+    def read(self, slot: int, what: str, about: int) -> Touch:
+        """The host goes on by a message."""
+        return self._touch(slot, f"reading {what}", (self._message(what, about),), ())
+
+    def post(self, slot: int, node: int, split: int) -> Touch:
+        """The host sends a value that a split gave out."""
+        return self._touch(slot, f"sending {self._name(node)}", (self._given_out(node, split),), ())
+
+    def open(self, slot: int, node: int) -> Touch:
+        """The host reads a value that another one has sent."""
+        read = self._mail(node)
+        return self._touch(slot, f"reading {self._name(node)}", (read,), ())
+
+    def free(self, device: int) -> Free:
+        return Free(0, 0, -1, device)
+
+    def _touch(
+        self, slot: int, name: str, reads: tuple[Access, ...], writes: tuple[Access, ...]
+    ) -> Touch:
+        item = Item(name, False, reads, writes)
+        return Touch(self._first + slot, slot, self._held[slot], item)
+
+    # -- what is where -----------------------------------------------------------------------------
+
+    def _of_split(self, split: Split) -> dict[str, tuple[Item, ...]]:
+        """Copies in, nodes, copies out, by stage, each with a sequence word at the end; numpy
+        copies nothing and takes one node after the other.
+        """
+        device, on_cpu = split.device, split.device == self._cpu
+        items = [
+            Item(
+                f"copy in of {self._name(copy.node)}",
+                False,
+                (self._entered(split, copy),),
+                (self._words("activation", device, copy.target, copy.node),),
+            )
+            for copy in (() if on_cpu else split.copies_in)
+        ]
+        for node_id in split.nodes:
+            reads, writes = self._of_node(device, node_id, split.id)
+            items.append(Item(self._name(node_id), on_cpu, reads, writes))
+        for out in () if on_cpu else split.copies_out:
+            written = self._words("outbox", device, out.outbox, out.node, split.id)
+            reads = self._read(device, out.node)
+            items.append(Item(f"copy out of {self._name(out.node)}", False, reads, (written,)))
+        if not on_cpu:
+            barriers = set(split.barriers)
+            items = [
+                Item(item.name, position in barriers, item.reads, item.writes)
+                for position, item in enumerate(items)
+            ]
+        return {
+            stage: (*(items[at] for at in part), self._sequence_word(split, stage))
+            for stage, part in (split.stages if not on_cpu else {WORK: range(len(items))}).items()
+        }
+
+    def _sequence_word(self, split: Split, stage: str) -> Item:
+        return Item("sequence word", True, (self._ticket(split),), (self._echo(split, stage),))
+
+    def _entered(self, split: Split, copy: CopyIn) -> Access:
+        """What a copy in reads: the window, in which a streamed weight is before the first run
+        where it has one of its own.
+        """
+        if copy.node in self.plan.graph.data and not split.refills:
+            return Access(("weight", split.device, copy.node), 0, 1, copy.node)
+        return self._words("inbox", split.device, copy.inbox, copy.node)
+
+    def _of_node(
+        self, device: int, node_id: int, split: int
+    ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
+        """What a node reads and writes."""
+        graph, inputs = self.plan.graph, self.plan.graph.nodes[node_id].inputs
+        held = graph.states.get(node_id)
+        if held is None:
+            reads = tuple(a for i in inputs for a in self._read(device, i))
+            return reads, self._written(device, node_id, split)
+        state = self._state(device, held)
+        if node_id != held:
+            return self._read(device, inputs[1]), (state,)
+        # numpy takes the array as its value; a device reads a state where it is
+        return ((state,), (self._value(held, split),)) if device == self._cpu else ((), ())
+
+    def _read(self, device: int, node_id: int) -> tuple[Access, ...]:
+        """What is read where a node of a device reads a value."""
+        graph, plan = self.plan.graph, self.plan
+        root, offset = graph.views.get(node_id, (node_id, 0))
+        if root in plan.in_place:
+            written = self._state(device, plan.in_place[root], offset, graph.words[node_id])
+            return (replace(written, node=root),)
+        if root in graph.data and (device == self._cpu or root in plan.memory[device].weights):
+            return (Access(("weight", device, root), 0, 1, root),)
+        if device == self._cpu:
+            value = node_id if node_id in self._to_cpu or node_id in self._on_cpu else root
+            read = (self._value(value),)
+            copy = self._to_cpu.get(value)
+            if copy is None or copy.source == HOST:
+                return read
+            return (*read, self._given_out(value, copy.source))  # numpy reads the outbox itself
+        if root in graph.states and plan.placements[root].device == device:
+            return (self._state(device, root, offset, graph.nodes[node_id].type.words),)
+        own = plan.locations.get((device, node_id))
+        if own is not None:
+            return (self._words("activation", device, own, node_id),)
+        span = plan.locations.get((device, root))
+        if span is not None:
+            span = Span(span.page, span.offset + offset, graph.nodes[node_id].type.words)
+        return (self._words("activation", device, span, root),)
+
+    def _written(self, device: int, node_id: int, split: int) -> tuple[Access, ...]:
+        if device == self._cpu:
+            return (self._value(node_id, split),)
+        span = self.plan.locations.get((device, node_id))
+        own: tuple[Access, ...] = (self._words("activation", device, span, node_id, split),)
+        if node_id in self.plan.in_place:
+            own = self._read(device, node_id)
+        beside = scratch_of(node_id)
+        scratch = self.plan.locations.get((device, beside))
+        if scratch is None:
+            return own
+        return (*own, self._words("activation", device, scratch, beside, split))
+
+    def _given_out(self, node: int, split: int, device: int | None = None) -> Access:
+        here = self.plan.splits[split].device if device is None else device
+        if here == self._cpu:
+            return self._value(node if node in self._on_cpu else self.plan.graph.root(node), split)
+        span, _ = self._outboxes.get((here, node), (None, -1))
+        return self._words("outbox", here, span, node, split)
+
+    def _words(
+        self, kind: str, device: int, span: Span | None, node: int, split: int = -1
+    ) -> Access:
+        """An empty value stands for its first word; one without a place lies where none writes."""
+        if span is None:
+            return Access((f"{kind} without a place", device, 0), 0, 1, node, split)
+        words = max(1, span.words)
+        return Access((kind, device, span.page), span.offset, span.offset + words, node, split)
+
+    def _value(self, node: int, split: int = -1) -> Access:
+        return Access(("value", self._cpu, node), 0, 1, node, split)
+
+    def _mail(self, node: int) -> Access:
+        return Access(("mail", self._cpu, node), 0, 1, node)
+
+    def _message(self, what: str, cpu: int) -> Access:
+        return Access((f"message {what}", cpu, 0), 0, 1, 0)
+
+    def _state(self, device: int, held: int, offset: int = 0, words: int | None = None) -> Access:
+        size = self.plan.graph.nodes[held].type.words if words is None else words
+        return Access(("state", device, held), offset, offset + max(1, size), held)
+
+    def _ticket(self, split: Split) -> Access:
+        return Access(("status", split.device, split.id), 0, 1, split.id)
+
+    def _echo(self, split: Split, stage: str) -> Access:
+        at = 1 + (WORK, COMING, LEAVING).index(stage)
+        return Access(("status", split.device, split.id), at, at + 1, split.id)
+
+    def _name(self, node: int) -> str:
+        return self.plan.graph.nodes[node].name

@@ -1,0 +1,85 @@
+"""Windows: does a plan keep its promises about memory that the host sees?
+
+    window   | w0 for split 0 | w2 for split 2 |     split 2 starts once split 0 is complete
+
+A value has a window of its own, but for weights that the host writes in each run. Complexity:
+O(values * log(values)). Examples: tests/plan/test_windows.py, tests/plan/test_plan_verify.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...common.errors import PlanError
+from ...ir.graph import Node
+from ..types.interval_set import Owners, WordSet
+from ..types.plan_types import PlanValue, Span, Split
+
+
+class Turns:
+    """Who has which windows while splits start one after the other."""
+
+    def __init__(self, plan: PlanValue) -> None:
+        self._plan = plan
+        self._owners = [Owners() for _ in plan.machine.devices]
+
+    def take(self, split: Split, is_complete: Callable[[int], bool]) -> None:
+        """Gives a split the windows of the weights that the host writes for it."""
+        graph, owners = self._plan.graph, self._owners[split.device]
+        for copy in split.copies_in if split.refills else ():
+            if copy.node not in graph.data:
+                continue
+            for other in owners.take(copy.inbox, split.id):
+                name = graph.nodes[copy.node].name
+                if other == split.id:
+                    raise _fail(f"two values share words of the inbox, one of them {name}")
+                if not is_complete(other):
+                    raise _fail(
+                        f"{name} is written for split {split.id} over a window that split {other} "
+                        "may still read"
+                    )
+
+
+def check_windows(plan: PlanValue, device: int, splits: Sequence[Split]) -> None:
+    """Checks where the values of a device are that enter and leave it. splits: its own."""
+    graph, memory = plan.graph, plan.memory[device]
+    shared, inbox, outbox = WordSet(), WordSet(), WordSet()
+    for split in splits:
+        for copy in split.copies_in:
+            node = graph.nodes[copy.node]
+            check_span(node, node.type.words, copy.inbox, memory.inbox_pages, "inbox")
+            if copy.target != plan.locations.get((device, copy.node)):
+                raise _fail(f"{node.name} is copied to another place than it is read")
+            if split.refills and copy.node in graph.data:
+                shared.add(copy.inbox)
+            else:
+                _take(inbox, copy.inbox, "inbox")
+        for out in split.copies_out:
+            node = graph.nodes[out.node]
+            check_span(node, node.type.words, out.outbox, memory.outbox_pages, "outbox")
+            _take(outbox, out.outbox, "outbox")
+    for split in splits:
+        for copy in split.copies_in:
+            if not (split.refills and copy.node in graph.data) and shared.meets(copy.inbox):
+                name = graph.nodes[copy.node].name
+                raise _fail(f"two values share words of the inbox, one of them {name}")
+
+
+def _take(taken: WordSet, span: Span, kind: str) -> None:
+    if taken.meets(span):
+        raise _fail(f"two values share words of the {kind}")
+    taken.add(span)
+
+
+def check_span(node: Node, words: int, span: Span, pages: tuple[int, ...], kind: str) -> None:
+    """Checks that a span is of so many words and lies in one of some pages."""
+    if span.words != words:
+        raise _fail(f"{kind} span {span} of {node.name} is not of its {words} words")
+    if not 0 <= span.page < len(pages) or not 0 <= span.offset <= pages[span.page] - words:
+        raise _fail(f"{kind} span {span} lies outside the pages {pages}")
+    if span.offset % 4:
+        raise _fail(f"{kind} span {span} is not aligned to 16 bytes")
+
+
+def _fail(message: str) -> PlanError:
+    return PlanError(f"[plan] {message}")

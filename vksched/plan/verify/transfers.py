@@ -1,0 +1,144 @@
+"""Aside: does a plan keep its promises about copies that run beside work?
+
+    copies in of split 3     may run beside the work of 1 and 2, where they wait for that of 0 only
+    copies out of split 0    may run until the host has waited for it
+
+Walks the splits of one device; what may run beside each other must share no words of which one is
+written. Complexity: O(splits that may run beside each other * log(values)). Examples:
+tests/plan/test_aside.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+from ...common.errors import PlanError
+from ..types.interval_set import WordSet
+from ..types.plan_types import COMING, HOST, LEAVING, WORK, PlanValue, Span, Split
+
+Used = Mapping[int, tuple[WordSet, WordSet]]
+"""By split the words of its device that its work reads, and that it writes."""
+
+
+def check_aside(
+    plan: PlanValue, splits: Sequence[Split], spans: Mapping[int, Span], used: Used
+) -> None:
+    """Checks one device. splits: its own. spans: where values are.
+
+    Raises:
+        PlanError: the first promise that is broken.
+    """
+    spec = plan.machine.devices[splits[0].device]
+    has_queue = spec.limits.copy_queue and spec.kind != "cpu"
+    if not any(split.aside or split.orders or split.hands_over for split in splits):
+        return
+    waits = _Waits(plan, splits[0].device)
+    numbers = [split.id for split in splits]
+    left: set[int] = set()  # whose copies out nothing before has handed over
+    known = HOST  # the last split whose work is complete for all that the copy queue gets
+    for at, split in enumerate(splits):
+        if not (split.aside or split.orders or split.hands_over):
+            continue
+        if not has_queue:
+            raise _fail(f"split {split.id} has copies beside its work, and {spec.name} no queue")
+        _check_stages(plan, split)
+        for number in split.hands_over:
+            if number not in left or waits.seen(number) <= split.id:
+                raise _fail(f"split {split.id} hands over copies out of {number}, which has none")
+            left.remove(number)
+        if COMING in split.aside:
+            known = max(known, waits.waited(split.id), *(n for _, n in split.after(COMING)))
+            unknown = splits[min(bisect_right(numbers, known), at) : at]
+            _check_coming(unknown, split, used)
+        for number in split.hands_over:
+            known = max(known, *(n for _, n in plan.splits[number].after(LEAVING)), HOST)
+        if LEAVING in split.aside:
+            left.add(split.id)
+            later = splits[at + 1 : bisect_left(numbers, waits.seen(split.id))]
+            _check_leaving(plan, later, split, spans, used)
+
+
+def _check_stages(plan: PlanValue, split: Split) -> None:
+    """Checks that there are such stages, and that each waits for what the device has got by then:
+    the work of a split of its own, or earlier, or for the copies in of its own.
+    """
+    if not set(split.aside) <= {COMING, LEAVING} or len(set(split.aside)) != len(split.aside):
+        raise _fail(f"split {split.id} has {split.aside} beside its work")
+    own = (WORK, COMING, split.id), (LEAVING, WORK, split.id)
+    for order in split.orders:
+        same = plan.splits[order.split] if 0 <= order.split <= split.id else None
+        if same is None or same.device != split.device:
+            raise _fail(f"split {split.id} waits for split {order.split}, not before it there")
+        earlier = order.split < split.id and order[:2] == (COMING, WORK)
+        if not (earlier or order in own) or not {*order[:2]} <= {WORK, *split.aside}:
+            what = f"{order.after} of split {order.split}"
+            raise _fail(f"{order.stage} of split {split.id} cannot wait for {what}")
+
+
+class _Waits:
+    """Until when the host has waited for the splits of one device."""
+
+    def __init__(self, plan: PlanValue, device: int) -> None:
+        self._count = len(plan.splits)
+        self._before: list[int] = []
+        self._latest: list[int] = []
+        """Before which splits it waits for a later one of the device than ever, and for which."""
+        for split in plan.splits:
+            waited = max((w for w in split.waits if plan.splits[w].device == device), default=HOST)
+            if waited > (self._latest[-1] if self._latest else HOST):
+                self._before.append(split.id)
+                self._latest.append(waited)
+
+    def waited(self, split: int) -> int:
+        """Returns the last split for which the host has waited when it begins a split."""
+        at = bisect_right(self._before, split)
+        return self._latest[at - 1] if at else HOST
+
+    def seen(self, split: int) -> int:
+        """Returns the first split before which the host has waited for one; how many there are,
+        where that is the end of the run.
+        """
+        at = bisect_left(self._latest, split)
+        return self._before[at] if at < len(self._before) else self._count
+
+
+def _check_coming(before: Sequence[Split], split: Split, used: Used) -> None:
+    """before: splits of the device that may still be at work when the copies in begin."""
+    if (COMING, split.id) not in split.after(WORK):
+        raise _fail(f"split {split.id} does not wait for its copies in")
+    targets = [copy.target for copy in split.copies_in]
+    for other in before:
+        if any(words.meets(*targets) for words in used[other.id]):
+            raise _fail(
+                f"copies in of split {split.id} write over memory of split {other.id}, which they "
+                "do not wait for"
+            )
+
+
+def _check_leaving(
+    plan: PlanValue,
+    later: Sequence[Split],
+    split: Split,
+    spans: Mapping[int, Span],
+    used: Used,
+) -> None:
+    """later: splits of the device that begin before the host has seen the copies out."""
+    if (WORK, split.id) not in split.after(LEAVING):
+        raise _fail(f"copies out of split {split.id} do not wait for its work")
+    roots = plan.graph.roots
+    sources = [spans.get(c.node, spans.get(roots[c.node])) for c in split.copies_out]
+    for other in later:
+        written = [c.target for c in other.copies_in] if COMING in other.aside else []
+        taken = WordSet()
+        taken.add(*written)
+        for source in (s for s in sources if s is not None):
+            if taken.meets(source) or used[other.id][1].meets(source):
+                raise _fail(
+                    f"split {other.id} writes over what split {split.id} copies out, before the "
+                    "host has waited for that"
+                )
+
+
+def _fail(message: str) -> PlanError:
+    return PlanError(f"[plan] {message}")

@@ -1,0 +1,349 @@
+"""Options of a graph: its pieces, and what each device records of them within its memory.
+
+Problem: nobody knows which pieces a device will run, nor in which order. Method: pieces are bundles
+of nodes, as for plans by cost. What nothing could run beside is not cut: a chain is one piece, as
+each cut would cost a submission and gain nothing. Values that go from piece to piece have a place
+of their own for the whole run. What lives inside of a piece shares its words with the insides of
+all others, as a queue does one after the other. Where a device has no room for all, pieces are
+smaller; it takes first what no other one has, so that together they have as much as they can.
+
+    pages of a device   | h0 | h1 | h2 | y |   inside of any piece   |
+    windows             | x in | h0 in | ...    h0 out | y out | ...
+
+Complexity: that of bundles and memory, times the logarithm of the pieces for a device that is too
+small. Examples: tests/plan/test_dynamic.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ..common.dtypes import WORD_BYTES
+from ..common.errors import OutOfMemory, PlanError
+from ..common.formatting import count_of
+from ..ir.graph import Node
+from ..plan.costs import node_cost
+from ..plan.costs.op_support import Support
+from ..plan.dynamic.options import Options, Piece, Recorded
+from ..plan.simulation.simulate_plan import beside_seconds
+from ..plan.types.placement_overrides import Overrides, resolve_overrides
+from ..plan.types.split_draft import SUBMISSION_S
+from .placement.node_groups import Bundle, find_bundles
+from .record_pieces import record
+
+GRAINS = 2
+"""Pieces of equal size for each device that a graph would be cut into."""
+FINE = 14
+"""The same for all devices together, where not each of them has room for all."""
+LEAST = 8.0
+"""A piece takes at least so many times longer than a submission, where the graph allows it."""
+
+
+def make_options(support: Support, overrides: Overrides, with_cpu: bool) -> Options:
+    """Returns what runs of a graph may choose from. with_cpu: the CPU has all that it may run; else
+    it has only what no other device has.
+
+    Raises:
+        PlanError: the graph has states or observed values, which have to be known beforehand.
+    """
+    graph = support.graph
+    _require_plain(support)
+    maker = _Maker(support, overrides, with_cpu)
+    pieces = maker.pieces
+    makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
+    on: dict[int, Recorded] = {}
+    for device in range(len(support.machine.devices)):
+        held = [number for number, piece in enumerate(pieces) if device in piece.seconds]
+        if held:
+            on[device] = record(support, pieces, held, device)
+    _check_host(support, on)
+    return Options(graph, support.machine, pieces, makers, on, maker.rules, tuple(maker.notes))
+
+
+def _check_host(support: Support, on: Mapping[int, Recorded]) -> None:
+    """Raises OutOfMemory where the computer cannot hold what CPU and windows of devices take."""
+    machine, need = support.machine, 0
+    for device, recorded in on.items():
+        memory = recorded.plan.memory[device]
+        if device == machine.cpu:
+            need += memory.peak_bytes
+        elif machine.devices[device].windows_apart and machine.cpu_of(device) == machine.cpu:
+            need += WORD_BYTES * sum(memory.windows)
+    if need > machine.devices[machine.cpu].memory_bytes:
+        raise OutOfMemory(
+            f"[plan] expected at most {machine.devices[machine.cpu].memory_bytes} bytes of free "
+            f"memory to be needed, got {need} for the CPU and for windows; try smaller batches"
+        )
+
+
+def _require_plain(support: Support) -> None:
+    graph = support.graph
+    if graph.states:
+        name = graph.nodes[next(iter(graph.states))].name
+        raise PlanError(
+            f"[plan] expected a graph without states for a policy that decides in each run, got "
+            f'{name!r}; try policy="auto"'
+        )
+    if support.observed:
+        name = graph.nodes[support.observed[0]].name
+        raise PlanError(
+            f"[plan] expected no observers for a policy that decides in each run, got one of "
+            f'{name!r}; try policy="auto"'
+        )
+
+
+class _Maker:
+    """The pieces of one graph, and the devices that have them."""
+
+    def __init__(self, support: Support, overrides: Overrides, with_cpu: bool) -> None:
+        self.support = support
+        self.machine = support.machine
+        resolved = resolve_overrides(support.graph, self.machine, overrides)
+        self._pins = {
+            node: device
+            for node, (device, _) in resolved.items()
+            if support.graph.nodes[node].op not in ("input", "constant")  # they are where needed
+        }
+        self.rules = {node: text for node, (_, text) in resolved.items()}
+        self.notes: list[str] = []
+        gpus = [d for d, s in enumerate(self.machine.devices) if s.kind != "cpu"]
+        usable = [d for d in gpus if not self.machine.devices[d].out_of_use]
+        self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
+        self._devices = (*usable, *self._cpus) if with_cpu else tuple(usable)
+        self._with_cpu = with_cpu
+        self._known: dict[int, tuple[int, ...]] = {}
+        coarse = self._bundles(max(1, GRAINS * len(self._devices)))
+        coarse = self._cut_long(_joined(_pieces_of(support, coarse), coarse))
+        plain = _pieces_of(support, coarse)
+        if not self._all_fit(plain):
+            plain = _pieces_of(support, self._bundles(FINE))
+        held = self._fit(plain)
+        each = zip(plain, held, strict=True)
+        self.pieces = _ranked([replace(p, seconds=self._seconds(p, on)) for p, on in each])
+        self._tell_weights()
+
+    def _tell_weights(self) -> None:
+        """Tells of placed weights that other devices have, too, as ops there may read them."""
+        graph = self.support.graph
+        for weight in (n for n in self._pins if graph.nodes[n].op == "weight"):
+            readers = set(self.support.readers[weight])
+            having = {d for p in self.pieces if readers.intersection(p.nodes) for d in p.seconds}
+            others = sorted(having - {self._pins[weight]})
+            if others:
+                also = ", ".join(self.machine.devices[d].name for d in others)
+                name, rule = graph.nodes[weight].name, self.rules[weight]
+                self.notes.append(f"{name}: {rule}; also on {also}, for the ops there")
+
+    # -- pieces ------------------------------------------------------------------------------------
+
+    def _able(self, node_id: int) -> tuple[int, ...]:
+        """Returns the devices that may run a node: the CPU, too, where no other one can."""
+        found = self._known.get(node_id)
+        if found is None:
+            node, can = self.support.graph.nodes[node_id], self.support.can
+            pin = self._pin(node)
+            if pin is not None and can(node, pin):
+                found = (pin,)
+            else:
+                found = tuple(d for d in self._devices if can(node, d))
+                found = found or tuple(d for d in self._cpus if can(node, d))
+                if pin is not None and node.id in self.rules:
+                    reason = self.support.why_not(node, pin)
+                    self.rules[node.id] += f", which cannot: {reason}"
+                    self.notes.append(f"{node.name}: {self.rules[node.id]}")
+            self._known[node_id] = found
+        return found
+
+    def _pin(self, node: Node) -> int | None:
+        """Returns the device that the user gave a node, or the heaviest of its placed weights."""
+        graph = self.support.graph
+        if node.id in self._pins or not self._pins:
+            return self._pins.get(node.id)
+        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self._pins]
+        return self._pins[max(placed, key=lambda w: graph.words[w])] if placed else None
+
+    def _bundles(self, grains: int) -> list[Bundle]:
+        support = self.support
+        seconds = {
+            n.id: min(support.node_seconds(n.id, d) for d in self._able(n.id))
+            for n in support.computed
+        }
+        submit_s = min(node_cost.submission_seconds(spec) for spec in self.machine.devices)
+        grain_s = max(sum(seconds.values()) / grains, LEAST * submit_s)
+        found = find_bundles(support, self._able, seconds, grain_s)
+        return self._cut_long(found)
+
+    def _cut_long(self, bundles: Iterable[Bundle]) -> list[Bundle]:
+        return [part for bundle in bundles for part in self._cut(bundle)]
+
+    def _cut(self, bundle: Bundle) -> Iterable[Bundle]:
+        """Parts a bundle that would be a submission of too long on one of its devices."""
+        nodes: list[int] = []
+        total_s = 0.0
+        for node_id in bundle.nodes:
+            seconds = max(
+                (
+                    self.support.longest_seconds(node_id, d)
+                    for d in bundle.able
+                    if not self.machine.is_cpu(d)
+                ),
+                default=0.0,
+            )
+            if nodes and total_s + seconds > SUBMISSION_S:
+                yield Bundle(tuple(nodes), bundle.able)
+                nodes, total_s = [], 0.0
+            nodes.append(node_id)
+            total_s += seconds
+        yield Bundle(tuple(nodes), bundle.able)
+
+    def _seconds(self, piece: Piece, on: Iterable[int]) -> dict[int, float]:
+        support = self.support
+        return {
+            d: sum(support.node_seconds(n, d) for n in piece.nodes)
+            + beside_seconds(support.graph, self.machine, d, (), piece.gives)
+            for d in on
+        }
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def _all_fit(self, pieces: Sequence[Piece]) -> bool:
+        """Whether each device has room for all pieces that it can run."""
+        able = [self._able(piece.nodes[0]) for piece in pieces]
+        wanted = {d: [n for n, on in enumerate(able) if d in on] for d in range(self.machine.cpu)}
+        return all(len(self._most(pieces, own, d)) == len(own) for d, own in wanted.items())
+
+    def _fit(self, pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
+        """Returns the devices that have each piece."""
+        machine, count = self.machine, len(pieces)
+        able = [self._able(piece.nodes[0]) for piece in pieces]
+        covered: set[int] = set()
+        on: list[list[int]] = [[] for _ in pieces]
+        for device in range(machine.cpu):
+            wanted = [number for number in range(count) if device in able[number]]
+            # what no other device may run comes first, then what no other one has
+            wanted.sort(key=lambda number: (len(able[number]) > 1, number in covered, number))
+            held = self._most(pieces, wanted, device)
+            if len(held) < len(wanted):
+                self.notes.append(
+                    f"{machine.devices[device].name} has room for {len(held)} of "
+                    f"{count_of(len(wanted), 'piece')} that it can run"
+                )
+            covered.update(held)
+            for number in held:
+                on[number].append(device)
+        for number, devices in enumerate(on):
+            if machine.cpu in able[number] or not devices:
+                devices.append(machine.cpu)
+        self._tell_moved(
+            {n: on[number] for number, piece in enumerate(pieces) for n in piece.nodes}
+        )
+        return [tuple(devices) for devices in on]
+
+    def _tell_moved(self, on: Mapping[int, Sequence[int]]) -> None:
+        """Notes the nodes and weights that the user gave a device which does not get them."""
+        graph, moved = self.support.graph, dict[int, str]()
+        read: dict[int, set[int]] = {}
+        for node_id, devices in on.items():
+            node, pin = graph.nodes[node_id], self._pins.get(node_id)
+            if pin is not None and pin not in devices and self.support.can(node, pin):
+                moved[node_id] = ", which has no room for it"
+            for leaf in graph.leaves_read(node):
+                read.setdefault(leaf, set()).update(devices)
+        for leaf, devices_of in read.items():
+            if leaf in graph.data and self._pins.get(leaf, min(devices_of)) not in devices_of:
+                moved[leaf] = ", where nothing reads it"
+        for node_id, why in moved.items():
+            self.rules[node_id] += why
+            self.notes.append(f"{graph.nodes[node_id].name}: {self.rules[node_id]}")
+
+    def _most(self, pieces: Sequence[Piece], wanted: list[int], device: int) -> list[int]:
+        """Returns as many of the first pieces as a device has room for."""
+        room = self._share_bytes(device)
+
+        def fits(count: int) -> bool:
+            if not count:
+                return True
+            made = record(self.support, pieces, sorted(wanted[:count]), device)
+            return made.plan.memory[device].needed_bytes <= room
+
+        if fits(len(wanted)):
+            return sorted(wanted)
+        low, high = 0, len(wanted)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return sorted(wanted[:low])
+
+    def _share_bytes(self, device: int) -> int:
+        """Returns what a device may take of its memory. Devices that share one share it equally.
+        Where they say different things of it, the least of those that use it counts: so those that
+        say less than half of the most use none.
+        """
+        sizes = {d: self.machine.devices[d].memory_bytes for d in self.machine.pool(device)}
+        sharing = [size for size in sizes.values() if 2 * size >= max(sizes.values())]
+        return min(sharing) // len(sharing) if sizes[device] in sharing else 0
+
+
+def _joined(pieces: Sequence[Piece], bundles: Sequence[Bundle]) -> list[Bundle]:
+    """Returns bundles of which two that follow each other became one where no third one could run
+    beside either of them. pieces: what the bundles are, in topological order.
+    """
+    makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
+    before = [0] * len(pieces)  # as bits: which ones it waits for
+    behind = [1] * len(pieces)  # how many wait for it, and itself
+    for number, piece in enumerate(pieces):
+        for maker in {makers[value] for value in piece.reads if value in makers}:
+            before[number] |= before[maker] | 1 << maker
+        for other in range(number):
+            behind[other] += before[number] >> other & 1
+    out: list[Bundle] = []
+    follows = False
+    for number, bundle in enumerate(bundles):
+        alone = before[number].bit_count() + behind[number] == len(pieces)
+        if follows and alone and out[-1].able == bundle.able:
+            out[-1] = Bundle((*out[-1].nodes, *bundle.nodes), bundle.able)
+        else:
+            out.append(bundle)
+        follows = alone
+    return out
+
+
+def _pieces_of(support: Support, bundles: Sequence[Bundle]) -> list[Piece]:
+    """Returns the pieces that bundles are, without what they take."""
+    graph = support.graph
+    roots = graph.roots
+    of_node = {n: number for number, bundle in enumerate(bundles) for n in bundle.nodes}
+    reads: list[dict[int, None]] = [{} for _ in bundles]
+    gives: list[dict[int, None]] = [{} for _ in bundles]
+    for number, bundle in enumerate(bundles):
+        for operand in (i for n in bundle.nodes for i in graph.nodes[n].inputs):
+            # a value goes to another device as a whole: a part could be there already, or not
+            value = roots[operand]
+            if value in graph.data or of_node.get(value) == number:
+                continue
+            reads[number][value] = None
+            if value in of_node:
+                gives[of_node[value]][value] = None
+    for value in (graph.root(node) for _, node in graph.outputs):
+        if value in of_node:
+            gives[of_node[value]][value] = None
+    return [
+        Piece(bundle.nodes, tuple(sorted(reads[i])), tuple(sorted(gives[i])), {}, 0.0)
+        for i, bundle in enumerate(bundles)
+    ]
+
+
+def _ranked(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Returns pieces with how urgent each is: by the mean of its devices, as HEFT has it."""
+    makers = {value: number for number, piece in enumerate(pieces) for value in piece.gives}
+    rank = [0.0] * len(pieces)
+    for number in reversed(range(len(pieces))):
+        piece = pieces[number]
+        rank[number] += sum(piece.seconds.values()) / len(piece.seconds)
+        for maker in {makers[v] for v in piece.reads if v in makers}:
+            rank[maker] = max(rank[maker], rank[number])
+    return tuple(replace(piece, rank=rank[number]) for number, piece in enumerate(pieces))
+
+
+# -- one device ------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Memory planning: offsets, staging buffers, streamed weights."""

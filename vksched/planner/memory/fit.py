@@ -1,0 +1,243 @@
+"""Fit: placements that keep each device within its memory, and copies for what is left.
+
+Problem: what a placement takes is known once its splits and its memory are. Method: a device that
+is too small takes the nodes before a number, its cap, and the next devices take the rest. The cap
+is searched between one that fits and one that does not, led by the bytes of weights and states,
+until the device is well filled. Where only a few nodes around one moment are too much they go
+elsewhere alone. Copies come last and never move anything: what the model leaves free decides how
+many there are.
+
+    nodes   0 ........... cap ........... n        gpu:0 |#########-|
+            gpu:0         |  gpu:1 or cpu          gpu:1 |######    |
+
+Complexity: at most a few drafts for each device that is too small. Examples:
+tests/plan/test_plan_spill.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from itertools import accumulate
+
+from ...common.errors import OutOfMemory
+from ...common.formatting import format_share
+from ...ir.graph import Graph
+from ...plan.costs.op_support import Support
+from ...plan.types.offsets import aligned
+from ..placement.candidate_devices import NONE, Caps
+from ..placement.memory_budget import WELL_FILLED
+from .allocate import MemoryUse
+from .draft import Draft
+
+AUTO = "auto"
+"""As many copies as the objective gains from."""
+LEAST = "least"
+"""One copy for each device that takes whole runs."""
+PEAK_SHARE = 0.6
+"""Of a device's nodes: so many around one moment may go elsewhere alone, as the first layers of a
+network for pictures do; beyond that a cap keeps what stands before.
+"""
+
+TRIES = 8
+"""Caps tried for a device before the best of them is taken; and peaks, each wider than the last
+one, before a cap is searched.
+"""
+FREE_TIMES = 2
+"""So often a device may be full before its cap is lowered by more than has to be."""
+
+
+def fit(support: Support, try_caps: Callable[[Caps], Draft]) -> tuple[Draft, Caps, list[str]]:
+    """Returns a draft within every GPU's memory, its caps, and for each that was too small why."""
+    machine = support.machine
+    count = len(machine.devices)
+    caps = Caps([None] * count, [range(0)] * count)
+    reasons: dict[tuple[int, ...], str] = {}
+    times = dict.fromkeys(machine.pools, 0)
+    draft = try_caps(caps)
+    while True:
+        full = next((pool for pool in machine.pools if not draft.fits(pool)), None)
+        if full is None:
+            break
+        need, room = draft.need(full), draft.room(full)
+        reasons.setdefault(full, f"it would take {format_share(need, room)}")
+        times[full] += 1
+        peak = _find_peak(draft, full, caps) if times[full] <= TRIES else None
+        if peak is None:
+            # what one turns away fills the other, and so on: each time a step four times as large
+            step = 4 ** max(0, times[full] - FREE_TIMES)
+            draft = _search_cap(draft, full, caps, step, try_caps)
+        else:
+            caps.peaks[full[0]] = peak
+            draft = try_caps(caps)
+    return draft, caps, [_told(draft, caps, pool, reasons[pool]) for pool in sorted(reasons)]
+
+
+def _told(draft: Draft, caps: Caps, pool: tuple[int, ...], why: str) -> str:
+    """Returns what the devices of one memory do not hold, as text. why: they are full."""
+    full = f"{', '.join(draft.machine.devices[d].name for d in pool)} is full: {why}"
+    peak, first = caps.peaks[pool[0]], caps.first[pool[0]]
+    parts = [f"number {peak[0]} to {peak[-1]}, which take most,"] if peak else []
+    if first is not None:
+        parts.append(f"from number {max(first, 0)} on")
+    nodes, data = " and ".join(parts), draft.support.graph.data
+    here = (outline for outline in draft.outlines if outline.device in pool)
+    if any(value in data for outline in here for value, _ in outline.entering):
+        return f"{full}; weights of nodes {nodes} stay in host memory"
+    return f"{full}; nodes {nodes} go elsewhere"
+
+
+def _find_peak(draft: Draft, pool: tuple[int, ...], caps: Caps) -> range | None:
+    """Returns the numbers of a few nodes in a row without which a device would have room, if there
+    are such: a cap would turn all away that come after them, too.
+    """
+    device, support = pool[0], draft.support
+    memory = draft.memory[device]
+    besides = memory.needed_bytes - 4 * sum(memory.activation_pages)
+    most_words = (draft.room(pool) - besides) // 4
+    if len(pool) > 1 or most_words <= 0:
+        return None
+    live = MemoryUse(support, draft.outlines, device).live()
+    number = {node.id: i for i, node in enumerate(support.computed)}
+    here = [number[n] for o in draft.outlines if o.device == device for n in o.nodes]
+    found: list[int] = []
+    position = 0
+    for outline in draft.outlines:
+        if outline.device == device:
+            items = [support.readers[value] for value, _ in outline.entering]
+            items += [(node_id,) for node_id in (*outline.nodes, *outline.leaving)]
+            for nodes in items:
+                if live[position] > most_words:
+                    found += [number[n] for n in nodes if n in outline.nodes]
+                position += 1
+    before = caps.peaks[device]
+    peak = range(min((*found, *before)), max((*found, *before)) + 1) if found else before
+    turned_away = sum(n in peak for n in here) + len(before)
+    return peak if peak != before and turned_away <= max(2, PEAK_SHARE * len(here)) else None
+
+
+def _search_cap(
+    draft: Draft,
+    pool: tuple[int, ...],
+    caps: Caps,
+    step: int,
+    try_caps: Callable[[Caps], Draft],
+) -> Draft:
+    """Lowers the cap of the devices of one memory, in place, until they fit, and not much further.
+
+    draft: one in which they do not. step: by how many nodes at least. With NONE they take nothing
+    but the states that live there.
+    """
+    before, low, high = caps.first[pool[0]], NONE, len(draft.support.computed)
+    if before is not None:
+        high = max(low + 1, min(high, before - step + 1))
+    found: Draft | None = None
+    starts, sum_bytes = _held_by_first_reader(draft, pool)
+    tried = 0
+    while found is None or (tried < TRIES and high - low > 1):
+        need, room = draft.need(pool), draft.room(pool)
+        if found is not None and (step > 1 or (found is draft and need >= WELL_FILLED * room)):
+            break
+        memories = [draft.memory[d] for d in pool]
+        held_bytes = sum(m.weight_bytes + m.state_bytes - m.resident_bytes for m in memories)
+        beside = need - held_bytes
+        if step > 1 and not tried:
+            guess = high - 1
+        elif beside < room and tried < TRIES // 2:
+            guess = starts[bisect_right(sum_bytes, room - beside)]
+        else:
+            guess = (low + high) // 2
+        cap = max(low + 1, min(guess, high - 1)) if high - low > 1 else NONE
+        for device in pool:
+            caps.first[device] = cap
+        draft = try_caps(caps)
+        tried += 1
+        if draft.fits(pool):
+            found, low = draft, cap
+        elif cap == NONE:
+            names = ", ".join(draft.machine.devices[d].name for d in pool)
+            raise OutOfMemory(
+                f"[plan] expected {draft.need(pool)} bytes of free memory on {names} for the "
+                f"states that live there, got {draft.room(pool)}; try to drop other graphs"
+            )
+        else:
+            high = cap
+    for device in pool:
+        caps.first[device] = low
+    return found
+
+
+def _held_by_first_reader(draft: Draft, pool: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Returns in order the nodes that are the first on a device to read a weight or state that is
+    not there yet, with one past the last, and the bytes of these, summed up.
+    """
+    support = draft.support
+    wanted = {
+        d: {*draft.memory[d].weights, *draft.memory[d].states}
+        - support.resident.get(d, frozenset())
+        for d in pool
+    }
+    starts: list[int] = []
+    sizes: list[int] = []
+    for number, node in enumerate(support.computed):
+        missing = wanted.get(draft.placements[node.id].device, set())
+        for value in missing.intersection(support.operands[node.id]):
+            missing.discard(value)
+            starts.append(number)
+            sizes.append(aligned(support.graph.words[value]) * 4)
+    return [*starts, len(support.computed)], list(accumulate(sizes))
+
+
+def check_host(draft: Draft) -> None:
+    """Raises OutOfMemory where the CPU cannot hold what no other device takes."""
+    cpu = (draft.machine.cpu,)
+    need, room = draft.need(cpu), draft.room(cpu)
+    if need > room:
+        raise OutOfMemory(
+            f"[plan] expected at most {room} bytes of free memory to be needed, got "
+            f"{need} for what no other device takes; try smaller batches"
+        )
+
+
+def wanted_copies(graph: Graph, asked: int | str, devices: int) -> int:
+    """Returns how many copies a plan over some devices shall have if memory does not matter; one
+    where it writes states, as each run reads what the one before it wrote.
+    """
+    if _writes_states(graph):
+        return 1
+    if isinstance(asked, int):
+        return asked
+    return 1 if asked == LEAST else 1 + (devices > 1)
+
+
+def _writes_states(graph: Graph) -> bool:
+    return len(set(graph.states.values())) < len(graph.states)
+
+
+def most_copies(
+    draft: Draft, asked: int | str, otherwise: int | None = None
+) -> tuple[int, tuple[str, ...]]:
+    """Returns how many copies fit beside the model, at most those asked for, and a note when they
+    are fewer. otherwise: how many there shall be where the caller leaves that open.
+    """
+    graph = draft.support.graph
+    devices = len({outline.device for outline in draft.outlines})
+    wanted = wanted_copies(graph, asked, devices)
+    if asked == AUTO and otherwise is not None:
+        wanted = otherwise
+    if _writes_states(graph):
+        in_order = "each run reads the states that the one before it wrote"
+        if isinstance(asked, int) and asked > 1:
+            return 1, (f"copies: {asked} asked for, 1 made, as {in_order}",)
+        return 1, ()
+    best, why = wanted, ""
+    for pool in (*draft.machine.pools, (draft.machine.cpu,)):
+        spec = draft.machine.devices[pool[0]]
+        slot = sum(draft.slot_bytes(d) for d in pool)
+        free = draft.room(pool) - draft.need(pool)
+        fit = 1 + free // slot if slot else wanted
+        if fit < best:
+            best, why = fit, f"{spec.name} has room for {fit}: each takes {slot} bytes"
+    if best == wanted or not isinstance(asked, int):
+        return best, ()
+    return best, (f"copies: {wanted} asked for, {best} made, as {why} beside the model",)

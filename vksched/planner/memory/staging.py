@@ -1,0 +1,65 @@
+"""Inbox: where values lie that cross between a device and the host, in memory that both see.
+
+    inbox   | x | h from split 2 | w0, then w2 | w1, then w3 |     windows.py: who takes turns
+
+Complexity: O(values * log(values)). Examples: tests/plan/test_windows.py, tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ...ir.graph import Graph
+from ...plan.types.offsets import (
+    ALIGN_WORDS,
+    Lifetime,
+    aligned,
+    assign_spans,
+    largest_live_set,
+)
+from ...plan.types.plan_types import Span
+from ...plan.types.split_draft import Outline
+
+
+def assign_window(
+    values: Iterable[tuple[int, int]], page_words: int, own_buffers: bool = False
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Returns spans for values that cross, one behind the other and never reused, and the page
+    sizes.
+    """
+    spans: dict[int, Span] = {}
+    pages: list[int] = []
+    for key, words in values:
+        size = max(aligned(words), ALIGN_WORDS)
+        if not pages or own_buffers or pages[-1] + size > page_words:
+            pages.append(0)
+        spans[key] = Span(len(pages) - 1, pages[-1], words)
+        pages[-1] += size
+    return spans, tuple(pages)
+
+
+def assign_inbox(
+    graph: Graph, here: Sequence[Outline], sets: int, page_words: int, own_buffers: bool = False
+) -> tuple[dict[int, Span], tuple[int, ...]]:
+    """Returns spans for the values that enter a device, and the page sizes.
+
+    here: its splits. sets: how many of those that take turns have their windows at once.
+    """
+    lasting: list[tuple[int, int]] = []
+    turns: list[Lifetime] = []
+    turn = 0
+    for outline in here:
+        for value, _ in outline.entering:
+            words = graph.words[value]
+            if outline.refills and value in graph.data:
+                turns.append(Lifetime(value, words, turn, turn + sets - 1))
+            else:
+                lasting.append((value, words))
+        turn += outline.refills
+    spans, pages = assign_window(lasting, page_words, own_buffers)
+    if not turns:
+        return spans, pages
+    shared, more = assign_spans(turns, page_words, own_buffers, largest_live_set(turns))
+    moved = {v: replace(span, page=span.page + len(pages)) for v, span in shared.items()}
+    return {**spans, **moved}, (*pages, *more)

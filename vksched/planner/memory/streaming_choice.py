@@ -1,0 +1,135 @@
+"""Streams: which weights of host memory are worth a try elsewhere than the rule of thumb has them.
+
+Problem: where memory is short, nodes whose weights stay in host memory run on the CPU, or have the
+weights streamed to a device. A rule says which: so many flops for each byte. It knows neither the
+link nor the CPU. Those behind a cap are streamed, one after the other, so that a slow link holds
+the device up. Method: a draft by the rule is simulated, and so are drafts with all such weights
+streamed, with none, and with as many as before, evenly among those that fit. What takes at least
+more than the first draft takes already is not tried.
+
+    draft by the rule: 25 ms --> none streamed: 61 ms on the CPU at least, not tried
+       w0 w1 w2 w3 [w4 w5]  '--> all streamed: 9 ms of links at least, tried
+                            '--> w0 [w1] w2 w3 [w4] w5: the link works all the time, tried
+
+Complexity: O(edges). Examples: tests/plan/test_windows.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ...common.formatting import count_of
+from ...plan.costs.node_cost import COPY_IN, submission_seconds
+from ...plan.costs.op_support import Support
+from ...plan.simulation.simulate_plan import link_seconds
+from ..partition.splits import STREAMED_TOGETHER
+from ..placement.candidate_devices import Wishes
+from .draft import Draft
+
+SMALL = 0.125
+"""Of the largest streamed weight: smaller ones take little memory, and stay where they are."""
+
+
+def other_streams(
+    support: Support, wishes: Wishes, draft: Draft, latency_s: float
+) -> Iterator[Wishes]:
+    """Yields wishes under which other weights are streamed, which may make a run shorter.
+
+    draft: what came of `wishes`, where memory is short. latency_s: what a run of that takes.
+    """
+    is_cpu, data = support.machine.is_cpu, support.graph.data
+    streamed = {v for o in draft.outlines for v, _ in o.entering if v in data}
+    by_cpu = [n for o in draft.outlines if is_cpu(o.device) for n in o.nodes]
+    if streamed and _seconds_on_cpu(support, streamed) < latency_s:
+        yield replace(wishes, streams=math.inf)
+    if by_cpu and _seconds_of_streams(support, by_cpu) < latency_s:
+        yield replace(wishes, streams=0.0)
+    spread = _spread(support, draft) - wishes.spread
+    if spread:
+        yield replace(wishes, spread=spread)
+
+
+def _seconds_on_cpu(support: Support, weights: Iterable[int]) -> float:
+    """Returns what the CPU takes for the nodes that read some weights."""
+    readers = {reader for weight in weights for reader in support.readers[weight]}
+    return sum(support.node_seconds(n, support.machine.cpu) for n in sorted(readers))
+
+
+def _seconds_of_streams(support: Support, nodes: Iterable[int]) -> float:
+    """Returns what it takes at least to stream the weights of some nodes to one device: the link,
+    or the submissions.
+    """
+    machine, graph = support.machine, support.graph
+    read = {w for n in nodes for w in support.operands[n] if w in graph.data}
+    sizes = [graph.nodes[w].type.device_bytes for w in read if graph.nodes[w].op == "weight"]
+    if not any(sizes):
+        return math.inf
+    submissions = sum(sizes) / (STREAMED_TOGETHER * max(sizes))
+    return min(
+        max(
+            link_seconds(machine, device, COPY_IN, sum(sizes)),
+            submissions * submission_seconds(spec),
+        )
+        for device, spec in enumerate(machine.devices)
+        if spec.kind != "cpu"
+    )
+
+
+def told_of(spills: Sequence[str], spread: Collection[int]) -> list[str]:
+    """Returns why weights are streamed which leave room for all else, as text. spills: the same of
+    the draft before.
+    """
+    if not spread:
+        return []
+    count = count_of(len(spread), "weight")
+    evenly = f"{count}, spread evenly, {'stay' if len(spread) > 1 else 'stays'}"
+    return [f"{each.partition(';')[0]}; {evenly} in host memory" for each in spills]
+
+
+def _spread(support: Support, draft: Draft) -> frozenset[int]:
+    """Returns weights to stream instead of those that a draft streams, as many bytes, evenly among
+    all weights of their devices; none where copies take no longer than the work that hides them.
+    """
+    machine, data = support.machine, support.graph.data
+    out: set[int] = set()
+    for device, spec in enumerate(machine.devices):
+        here = [o for o in draft.outlines if o.device == device]
+        streamed = [v for o in here for v, _ in o.entering if v in data]
+        hidden = spec.limits.copy_queue or any(o.refills for o in here)
+        if streamed and hidden and _holds_up(support, device, streamed):
+            there = support.resident.get(device, frozenset())
+            kept = [w for w in draft.memory[device].weights if w not in there]
+            out |= _evenly(support, streamed, kept)
+    return frozenset(out)
+
+
+def _holds_up(support: Support, device: int, streamed: Sequence[int]) -> bool:
+    """Whether copies of weights take longer than what reads these."""
+    sizes = [support.graph.nodes[w].type.device_bytes for w in streamed]
+    copies_s = sum(link_seconds(support.machine, device, COPY_IN, size) for size in sizes)
+    readers = {reader for weight in streamed for reader in support.readers[weight]}
+    return copies_s > sum(support.node_seconds(n, device) for n in sorted(readers))
+
+
+def _evenly(support: Support, streamed: Sequence[int], kept: Sequence[int]) -> set[int]:
+    """Returns as many bytes of weights as are streamed, evenly among these and those that a device
+    keeps, in the order of their readers; small ones are left out.
+    """
+    size = {w: support.graph.nodes[w].type.device_bytes for w in (*streamed, *kept)}
+    largest = max(size[w] for w in streamed)
+    every = [
+        w
+        for w in sorted(size, key=lambda w: (min(support.readers[w], default=0), w))
+        if support.graph.nodes[w].op == "weight" and size[w] > SMALL * largest
+    ]
+    share = sum(size[w] for w in streamed) / sum(size.values())
+    out: set[int] = set()
+    owed = 0.0
+    for weight in every:
+        owed += share * size[weight]
+        if 2 * owed >= size[weight]:
+            out.add(weight)
+            owed -= size[weight]
+    return out

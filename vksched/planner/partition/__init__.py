@@ -1,0 +1,1 @@
+"""Partition: the placed graph as splits with transfers."""

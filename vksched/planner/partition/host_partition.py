@@ -1,0 +1,336 @@
+"""Cutting: a plan over several computers becomes one part for each.
+
+    walk the plan's splits: a value that another host made --> a Send behind its split there,
+                                                               a Take before the one here
+    for each host: own splits, what they read, the rest as inputs --> a Plan of its own
+
+A part's waits are found anew: in the whole plan the one host waits for all devices, in the parts
+each waits for its own. Complexity: O(hosts * nodes). Examples: tests/plan/test_parts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from types import MappingProxyType
+
+from ...common.dtypes import INT32, INT64, UINT32
+from ...common.errors import PlanError
+from ...ir.attrs import Attrs
+from ...ir.graph import Graph, Node
+from ...ir.tensor import bounds_attrs
+from ...ir.value_range import OF_DTYPE
+from ...plan.multi_host.host_plan import NOTHING, Part, Send, Take, blank
+from ...plan.plan import Plan
+from ...plan.simulation.host_schedules import Turns
+from ...plan.types.interval_set import Owners
+from ...plan.types.plan_types import HOST, CopyIn, Placement, PlanValue, Span, Split
+from ...topology.device_spec import DeviceSpec
+from ...topology.host_names import CALLER, CPU, device_of, host_of
+from ...topology.topology import Machine
+
+
+def cut(plan: Plan) -> tuple[Part, ...]:
+    """Returns the parts of a plan, the caller's first; only it may be there without splits.
+
+    Raises:
+        PlanError: what the plan does is decided in each run.
+    """
+    if plan.any_order or type(plan) is not Plan:
+        raise PlanError(
+            "[parts] expected a plan that says all beforehand, got one that decides in each run; "
+            'try policy="auto"'
+        )
+    hosts = [host_of(spec.name) for spec in plan.machine.devices]
+    working = dict.fromkeys([CALLER, *(hosts[split.device] for split in plan.splits)])
+    order = _Order(plan, hosts)
+    return tuple(_Cut(plan, host, hosts, order).part() for host in working)
+
+
+class _Order:
+    """What crosses from host to host, as steps of both.
+
+    splits: of each host. blanks, locations: what all parts are made of, found once.
+    """
+
+    def __init__(self, plan: PlanValue, hosts: list[str]) -> None:
+        self._plan = plan
+        self._hosts = hosts
+        self.splits: dict[str, list[Split]] = {}
+        for split in plan.splits:
+            self.splits.setdefault(hosts[split.device], []).append(split)
+        commits = {split.id for split in plan.commits}
+        self.before_commits = {
+            host: sum(split.id not in commits for split in splits)
+            for host, splits in self.splits.items()
+        }
+        self.numbers = {
+            split.id: number for own in self.splits.values() for number, split in enumerate(own)
+        }
+        self.blanks = [blank(node.id) for node in plan.graph.nodes]
+        self.locations: dict[int, list[tuple[int, Span]]] = {}
+        for (device, node), span in plan.locations.items():
+            self.locations.setdefault(device, []).append((node, span))
+        names = sorted({CALLER, *self.splits})
+        self._numbers_of_hosts = {host: number for number, host in enumerate(names)}
+        entering = [[(copy.node, copy.source) for copy in split.copies_in] for split in plan.splits]
+        self._turns = Turns(entering, len(names))
+        self._sends: dict[str, dict[int, list[tuple[tuple[int, int], Send]]]] = {}
+        self._takes: dict[str, dict[int, list[Take]]] = {}
+        self._walked: dict[str, int] = {}
+        self._sent: set[tuple[int, str]] = set()
+        self._walk()
+
+    def _walk(self) -> None:
+        plan, root = self._plan, self._plan.graph.root
+        makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
+        for split in plan.splits:
+            host = self._hosts[split.device]
+            for copy in split.copies_in:
+                if copy.source != HOST:
+                    self._cross(copy.node, copy.source, host, split.id)
+            self._walked[host] = self._walked.get(host, 0) + 1
+            shown: dict[int, list[int]] = {}
+            given = {copy.node for copy in split.copies_out}
+            for value in split.observed:
+                shown.setdefault(value if value in given else root(value), []).append(value)
+            for value, views in shown.items():
+                self._cross(value, split.id, CALLER, HOST, tuple(views))
+        for value in (*(node for _, node in plan.graph.outputs), *plan.graph.kept):
+            made = value if value in makers else root(value)
+            if made in makers:
+                self._cross(made, makers[made], CALLER, HOST)
+
+    def _cross(
+        self, value: int, split: int, target: str, reader: int, shown: tuple[int, ...] = ()
+    ) -> None:
+        """Has a value sent behind its split and taken where the walk is now, once for each host
+        that needs it.
+        """
+        source = self._hosts[self._plan.splits[split].device]
+        if source == target or (value, target) in self._sent:
+            return
+        self._sent.add((value, target))
+        send = Send(value, self.numbers[split], target)
+        numbers = self._numbers_of_hosts
+        turn = self._turns.turn(numbers[source], numbers[target], reader)
+        self._sends.setdefault(source, {}).setdefault(send.split + 1, []).append((turn, send))
+        at = min(self._walked.get(target, 0), self.before_commits.get(target, 0))
+        self._takes.setdefault(target, {}).setdefault(at, []).append(Take(value, source, shown))
+
+    def steps_of(self, host: str) -> dict[int, tuple[Send | Take, ...]]:
+        """Returns what a host sends and takes before each of its splits."""
+        sends, takes = self._sends.get(host, {}), self._takes.get(host, {})
+        for each in sends.values():
+            each.sort(key=lambda sent: sent[0])
+        return {
+            at: (*(send for _, send in sends.get(at, ())), *takes.get(at, ()))
+            for at in sorted({*sends, *takes})
+        }
+
+
+class _Cut:
+    """Makes the part of one host."""
+
+    def __init__(self, plan: PlanValue, host: str, hosts: list[str], order: _Order) -> None:
+        self._plan = plan
+        self._host = host
+        self._order = order
+        self._splits = order.splits.get(host, [])
+        devices = plan.machine.devices
+        own = [d for d, of in enumerate(hosts) if of == host]
+        self._kept = [d for d in own if devices[d].kind != "cpu"]
+        self._cpu = next((d for d in own if devices[d].kind == "cpu"), None)
+        self._devices = {d: number for number, d in enumerate(self._kept)}
+        if self._cpu is not None:
+            self._devices[self._cpu] = len(self._kept)
+        self._steps = order.steps_of(host)
+        every = [step for each in self._steps.values() for step in each]
+        self._sent = tuple(dict.fromkeys(s.value for s in every if isinstance(s, Send)))
+        self._takes = [step for step in every if isinstance(step, Take)]
+
+    def part(self) -> Part:
+        plan, is_caller = self._plan, self._host == CALLER
+        graph, inputs = self._graph(), self._inputs()
+        splits = tuple(self._split(split, is_caller) for split in self._splits)
+        memory = [plan.memory[d] for d in self._kept]
+        memory.append(NOTHING if self._cpu is None else plan.memory[self._cpu])
+        made = Plan(
+            graph=graph,
+            machine=self._machine(),
+            policy=plan.policy,
+            copies=plan.copies,
+            placements=self._placements(graph),
+            splits=splits,
+            final_waits=(),
+            memory=tuple(memory),
+            locations=MappingProxyType(
+                {
+                    (number, node): span
+                    for device, number in self._devices.items()
+                    for node, span in self._order.locations.get(device, ())
+                }
+            ),
+        )
+        steps = MappingProxyType(self._steps)
+        results = len(plan.graph.outputs) if is_caller else 0
+        numbers = tuple(split.id for split in self._splits)
+        every = len(plan.splits)
+        return Part(self._host, _with_waits(made), numbers, steps, inputs, results, every)
+
+    def _machine(self) -> Machine:
+        plan = self._plan
+        devices = [plan.machine.devices[d] for d in self._devices]
+        names = {spec.name for spec in devices}
+        pairs = tuple(
+            (device_of(a), device_of(b), link)
+            for a, b, link in plan.machine.links.pairs
+            if a in names and b in names
+        )
+        specs = [replace(spec, name=device_of(spec.name)) for spec in devices]
+        if self._cpu is None:
+            specs.append(DeviceSpec(CPU, "cpu", "numpy"))
+        return Machine(tuple(specs), replace(plan.machine.links, pairs=pairs))
+
+    def _inputs(self) -> tuple[int, ...]:
+        nodes, copies = self._plan.graph.nodes, (c for s in self._splits for c in s.copies_in)
+        needed = (c.node for c in copies if c.source == HOST and nodes[c.node].op == "input")
+        return tuple(dict.fromkeys(needed))
+
+    def _split(self, split: Split, is_caller: bool) -> Split:
+        numbers, hosts = self._order.numbers, self._devices
+
+        def here(copy: CopyIn) -> CopyIn:
+            if copy.source == HOST:
+                return copy
+            own = self._plan.splits[copy.source].device in hosts
+            return replace(copy, source=numbers[copy.source] if own else HOST)
+
+        return replace(
+            split,
+            id=numbers[split.id],
+            device=hosts[split.device],
+            copies_in=tuple(map(here, split.copies_in)),
+            waits=(),
+            observed=split.observed if is_caller else (),
+        )
+
+    # -- its graph ---------------------------------------------------------------------------------
+
+    def _graph(self) -> Graph:
+        whole, is_caller = self._plan.graph, self._host == CALLER
+        own = {node for split in self._splits for node in split.nodes}
+        in_place = {state for split in self._splits for _, state in split.in_place}
+        own |= {node for node, state in whole.states.items() if state in in_place}
+        outputs = whole.outputs if is_caller else ()
+        kept = whole.kept if is_caller else ()
+        ends = [*own, *self._sent, *kept, *(node for _, node in outputs)]
+        ends += [node for take in self._takes for node in (take.value, *take.shown)]
+        ends += [copy.node for split in self._splits for copy in split.copies_in]
+        ends += [node for split in self._splits if is_caller for node in split.observed]
+        nodes, needed = list(self._order.blanks), sorted(self._needed(own, ends))
+        for node_id in needed:
+            node = whole.nodes[node_id]
+            there = node_id in own or node_id in whole.views or node.declaration.leaf
+            nodes[node_id] = node if there else _as_input(whole, node)
+        kept_as_is = [i for i in needed if nodes[i] is whole.nodes[i]]
+        data = {i: whole.data[i] for i in kept_as_is if i in whole.data}
+        initial = {i: whole.initial[i] for i in kept_as_is if i in whole.initial}
+        names = (name for name, _ in outputs)
+        return Graph(
+            tuple(nodes),
+            (*outputs, *_outputs_beside(names, whole, self._sent)),
+            MappingProxyType(data),
+            MappingProxyType({i: whole.keys[i] for i in (*data, *initial)}),
+            MappingProxyType(initial),
+            kept,
+        )
+
+    def _needed(self, own: set[int], ends: Iterable[int]) -> set[int]:
+        """Returns some nodes with all that is read for them: own nodes read what they read, views
+        what they view; what other hosts make is read as it comes.
+        """
+        graph, found, stack = self._plan.graph, set[int](), list(ends)
+        while stack:
+            node_id = stack.pop()
+            if node_id not in found:
+                found.add(node_id)
+                if node_id in own or node_id in graph.views:
+                    stack += graph.nodes[node_id].inputs
+        return found
+
+    def _placements(self, graph: Graph) -> tuple[Placement, ...]:
+        """Where nodes are: own ones on their device, leaves in the memory of who reads them, and
+        the rest with the host.
+        """
+        cpu, whole = len(self._kept), self._plan.placements
+        outside = Placement(cpu, "made by another host")
+        homes: dict[int, int] = {}
+        for number, device in enumerate(self._kept):
+            for leaf in self._plan.memory[device].weights:
+                homes.setdefault(leaf, number)
+        out = [outside] * len(graph.nodes)
+        for node, own in zip(graph.nodes, self._plan.graph.nodes, strict=True):
+            if node is own:
+                there = whole[node.id]
+                home = self._devices.get(there.device, homes.get(node.id, cpu))
+                out[node.id] = Placement(home, there.rule)
+        return tuple(out)
+
+
+def _as_input(graph: Graph, node: Node) -> Node:
+    """Returns an input that is known to hold what a node makes."""
+    dtype = node.type.dtype
+    known = graph.bounds[node.id] if dtype in (INT32, UINT32, INT64) else None
+    narrow = known is not None and known != OF_DTYPE.get(dtype)
+    bounds = bounds_attrs("input", known, node.type) if narrow else {}
+    attrs = Attrs({"shape": node.type.shape, "dtype": dtype, **bounds})
+    return Node(node.id, "input", (), attrs, node.type, node.name)
+
+
+def _outputs_beside(
+    names: Iterable[str], graph: Graph, values: Iterable[int]
+) -> list[tuple[str, int]]:
+    """Returns more outputs, called as their nodes, with names that no output has."""
+    taken = set(names)
+    out: list[tuple[str, int]] = []
+    for value in values:
+        name = graph.nodes[value].name
+        while name in taken:
+            name += "~"
+        taken.add(name)
+        out.append((name, value))
+    return out
+
+
+def _with_waits(plan: Plan) -> Plan:
+    """Returns a part's plan with what its host waits for: crossings between its own devices, what
+    had windows that weights take, what observers see, and all else before states are written.
+    Steps may wait for some of it earlier.
+    """
+    done: dict[int, int] = {}  # of each device the last split that is complete
+    device_of = [split.device for split in plan.splits]
+    first_commit = len(plan.splits) - len(plan.commits)
+    splits: list[Split] = []
+    shown: list[int] = []
+    owners = [Owners() for _ in plan.machine.devices]
+
+    def wait(wanted: Iterable[int]) -> tuple[int, ...]:
+        last: dict[int, int] = {}
+        for split in wanted:
+            last[device_of[split]] = max(split, last.get(device_of[split], -1))
+        new = sorted(split for device, split in last.items() if split > done.get(device, -1))
+        done.update((device_of[split], split) for split in new)
+        return tuple(new)
+
+    for split in plan.splits:
+        needed = [*shown[-1:], *(c.source for c in split.copies_in if c.source != HOST)]
+        for copy in split.copies_in if split.refills else ():
+            if copy.node in plan.graph.data:
+                needed += owners[split.device].take(copy.inbox, split.id)
+        if split.id >= first_commit:
+            needed += range(first_commit)
+        splits.append(replace(split, waits=wait(needed)))
+        if split.observed:
+            shown.append(split.id)
+    return replace(plan, splits=tuple(splits), final_waits=wait(range(len(splits))))

@@ -1,0 +1,323 @@
+"""Splits: which nodes are submitted together, in which order, what crosses, and where the host must
+wait.
+
+Problem: few submissions and waits, but early starts. Method: the crossing depth of a node is the
+largest number of crossings on a path to it. Nodes of one device and one depth form a split, which
+is cyclefree by construction; within it the ancestors of what crosses go first, as a split of their
+own, so that the other device can start. A split is cut in parts where it takes its device too long,
+where a weight is streamed in, so that this lies there no longer than needed, behind a value that
+the user wants to see, and where the device's `sync` asks for it. Where the caller gives nodes
+turns, those of one turn form splits of their own, and a device has its turns in order. The splits
+stand in the order in which what they wait for is done, by rough estimates; those that write states
+stand last.
+
+    gpu:0   a0 -> a1 ----------> a4        depth 0: {a0, a1} early, {a2} late     depth 2: {a4}
+             \\-> a2     \\        ^
+    gpu:1                 b3 -----/         depth 1: {b3}
+
+Complexity: O(edges + splits * devices). Examples: tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from ...plan.costs.op_support import Support
+from ...plan.types.plan_types import HOST, Placement, value_of
+from ...plan.types.split_draft import SUBMISSION_S, Outline
+from ...topology.host_names import CALLER
+from ...topology.topology import Machine
+from .in_place import InPlace, find_in_place
+from .streaming_windows import Windows
+from .transfers import choose_aside, follow
+
+STREAMED_TOGETHER = 1.25
+"""Of the largest weight in host memory: what one submission streams in, so that biases ride along.
+All that a submission copies in is there from its start.
+"""
+
+
+def split_graph(
+    support: Support, placements: Sequence[Placement], windows: Windows | None = None
+) -> tuple[tuple[Outline, ...], tuple[int, ...]]:
+    """Returns the splits in submission order and the splits to wait for at the end. windows: by
+    default those of the machine.
+    """
+    graph, is_cpu = support.graph, support.machine.is_cpu
+    roots = graph.roots
+    device = {n.id: placements[n.id].device for n in support.computed}
+    in_host = {w.id: w.type.device_bytes for w in graph.weights if is_cpu(placements[w.id].device)}
+    in_place = find_in_place(support, device, in_host)
+    commits = _commits(support, device, in_place)
+    groups = _by_ready_time(support, device, _group(support, device, in_host, commits))
+    run = len(groups)
+    groups += commits
+    shown = support.observed_roots
+    of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
+    entering: list[dict[int, int]] = [{} for _ in groups]
+    leaving: list[dict[int, None]] = [{} for _ in groups]
+    whole = _read_whole(support, device)
+    present: set[tuple[int, int]] = set()
+    for position, nodes in enumerate(groups):
+        here = device[nodes[0]]
+        for node_id in nodes:
+            for operand in graph.nodes[node_id].inputs:
+                root = roots[operand]
+                stays = root in graph.data and (is_cpu(here) or root not in in_host)
+                if stays or device.get(root) == here:
+                    continue
+                value = root if (here, root) in whole else value_of(graph, operand, False)
+                if (here, value) in present:
+                    continue
+                present.add((here, value))
+                if root in device:
+                    entering[position][value] = of_node[root]
+                    leaving[of_node[root]][value] = None
+                else:
+                    entering[position][value] = HOST
+    given = (*(output for _, output in graph.outputs), *graph.kept, *support.observed)
+    for value in given:
+        root = graph.root(value)
+        if root in of_node:
+            leaving[of_node[root]][value_of(graph, value, False)] = None
+    devices = [device[nodes[0]] for nodes in groups]
+    windows = windows or Windows.of(support.machine)
+    refills = windows.refills(graph, devices, entering)
+    before = windows.had_before(devices, refills)
+    waits = _find_waits(
+        support.machine,
+        devices,
+        [(*e.values(), had) for e, had in zip(entering, before, strict=True)],
+        leaving,
+        {i for i, nodes in enumerate(groups) if not shown.isdisjoint(nodes)},
+        run,
+    )
+    observed: list[list[int]] = [[] for _ in groups]
+    for value in support.observed:
+        observed[of_node[graph.root(value)]].append(value)
+    specs, host_of = support.machine.devices, support.machine.host_of
+    alone = {host_of(device) for device in devices} <= {CALLER}  # parts of hosts wait anew
+    asides = [
+        choose_aside(specs[devices[i]], graph, entering[i], leaving[i]) if alone and i < run else ()
+        for i in range(len(groups))
+    ]
+    handed_over, free_at = follow(devices, waits, asides)
+    outlines = tuple(
+        Outline(
+            devices[i],
+            nodes,
+            tuple(entering[i].items()),
+            tuple(leaving[i]),
+            waits[i],
+            tuple(observed[i]),
+            tuple((n, in_place.states[n]) for n in nodes if n in in_place.states),
+            asides[i],
+            handed_over[i],
+            refills[i],
+            free_at[i],
+        )
+        for i, nodes in enumerate(groups)
+    )
+    return outlines, waits[-1]
+
+
+def _read_whole(support: Support, device: Mapping[int, int]) -> set[tuple[int, int]]:
+    """Returns which values are read as a whole on which device: no part need cross beside them."""
+    graph = support.graph
+    return {
+        (device[node.id], value)
+        for node in support.computed
+        for operand in node.inputs
+        if (value := value_of(graph, operand, False)) == graph.roots[operand]
+    }
+
+
+def _commits(support: Support, device: dict[int, int], in_place: InPlace) -> list[tuple[int, ...]]:
+    """Returns the splits that give states their next values, one per device.
+
+    They stand at the end: a run that fails before has changed no state. First come nodes that write
+    in place, then copies of the other values. States that nothing else reads are named there, too.
+    """
+    graph = support.graph
+    read = {graph.root(output) for _, output in graph.outputs} | support.observed_roots
+    commits: dict[int, tuple[list[int], list[int], list[int]]] = {}
+    written, moved = set(in_place.states.values()), set(in_place.order)
+    for node_id, state in graph.states.items():
+        held, _, copied = commits.setdefault(device[state], ([], [], []))
+        if node_id != state and state not in written:
+            copied.append(node_id)
+        readers = support.readers[node_id] if node_id == state and state not in read else ()
+        if readers and all(
+            graph.nodes[r].op == "assign" or (r in moved and device[r] == device[state])
+            for r in readers
+        ):
+            held.append(node_id)
+    for node_id in in_place.order:
+        commits[device[node_id]][1].append(node_id)
+    parts = [(sorted(held), nodes, sorted(copied)) for held, nodes, copied in commits.values()]
+    return [(*held, *nodes, *copied) for held, nodes, copied in parts if nodes or copied]
+
+
+def _group(
+    support: Support,
+    device: dict[int, int],
+    in_host: Mapping[int, int],
+    commits: Sequence[tuple[int, ...]],
+) -> list[tuple[int, ...]]:
+    """Returns the nodes of each split, in the order of submission, each in order of execution; not
+    those of the commits.
+    """
+    apart = {node_id for nodes in commits for node_id in nodes}
+    computed = [n for n in support.computed if n.id not in apart and n.op != "assign"]
+    depth: dict[int, int] = {}
+    for node in computed:
+        here, deepest = device[node.id], 0
+        for source in support.operands[node.id]:
+            if source in depth:
+                deepest = max(deepest, depth[source] + (device[source] != here))
+        depth[node.id] = deepest
+    early: set[int] = set()
+    turns = support.turns
+    for node in reversed(computed):
+        here, own = device[node.id], (turns[node.id], depth[node.id])
+        for reader in support.readers[node.id]:
+            if device[reader] != here or (
+                reader in early and (turns[reader], depth[reader]) == own
+            ):
+                early.add(node.id)
+                break
+    buckets: dict[tuple[int, int, bool, int], list[int]] = {}
+    for node in computed:
+        key = (turns[node.id], depth[node.id], node.id not in early, device[node.id])
+        buckets.setdefault(key, []).append(node.id)
+    return [
+        part
+        for key in sorted(buckets)
+        for part in _cut(support, key[3], _by_level(support, buckets[key]), in_host)
+    ]
+
+
+def _cut(
+    support: Support, device: int, levels: list[tuple[int, int]], in_host: Mapping[int, int]
+) -> list[tuple[int, ...]]:
+    """Parts a split, given as (level, node), where its device is not to get it as one."""
+    spec = support.machine.devices[device]
+    parts: list[list[int]] = []
+    total_s, streamed_bytes, before, shown = 0.0, 0, -1, False
+    most_bytes = STREAMED_TOGETHER * max(in_host.values(), default=0)
+    for level, node_id in levels:
+        seconds, comes_bytes, starts = 0.0, 0, not parts or shown
+        starts |= spec.sync == "op" or (spec.sync == "level" and level != before)
+        if spec.kind != "cpu":
+            seconds = support.longest_seconds(node_id, device)
+            starts |= total_s + seconds > SUBMISSION_S
+            if in_host:
+                comes_bytes = sum(in_host.get(i, 0) for i in support.operands[node_id])
+                starts |= streamed_bytes + comes_bytes > most_bytes
+        if starts:
+            parts.append([])
+            total_s, streamed_bytes = 0.0, 0
+        parts[-1].append(node_id)
+        total_s += seconds
+        streamed_bytes += comes_bytes
+        before, shown = level, node_id in support.observed_roots
+    return [tuple(part) for part in parts]
+
+
+def _by_ready_time(
+    support: Support, device: dict[int, int], groups: list[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Orders the splits by when what they wait for is done, as estimated; each device keeps its
+    own order.
+
+    The host waits in this order: what comes late must not hold back what could start at once.
+    """
+    of_node = {n: position for position, nodes in enumerate(groups) for n in nodes}
+    after: list[list[int]] = [[] for _ in groups]
+    waits, ready_s = [0] * len(groups), [0.0] * len(groups)
+    queues: dict[int, deque[int]] = {}
+    for position, nodes in enumerate(groups):
+        queues.setdefault(device[nodes[0]], deque()).append(position)
+        sources = {of_node[p] for n in nodes for p in support.operands[n] if p in of_node}
+        for source in sources - {position}:
+            after[source].append(position)
+            waits[position] += 1
+    free_s = dict.fromkeys(queues, 0.0)
+    order: list[int] = []
+    while len(order) < len(groups):
+        heads = [(queue[0], here) for here, queue in queues.items() if queue]
+        ready = [(ready_s[first], first, here) for first, here in heads if not waits[first]]
+        start_s, position, here = min(ready)
+        queues[here].popleft()
+        seconds = support.split_seconds(groups[position], here)
+        done_s = free_s[here] = max(free_s[here], start_s) + seconds
+        for other in after[position]:
+            waits[other] -= 1
+            ready_s[other] = max(ready_s[other], done_s)
+        order.append(position)
+    return [groups[position] for position in order]
+
+
+def _by_level(support: Support, nodes: list[int]) -> list[tuple[int, int]]:
+    """Orders nodes by longest path within the split, as (its length, node): independent ones stand
+    together. What is copied in counts as a step of the path.
+
+    A result that is larger than what it is made of comes as late as its first reader allows, so
+    that what all layers make of their weights does not live from the start.
+    """
+    held = support.graph.data.keys() | support.graph.initial.keys()
+    operands = support.operands
+    level: dict[int, int] = {}
+    for node_id in nodes:
+        above = [0 if p in held else level.get(p, 0) + 1 for p in operands[node_id]]
+        level[node_id] = max(above, default=0)
+    words = support.graph.words
+    for node_id in reversed(nodes):
+        below = [level[r] for r in support.readers[node_id] if r in level]
+        if below and min(below) - 1 > level[node_id]:
+            taken = sum(words[p] for p in operands[node_id] if p not in held)
+            if words[node_id] > taken:
+                level[node_id] = min(below) - 1
+    return sorted([(level[n], n) for n in nodes])
+
+
+def _find_waits(
+    machine: Machine,
+    devices: Sequence[int],
+    sources: Sequence[Iterable[int]],
+    leaving: Sequence[dict[int, None]],
+    shown: Set[int],
+    run: int,
+) -> list[tuple[int, ...]]:
+    """Returns for each split, and last for the end, the splits that the host must still wait for:
+    those whose values it needs, or whose windows it takes, and the one before where the device's
+    `sync` asks for it.
+
+    A wait covers all earlier splits of its device: queues run in order. run: how many splits stand
+    before those that write states, which wait for all of them.
+    """
+    known = dict.fromkeys(devices, -1)
+    newest = dict.fromkeys(devices, HOST)
+    shown_last = HOST
+    out: list[tuple[int, ...]] = []
+
+    def need(splits: Iterable[int]) -> tuple[int, ...]:
+        latest: dict[int, int] = {}
+        for split in splits:
+            if split != HOST and split > known[devices[split]]:
+                latest[devices[split]] = max(split, latest.get(devices[split], -1))
+        known.update(latest)
+        return tuple(sorted(latest.values()))
+
+    for position, needed in enumerate(sources):
+        here = devices[position]
+        wanted = [*(needed if position < run else range(run)), shown_last]
+        if machine.devices[here].sync != "split":
+            wanted.append(newest[here])
+        out.append(need(wanted))
+        newest[here] = position
+        if position in shown:
+            shown_last = position
+    out.append(need(i for i, values in enumerate(leaving) if values or i >= run))
+    return out

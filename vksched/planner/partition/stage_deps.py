@@ -1,0 +1,82 @@
+"""Orders: which stage of a split waits for which, where copies go to a queue of their own.
+
+Problem: two queues of one device share its memory. Method: the work of a split waits for its copies
+in. Copies in wait for the last work that uses their memory for something else, which is found by
+the words that splits use, unless the host or the copy queue has waited for it before. Copies out
+wait for their work; nothing waits for them but the host, as what they read keeps its memory until
+then.
+
+Complexity: O(values * SEARCHED * log(values)). Examples: tests/plan/test_aside.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...ir.graph import Graph
+from ...plan.types.interval_set import WordSet
+from ...plan.types.plan_types import COMING, HOST, LEAVING, WORK, Order, Span
+from ...plan.types.split_draft import Outline
+from ...topology.topology import Machine
+from .barriers import split_items
+
+SEARCHED = 8
+"""How many earlier splits are asked whether they use the memory of a copy in. The one before these
+is waited for unasked; it mostly ended long ago.
+"""
+
+
+class Orders:
+    """The orders of a plan's splits, asked for one after the other."""
+
+    def __init__(self, graph: Graph, machine: Machine, spans: Sequence[Mapping[int, Span]]) -> None:
+        """spans: for each device where values are."""
+        self._graph = graph
+        self._devices = machine.devices
+        self._spans = spans
+        self._device_of: list[int] = []
+        self._used: list[list[tuple[int, WordSet]]] = [[] for _ in machine.devices]
+        """Of each device the words that its last splits used."""
+        self._known = [HOST] * len(machine.devices)
+        """Of each device the last split whose work is complete for all that its copy queue gets
+        now: the host has waited for it, or that queue itself.
+        """
+
+    def of(self, number: int, outline: Outline) -> tuple[Order, ...]:
+        """Returns the orders of the next split."""
+        here, known = outline.device, self._known
+        for waited in outline.waits:
+            there = self._device_of[waited]
+            known[there] = max(known[there], waited)
+        self._device_of.append(here)
+        if not self._devices[here].limits.copy_queue:
+            return ()
+        found: list[Order] = []
+        if COMING in outline.aside:
+            last = self._last_user(outline)
+            if last > known[here]:
+                found.append(Order(COMING, WORK, last))
+                known[here] = last
+            found.append(Order(WORK, COMING, number))
+        if LEAVING in outline.aside:
+            found.append(Order(LEAVING, WORK, number))
+        known[here] = max(known[here], *outline.hands_over, HOST)
+        self._used[here].append((number, self._words(outline)))
+        del self._used[here][: -SEARCHED - 1]
+        return tuple(found)
+
+    def _words(self, outline: Outline) -> WordSet:
+        used, whole = WordSet(), self._devices[outline.device].own_buffers
+        spans = self._spans[outline.device]
+        for reads, writes in split_items(self._graph, outline, spans, whole):
+            used.add(*reads, *writes)
+        return used
+
+    def _last_user(self, outline: Outline) -> int:
+        """Returns the last split that uses memory that a split's copies in write, or HOST."""
+        used, spans = self._used[outline.device], self._spans[outline.device]
+        targets = [spans[value] for value, _ in outline.entering]
+        for number, words in reversed(used[-SEARCHED:]):
+            if words.meets(*targets):
+                return number
+        return used[0][0] if len(used) > SEARCHED else HOST

@@ -1,0 +1,81 @@
+"""Windows: which weights of host memory take turns in the memory through which the host hands them
+to a device.
+
+Problem: a weight that is streamed in lies in a window, memory that the host sees. A window for each
+weight takes as much as the weights do. A card with memory of its own has its windows in the
+computer's memory, and each weight has one there, written before the first run. Method: where
+windows lie in the device's memory, or the computer's is too small, splits take turns in a few sets
+of windows. In each run the host writes the weights of a split once the split that had the set
+before is complete. With two sets it writes those of the next split while the device works.
+
+    device   [ split 0: w0 ][ split 1: w1 ][ split 2: w2 ][ split 3: w3 ]
+    host     w0 | w1        | w2 over w0   | w3 over w1   |
+
+Complexity: O(splits). Where windows lie: inbox.py. Examples: tests/plan/test_windows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ...ir.graph import Graph
+from ...plan.types.plan_types import HOST
+from ...topology.topology import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Which windows are reused in a run, and how often.
+
+    shared: devices whose splits take turns. sets: how many splits of a device have their weights in
+    windows at once.
+    """
+
+    shared: frozenset[int]
+    sets: int = 2
+
+    @staticmethod
+    def of(machine: Machine, ahead: bool = True, scarce: bool = False) -> Windows:
+        """Returns the windows of a machine.
+
+        ahead: the host writes the weights of the next split while the device works. scarce: the
+        computer has little memory: devices with windows there share them, too.
+        """
+        shared = {
+            device
+            for device, spec in enumerate(machine.devices)
+            if spec.kind != "cpu" and (scarce or not spec.windows_apart)
+        }
+        return Windows(frozenset(shared), 2 if ahead else 1)
+
+    def refills(
+        self, graph: Graph, devices: Sequence[int], entering: Sequence[Collection[int]]
+    ) -> list[bool]:
+        """Returns for each split whether the host writes its weights in each run. Where a device
+        has no more of them than sets, each has a set of its own.
+
+        devices: of each split. entering: the values that it copies in.
+        """
+        out = [
+            here in self.shared and any(value in graph.data for value in values)
+            for here, values in zip(devices, entering, strict=True)
+        ]
+        counts = dict.fromkeys(self.shared, 0)
+        for here, refills in zip(devices, out, strict=True):
+            if refills:
+                counts[here] += 1
+        return [
+            refills and counts[here] > self.sets for here, refills in zip(devices, out, strict=True)
+        ]
+
+    def had_before(self, devices: Sequence[int], refills: Sequence[bool]) -> list[int]:
+        """Returns for each split the one that had its set of windows before, or HOST."""
+        turns: dict[int, list[int]] = {}
+        out: list[int] = []
+        for number, (here, refilled) in enumerate(zip(devices, refills, strict=True)):
+            own = turns.setdefault(here, [])
+            out.append(own[-self.sets] if refilled and len(own) >= self.sets else HOST)
+            if refilled:
+                own.append(number)
+        return out

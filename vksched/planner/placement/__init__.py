@@ -1,0 +1,1 @@
+"""Placement: the device of each node."""

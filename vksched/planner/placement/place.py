@@ -1,0 +1,176 @@
+"""Placement: which device runs each node, and by which rule.
+
+Problem: devices in order of preference, the CPU last; a value that crosses between devices costs a
+wait and a copy. Method: the priority policy. Overrides; weights and states pull their ops
+(`pulls.py`), states live where the least crosses (`states.py`); sweeps carry devices from operands
+to users and back (`placing.py`); the rest goes to the first device that can; what nothing holds is
+then moved beside its neighbours while this lowers the bytes that cross (`merging.py`). A weight
+whose home is the CPU, as an override says so or the devices are full, stays in host memory;
+an op that does enough arithmetic per byte of it runs on a GPU all the same, the weight streamed in
+for each run.
+
+    w0 @ gpu:0   w1 @ gpu:1                                 w2 @ cpu
+       |            |                                          : streamed, 512 rows pay
+    matmul ----> matmul --> relu (follows its operand) ---> matmul @ gpu:1
+
+Complexity: O(sweeps * edges). Examples: tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...ir.graph import Node
+from ...plan.costs.op_support import Support
+from ...plan.types.placement_overrides import Overrides, resolve_overrides
+from ...plan.types.plan_types import Placement
+from .candidate_devices import Caps, Wishes
+from .colocate import Pulls
+from .merge_neighbours import Merger
+
+
+def place(
+    support: Support, overrides: Overrides, caps: Caps, wishes: Wishes | None = None
+) -> tuple[tuple[Placement, ...], tuple[str, ...]]:
+    """Returns the placement of every node and notes for the user.
+
+    caps: what does not fit. A node that streams its weights needs little memory: it, and what
+    follows it, may stand beyond the first node that a device must not take. wishes: by default the
+    devices in their order.
+    """
+    wishes = wishes or Wishes(support.machine.order, {}, "")
+    placer = _Placer(support, caps, wishes)
+    _apply_overrides(placer, overrides)
+    placer.leave_in_host_memory(wishes.spread)
+    placer.grant_wishes()
+    placer.pull()
+    placer.place_states()
+    placer.sweep()
+    placer.place_rest()
+    if not wishes.on:
+        placer.merge()
+    return _placements(placer), tuple(dict.fromkeys(placer.notes))
+
+
+class _Placer(Pulls):
+    """The stages behind the pulls."""
+
+    def place_rest(self) -> None:
+        for node in self._left():
+            device = self._first_able(node)
+            reasons = self._reasons(node, device)
+            self.put(node, device, "first device that can run it" + reasons)
+        for node in self.support.computed if self._others else ():
+            device = self.device[node.id]
+            if not self._is_cpu(device) or node.id in self.fixed:
+                continue
+            if not any(self.can(node, d) for d in self._others):
+                self.rule[node.id] = self._reasons(node, device).removeprefix(", ")
+
+    def _reasons(self, node: Node, end: int) -> str:
+        """Returns why the devices before `end` that cannot run a node cannot, as part of a rule."""
+        before = (self._is_cpu(end) and self._others) or range(end)
+        reasons = [
+            f"{self.machine.devices[d].name} cannot: {reason}"
+            for d in sorted(before)
+            if (reason := self.why_not(node, d)) is not None
+        ]
+        return f", as {'; '.join(reasons)}" if reasons else ""
+
+    def merge(self) -> None:
+        """Moves what nothing holds to its neighbours' devices while less crosses for it."""
+        operands = self.support.operands
+        free = [
+            n
+            for n in self.support.computed
+            if n.id not in self.fixed and self._weights.isdisjoint(operands[n.id])
+        ]
+        caps = zip(self.caps.first, self.caps.peaks, strict=True)
+        roomy = {d for d, (first, peak) in enumerate(caps) if first is None and not peak}
+        merger = Merger(self.support, self.device, self.can, self.put)
+        merger.merge(free, roomy & self._others)
+
+
+def _apply_overrides(placer: _Placer, overrides: Overrides) -> None:
+    """Puts nodes where the user wants them, or says why not; weights get their homes."""
+    resolved = resolve_overrides(placer.graph, placer.machine, overrides)
+    heeded = {text for n, (_, text) in resolved.items() if placer.graph.nodes[n].op != "input"}
+    for node_id, (device, text) in resolved.items():
+        target = placer.graph.nodes[node_id]
+        if target.op in ("weight", "state"):
+            if target.id in placer.support.homes:
+                _stay(placer, target, device, text)
+                continue
+            placer.homes[target.id] = device
+            placer.kept[target.id] = text
+            placer.room.take(device, target.id)
+        elif target.id in placer._rank:
+            _override(placer, target, device, text)
+        elif target.op == "input" and text not in heeded:
+            placer.notes.append(f"{text}: an input goes wherever it is read; place its readers")
+
+
+def _stay(placer: _Placer, node: Node, device: int, text: str) -> None:
+    home = placer.support.homes[node.id]
+    if home != device:
+        name = placer.machine.devices[home].name
+        placer.notes.append(f"{text} has no effect: {node.name} lives on {name} already")
+
+
+def _override(placer: _Placer, node: Node, device: int, text: str) -> None:
+    reason = placer.why_not(node, device)
+    if reason is None:
+        placer.put(node, device, text)
+    else:
+        other = placer._first_able(node)
+        placer.put(node, other, f"{text}, which cannot: {reason}")
+        placer.notes.append(
+            f"{node.name}: {text}, which cannot: {reason}; "
+            f"it runs on {placer.machine.devices[other].name}"
+        )
+    placer.fixed.add(node.id)
+
+
+def _placements(placer: _Placer) -> tuple[Placement, ...]:
+    """Returns the placements of all nodes: leaves and views get theirs from those that run."""
+    out: list[Placement] = []
+    views, roots = placer.graph.views, placer.graph.roots
+    for node in placer.graph.nodes:
+        if node.id in placer.device:
+            out.append(Placement(placer.device[node.id], placer.rule[node.id]))
+        elif node.id in views:
+            root = roots[node.id]
+            out.append(Placement(out[root].device, f"view of {placer.graph.nodes[root].name}"))
+        else:
+            out.append(_leaf(placer, node))
+    return tuple(out)
+
+
+def _names(placer: _Placer, devices: Iterable[int]) -> str:
+    """Returns the names of some devices, as text."""
+    return ", ".join(placer.machine.devices[d].name for d in sorted(devices))
+
+
+def _leaf(placer: _Placer, node: Node) -> Placement:
+    cpu = placer.machine.cpu
+    users = list(dict.fromkeys([placer.device[r] for r in placer.support.readers[node.id]]))
+    if node.op == "input":
+        return Placement(cpu, f"from the caller to {_names(placer, users) or 'no device'}")
+    home = placer.homes.get(node.id)
+    if len(users) == 1 and home in (None, users[0]):
+        return Placement(users[0], node.op)
+    gpus = [d for d in users if not placer.machine.is_cpu(d)]
+    if home is not None and placer.machine.is_cpu(home) and gpus:
+        return Placement(home, f"{node.op} in host memory; streamed to {_names(placer, gpus)}")
+    if home is None or (users and home not in users):
+        if node.id in placer.kept:
+            reader = next(r for r in placer.support.readers[node.id] if home != placer.device[r])
+            why = placer.why_not(placer.graph.nodes[reader], home or 0) or placer.rule[reader]
+            placer.notes.append(
+                f"{placer.kept[node.id]} has no effect: {placer.graph.nodes[reader].name}, which "
+                f"reads it, runs on {placer.machine.devices[placer.device[reader]].name} ({why})"
+            )
+        home = (gpus or users or [cpu])[0]  # numpy has it in any case
+    others = _names(placer, [d for d in users if d != home])
+    also = f"; also on {others}, for the ops there" if others else ""
+    return Placement(home, f"{node.op}{also}")

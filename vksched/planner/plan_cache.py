@@ -1,0 +1,152 @@
+"""Kept: a plan on disk beside its graph, for a later program that asks the same of a machine like
+that one.
+
+    plan, question --kept_document--> document        the first program
+    document, graph, question, machine --> plan       later ones, and nothing is planned
+
+A plan is the planner's answer as long as all that it was asked is the same, but for two things that
+differ each time: how much memory is free, and what lies on devices already. They decide nothing
+where one device does all, without another one that might, and has twice the memory that this takes:
+only such plans are kept and taken. What lies there is counted anew. Only the words on why a state
+and the nodes around it are there may be those of then. A document is what a file has: its types are
+checked, and a plan that is taken is verified, as one of a stranger is.
+
+Complexity: O(nodes). Examples: tests/plan/test_kept_plans.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..common.errors import PlanError
+from ..common.schema import Either, check
+from ..common.serialize import plain
+from ..ir.graph import Graph
+from ..plan.plan import Plan
+from ..plan.serialize.decision_codec import decision_document, decision_of
+from ..plan.serialize.graph_codec import NONSENSE
+from ..plan.serialize.plan_codec import carried_document, carried_of
+from ..plan.serialize.plan_request import Question
+from ..plan.types.offsets import aligned
+from ..plan.types.plan_types import DeviceMemory, PlanValue
+from ..schedule.model.objectives import LATENCY
+from ..topology.topology import Machine
+from ..trace.format import CARRIED, DECISION
+from .planner import STATIC
+
+KEPT = {
+    **{key: schema for key, schema in CARRIED.items() if key not in ("machine", "default_link")},
+    "machine": list,
+    "asked": dict,
+    "decision": Either((None, DECISION)),
+}
+ROOM = 2
+"""Times what a plan takes that devices have free at least."""
+DIFFERS = "memory_bytes"
+"""Of a device, from program to program."""
+
+
+def kept_document(plan: Plan, question: Question) -> dict[str, Any] | None:
+    """Returns a plan and what it was asked as plain data; None where it may be another one when
+    that is asked again.
+    """
+    if question.policy not in STATIC or not _is_alone(plan, question):
+        return None
+    carried = carried_document(plan)
+    del carried["default_link"]
+    return {
+        **carried,
+        "machine": _told_of(plan.machine, question),
+        "asked": _asked(question),
+        "decision": decision_document(plan.decision),
+    }
+
+
+class DamagedPlan(PlanError):
+    """A document is no plan of its graph: whoever wrote it did not plan it."""
+
+
+@dataclass(eq=False)
+class KeptPlan:
+    """A graph and its plan, as `kept_document` made it; None where it was not kept. taken: whether
+    it was the answer to what was asked last.
+    """
+
+    graph: Graph
+    document: Mapping[str, Any] | None
+    taken: bool = False
+
+    def answer(self, question: Question, machine: Machine) -> Plan | None:
+        """Returns what `Question.answer` would, of this graph; None where it may be another plan.
+
+        Raises:
+            DamagedPlan: the document makes no sense, which is told once.
+        """
+        document, found = self.document, None
+        try:
+            if document is not None:
+                found = self._answer(document, question, machine)
+        except NONSENSE as error:
+            self.document = None
+            raise DamagedPlan(f"[kept] expected a plan of the graph, {error}") from error
+        finally:
+            self.taken = found is not None
+        return found
+
+    def _answer(
+        self, document: Mapping[str, Any], question: Question, machine: Machine
+    ) -> Plan | None:
+        check(document, KEPT, "the plan")
+        same = document["asked"] == _asked(question)
+        if not (same and document["machine"] == _told_of(machine, question)):
+            return None
+        plan = carried_of(self.graph, machine, document)
+        if any(split.device for split in plan.splits):
+            raise PlanError("got one of several devices")
+        memory = tuple(
+            replace(each, resident_bytes=self._resident_bytes(each, question, device))
+            if device != machine.cpu
+            else each  # its weights are the caller's
+            for device, each in enumerate(plan.memory)
+        )
+        decision = decision_of(document["decision"])
+        found = replace(plan, memory=memory, decision=decision)
+        return found.verify() if _is_alone(found, question) else None
+
+    def _resident_bytes(self, memory: DeviceMemory, question: Question, device: int) -> int:
+        there = question.resident.get(device, frozenset()).intersection
+        words = (self.graph.words[leaf] for leaf in there((*memory.weights, *memory.states)))
+        return sum(4 * aligned(count) for count in words)
+
+
+def _is_alone(plan: PlanValue, question: Question) -> bool:
+    """Whether the first device does all, no other one could, and it has room for more."""
+    devices = plan.machine.devices
+    competing = len(devices) - 1 + question.with_cpu
+    elsewhere = any(there for device, there in question.resident.items() if device)
+    if competing > 1 or elsewhere or any(split.device for split in plan.splits):
+        return False
+    need = sum(memory.needed_bytes for memory in plan.memory)
+    used = (spec for spec, m in zip(devices, plan.memory, strict=True) if m.peak_bytes)
+    return all(ROOM * need <= spec.memory_bytes for spec in used)
+
+
+def _asked(question: Question) -> Any:
+    told = {key: value for key, value in question.as_dict().items() if key != "resident"}
+    return json.loads(json.dumps(told))
+
+
+def _told_of(machine: Machine, question: Question) -> Any:
+    """Returns what plans depend on of a machine, but for its free memory. Where the CPU is alone
+    there is nothing to choose for latency, whatever runs have taught of its costs.
+    """
+    told = machine.as_dict()
+    no_choice = len(machine.devices) == 1 and question.objective == LATENCY.name
+    for spec in told["devices"]:
+        spec.pop(DIFFERS, None)
+        if no_choice:
+            spec.pop("costs", None)
+    return json.loads(json.dumps([told, plain(asdict(machine.links.default))]))

@@ -1,0 +1,197 @@
+"""Planner: a Graph and a Machine in, a verified Plan out.
+
+    "auto": candidates -> simulated runs -> wishes
+                                              v
+    placement -> splits -> memory -> does each device fit? --no--> lower its cap, once more
+                                          | yes
+                               copies that fit beside the model -> barriers -> plan
+
+Complexity: that of the stages, times a few tries for each device that is too small. Examples:
+tests/plan/test_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from ..common.errors import PlanError
+from ..common.formatting import count_of, format_seconds
+from ..common.gc_pause import resting_collector
+from ..ir.graph import Graph
+from ..plan.costs.op_support import Support
+from ..plan.dynamic import dispatcher as dynamic
+from ..plan.dynamic.plan_of_run import plan_of
+from ..plan.dynamic.simulate_options import simulate_options
+from ..plan.plan import Plan
+from ..plan.serialize.plan_request import Question
+from ..plan.types.decision import Tradeoffs
+from ..plan.types.placement_overrides import Overrides
+from ..plan.verify.verify_plan import verify_plan
+from ..schedule import Objective
+from ..schedule.model.objectives import LATENCY
+from ..topology.topology import Machine
+from .build_options import make_options
+from .memory.draft import finish
+from .memory.fit import AUTO, LEAST, most_copies
+from .search.evaluate import fitted
+from .search.select import Chosen, choose, compare
+
+STATIC = ("priority", "auto")
+"""priority: devices are filled in the order given. auto: what simulated runs find to be best."""
+POLICIES = (*STATIC, *dynamic.POLICIES)
+"""dynamic and steal decide while a run goes on; their plans say what it is expected to do."""
+
+
+def plan_graph(
+    graph: Graph,
+    machine: Machine,
+    *,
+    policy: str = "priority",
+    objective: str | Mapping[str, float] | Objective = LATENCY,
+    overrides: Overrides = (),
+    copies: int | str | None = None,
+    resident: Mapping[int, frozenset[int]] | None = None,
+    observed: Collection[int] = (),
+    with_cpu: bool = False,
+    turns: Mapping[str, int] | None = None,
+) -> Plan:
+    """Returns a verified plan that keeps every device within its memory.
+
+    policy: one of POLICIES; a plan of "dynamic" and "steal" is a DynamicPlan, which says what a run
+    is expected to do. objective: what "auto" makes small: "latency" of one run, "throughput",
+    the time between two results of a stream, "memory", the bytes on the device that holds most,
+    "energy" of one run, or a mix as a mapping of these to weights; metrics.py says what each one
+    is. overrides: (node id or name pattern, device name); exact ids win, later patterns win over
+    earlier. copies: slots, sets of activations and windows, so that as many runs
+    can be under way; fewer where the model leaves no room for them; "auto" means what the objective
+    asks for: for latency two where the graph spans several devices, else one; one where it writes
+    states, as each run reads what the one before it wrote. "least": one for each device that takes
+    whole runs, where memory was short. None means "auto" where throughput
+    counts, else 1.
+    resident: for a device the weights, constants and states, by node id, that are there already.
+    observed: node ids of computed values that are handed out as soon as they are there; what comes
+    after them waits. with_cpu: with "auto" the CPU competes with the others; else it takes only
+    what they cannot. turns: names of nodes to positions in an order that each device keeps, as far
+    as what nodes read allows; for policies that plan beforehand.
+
+    Raises:
+        PlanError: unknown policy or objective, an objective other than latency for "priority",
+            which weighs nothing, or a pattern that matches nothing. DeviceError: unknown device.
+        OutOfMemory: what is left for the CPU is more than it has free.
+    """
+    goal = check_objective(objective, policy, "plan")
+    if copies is None:
+        copies = AUTO if goal.asks("throughput") else 1
+    _check_copies(copies)
+    machine.verify()
+    if turns and policy not in STATIC:
+        raise PlanError(
+            f"[plan] expected a policy of {', '.join(STATIC)} for a given order, got {policy}, "
+            "which decides while a run goes on"
+        )
+    support = Support(graph, machine, resident, observed, turns)
+    with resting_collector(len(graph.nodes)):
+        if policy not in STATIC:
+            return verify_plan(_expect(support, policy, overrides, with_cpu, copies))
+        chosen = Chosen()
+        if policy == "auto":
+            chosen = choose(support, overrides, with_cpu, goal, copies)
+        draft, spills = chosen.fitted or fitted(support, overrides, None)
+        count, why = most_copies(draft, copies, chosen.copies)
+        notes = (*chosen.notes, *draft.notes, *spills, *why, *_slow(machine))
+        plan = finish(draft, policy, count, notes, chosen.decision)
+        replicas: list[Plan] = []
+        for (other, spilled), wanted in chosen.replicas:
+            count, why = most_copies(other, copies, wanted)
+            replicas.append(finish(other, policy, count, (*other.notes, *spilled, *why)))
+        return verify_plan(replace(plan, replicas=tuple(replicas)))
+
+
+def answer(question: Question, graph: Graph, machine: Machine) -> Plan:
+    """Return the plan that a request asks for; errors are those of `plan_graph`."""
+    return plan_graph(
+        graph,
+        machine,
+        policy=question.policy,
+        objective=question.objective,
+        overrides=question.overrides,
+        copies=question.copies,
+        resident=question.resident,
+        observed=question.observed.keys(),
+        with_cpu=question.with_cpu,
+        turns=question.turns,
+    )
+
+
+def check_objective(
+    given: str | Mapping[str, float] | Objective, policy: str, where: str
+) -> Objective:
+    """Returns an objective that a policy can follow.
+
+    Raises:
+        PlanError: an unknown policy or objective, or another one than latency for a policy that
+            weighs nothing.
+    """
+    if policy not in POLICIES:
+        raise PlanError(f"[{where}] expected a policy of {', '.join(POLICIES)}, got {policy!r}")
+    goal = Objective.of(given, where)
+    if policy != "auto" and goal != LATENCY:
+        raise PlanError(
+            f"[{where}] expected no objective with the policy {policy}, which weighs nothing, got "
+            f'{goal.name}; try policy="auto"'
+        )
+    return goal
+
+
+def compare_objectives(
+    graph: Graph,
+    machine: Machine,
+    *,
+    overrides: Overrides = (),
+    copies: int | str = "auto",
+    with_cpu: bool = False,
+) -> Tradeoffs:
+    """Returns the plans that `plan_graph` would weigh for all objectives, with the metrics of each:
+    those first that no other one beats in everything, and which one each objective takes.
+
+    Raises:
+        As `plan_graph`.
+    """
+    _check_copies(copies)
+    machine.verify()
+    support = Support(graph, machine)
+    with resting_collector(len(graph.nodes)):
+        return compare(support, overrides, with_cpu, copies)
+
+
+def _check_copies(copies: int | str) -> None:
+    count = isinstance(copies, int) and not isinstance(copies, bool) and copies >= 1
+    if copies not in (AUTO, LEAST) and not count:
+        raise PlanError(f'[plan] expected "auto" or at least 1 copy, got {copies!r}')
+
+
+def _expect(
+    support: Support, policy: str, overrides: Overrides, with_cpu: bool, copies: int | str
+) -> Plan:
+    """Returns what a run that decides while it goes is expected to do."""
+    options = make_options(support, overrides, with_cpu)
+    expected = simulate_options(options, policy)
+    several = sum(len(piece.seconds) > 1 for piece in options.pieces)
+    notes = [
+        f"{policy}: each run decides again; {several} of {count_of(len(options.pieces), 'piece')} "
+        "may go to several devices; a run that decides takes about "
+        f"{format_seconds(expected.seconds)} by simulation"
+    ]
+    if isinstance(copies, int) and copies > 1:
+        notes.append(f"copies: {copies} asked for, 1 made, as each run has all devices to itself")
+    return plan_of(options, expected.tape, policy, (*notes, *_slow(support.machine)))
+
+
+def _slow(machine: Machine) -> list[str]:
+    return [
+        f"{spec.name} takes {spec.slowdown:.3g} times as long as first thought, as measured: "
+        "its submissions are shorter"
+        for spec in machine.devices
+        if spec.slowdown > 1
+    ]

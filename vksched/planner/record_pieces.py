@@ -1,0 +1,146 @@
+"""Recording of the pieces of a dynamic plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from types import MappingProxyType
+
+from ..common.dtypes import WORD_BYTES
+from ..plan.costs.op_support import Support
+from ..plan.dynamic.options import Piece, Recorded
+from ..plan.types.offsets import aligned, assign_spans
+from ..plan.types.plan_types import (
+    HOST,
+    CopyIn,
+    CopyOut,
+    DeviceMemory,
+    Placement,
+    PlanValue,
+    Span,
+    Split,
+)
+from ..plan.types.split_draft import Outline, count_levels
+from .memory.allocate import SLACK, MemoryUse
+from .memory.draft import NOWHERE
+from .memory.staging import assign_window
+from .partition.barriers import find_barriers, split_items
+
+
+def record(support: Support, pieces: Sequence[Piece], held: Sequence[int], device: int) -> Recorded:
+    """Returns what a device records, with its memory. held: the pieces, in order."""
+    graph, machine = support.graph, support.machine
+    spec = machine.devices[device]
+    own = [pieces[number] for number in held]
+    made = [value for piece in own for value in piece.gives]
+    read = sorted({value for piece in own for value in piece.reads})
+    memory, places = _memory(support, own, read, made, device)
+    splits: list[Split] = []
+    entries: dict[int, int] = {}
+    inbox, spans = places.inbox, places.spans
+    copies = {v: CopyIn(v, HOST, inbox.get(v, NOWHERE), spans.get(v, NOWHERE)) for v in read}
+    if spec.kind != "cpu":
+        for value, copy in copies.items():
+            entries[value] = len(splits)
+            splits.append(Split(len(splits), device, (), (copy,), (), (), (), 1))
+    at: dict[int, int] = {}
+    for number, piece in zip(held, own, strict=True):
+        at[number] = len(splits)
+        splits.append(piece_split(support, piece, device, places, len(splits)))
+    devices = len(machine.devices)
+    none = DeviceMemory((), 0, (), (), (), 0)
+    plan = PlanValue(
+        graph=graph,
+        machine=machine,
+        policy="dynamic",
+        copies=1,
+        placements=(Placement(device, ""),) * len(graph.nodes),
+        splits=tuple(splits),
+        final_waits=(),
+        memory=tuple(memory if d == device else none for d in range(devices)),
+        locations=MappingProxyType({(device, v): span for v, span in places.spans.items()}),
+        any_order=True,
+    )
+    return Recorded(plan, copies, entries, at)
+
+
+class _Places:
+    """Where values lie on one device."""
+
+    def __init__(
+        self,
+        spans: Mapping[int, Span],
+        inbox: Mapping[int, Span],
+        outbox: Mapping[int, Span],
+        whole: bool,
+    ) -> None:
+        self.spans = spans
+        self.inbox = inbox
+        self.outbox = outbox
+        self.whole = whole
+
+
+def piece_split(support: Support, piece: Piece, device: int, places: _Places, number: int) -> Split:
+    """Returns the split of a piece on a device, with nothing copied in."""
+    graph = support.graph
+    outline = Outline(device, piece.nodes, (), piece.gives, ())
+    nodes = graph.nodes
+    return Split(
+        id=number,
+        device=device,
+        nodes=piece.nodes,
+        copies_in=(),
+        copies_out=tuple(CopyOut(v, places.outbox.get(v, NOWHERE)) for v in piece.gives),
+        waits=(),
+        barriers=find_barriers(split_items(graph, outline, places.spans, places.whole)),
+        levels=count_levels(graph, outline),
+        inner_barriers=sum([support.inner_barriers(nodes[n], device) for n in piece.nodes]),
+    )
+
+
+def _memory(
+    support: Support, own: Sequence[Piece], read: Sequence[int], made: Sequence[int], device: int
+) -> tuple[DeviceMemory, _Places]:
+    """Returns what pieces take on a device, and where their values lie."""
+    graph, spec = support.graph, support.machine.devices[device]
+    between = dict.fromkeys((*read, *made))
+    roots, nodes = graph.roots, graph.nodes
+    leaves = {roots[i] for piece in own for n in piece.nodes for i in nodes[n].inputs}
+    weights = tuple(sorted(leaves & graph.data.keys()))
+    inside = [
+        MemoryUse(support, [Outline(device, piece.nodes, (), (), ())], device) for piece in own
+    ]
+    if spec.kind == "cpu":
+        weight_bytes = sum(nodes[w].type.host_bytes for w in weights)
+        live = WORD_BYTES * max((use.least for use in inside), default=0)
+        peak = live + sum(nodes[v].type.host_bytes for v in between)
+        memory = DeviceMemory(weights, weight_bytes, (), (), (), peak)
+        return memory, _Places({}, {}, {}, False)
+    page_words, whole = spec.page_bytes // WORD_BYTES, spec.own_buffers
+    lasting = [(v, graph.words[v]) for v in between]
+    spans, pages = assign_window(lasting, page_words, whole)
+    inner: list[int] = []
+    for use in inside:
+        lives = [life for life in use.lifetimes(SLACK) if life.value not in between]
+        found, sizes = assign_spans(lives, page_words, whole)
+        for value, span in found.items():
+            spans[value] = replace(span, page=span.page + len(pages))
+        inner = [max(pair) for pair in zip_longest(inner, sizes, fillvalue=0)]
+    inbox, in_pages = assign_window([(v, graph.words[v]) for v in read], page_words, whole)
+    outbox, out_pages = assign_window([(v, graph.words[v]) for v in made], page_words, whole)
+    bytes_of = {w: aligned(graph.words[w]) * WORD_BYTES for w in weights}
+    weight_bytes = sum(bytes_of.values())
+    all_pages = (*pages, *inner)
+    words = sum(all_pages) + (0 if spec.windows_apart else sum(in_pages) + sum(out_pages))
+    there = sum(bytes_of[w] for w in support.resident.get(device, ()) if w in bytes_of)
+    memory = DeviceMemory(
+        weights,
+        weight_bytes,
+        all_pages,
+        in_pages,
+        out_pages,
+        weight_bytes + WORD_BYTES * words,
+        there,
+    )
+    return memory, _Places(spans, inbox, outbox, whole)

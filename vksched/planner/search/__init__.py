@@ -1,0 +1,1 @@
+"""Search: candidate plans, evaluated by simulation."""

@@ -1,0 +1,370 @@
+"""Candidates: the ways to carry out a graph that by_cost.py compares.
+
+    each device first, then the next ones --------------------------------> wishes
+    graph -> bundles -> cuts.py: tasks --> schedules, stages -> devices --> wishes
+
+For latency alone: single devices, and schedules of bundles by a few policies. Other objectives ask
+for more: schedules that are made for them, balanced stages for a stream, and stages that spread the
+bytes of weights and states. For memory a graph is cut by bytes, too: bundles that are worth a
+submission may be too large to spread. Of large graphs there are fewer, as each is split and
+simulated.
+
+Complexity: O(edges) and that of the schedules. Examples: tests/plan/test_by_cost.py,
+tests/plan/test_plan_objectives.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...common.dtypes import WORD_BYTES
+from ...common.errors import PlanError
+from ...ir.graph import Node
+from ...plan.costs import node_cost
+from ...plan.costs.op_support import Support
+from ...plan.types.decision import SINGLE
+from ...plan.types.placement_overrides import Overrides, resolve_overrides
+from ...schedule import Objective, Task, TaskGraph, Topology, schedule
+from ...schedule.local_search.step_budget import budget_by_size
+from ...schedule.model.task_graph import MOST as MOST_AMOUNT
+from ...topology.host_names import CALLER
+from ...topology.links import Link
+from ...topology.power import watts_of
+from ..placement.candidate_devices import Wishes
+from ..placement.node_groups import find_bundles
+from .pipeline_stages import find_stages
+from .task_graph import Cut
+
+LARGE = 2_000
+"""Nodes, from which on candidates are weighed as bundles first: a split of all nodes takes time."""
+POLICIES = ("auto", "heft", "etf")
+"""Schedules of bundles whose plans are simulated; of a large graph the first one."""
+SEARCH = 0.4
+"""The part of its time that a schedule takes where moves.py improves its plan."""
+GRAINS = 64
+"""Bundles of equal size that a graph would be cut into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A candidate before it is simulated. device: the one that is first in all, or None."""
+
+    name: str
+    wishes: Wishes
+    device: int | None = None
+
+
+class Candidates:
+    """The candidates for one graph on one machine. devices: those that compete."""
+
+    def __init__(self, support: Support, overrides: Overrides, devices: tuple[int, ...]) -> None:
+        self.support = support
+        self.devices = devices
+        self.machine = support.machine
+        self.names = [spec.name for spec in self.machine.devices]
+        self._totals: dict[int, float] = {}
+        resolved = resolve_overrides(support.graph, self.machine, overrides)
+        graph = support.graph
+        self.pins = {
+            node: device
+            for node, (device, _) in resolved.items()
+            if graph.nodes[node].op not in ("input", "constant")  # they are where they are read
+        }
+        self._able: dict[int, tuple[int, ...]] = {}
+        self._cpus = tuple(d for d in self.machine.order if self.machine.is_cpu(d))
+        if len(self.machine.hosts) > 1 and len(devices) > GRAINS:
+            self._take_fastest()
+
+    def _take_fastest(self) -> None:
+        """Leaves the caller's own devices and the fastest of others, as many as there are bundles;
+        of equal ones the first, so that they are on few hosts.
+        """
+        alike, host_of, all_devices = self.support.alike, self.machine.host_of, self.devices
+        self.devices = tuple(dict.fromkeys(alike[d] for d in all_devices))
+        seconds = {d: self.total_s(d) for d in self.devices}
+        ranked = sorted(all_devices, key=lambda d: (host_of(d) != CALLER, seconds[alike[d]]))
+        own = sum(host_of(d) == CALLER for d in all_devices)
+        kept = {*ranked[: max(own, GRAINS)], *self.pins.values()}
+        hosts = {CALLER, *map(host_of, kept)}
+        self.devices = tuple(d for d in all_devices if d in kept)
+        self._cpus = tuple(d for d in self._cpus if host_of(d) in hosts)
+        self._able.clear()
+        self._totals.clear()
+
+    @property
+    def few(self) -> bool:
+        """Whether the graph is small enough for many candidates."""
+        return len(self.support.computed) < LARGE
+
+    @property
+    def bound(self) -> bool:
+        """Whether there is nothing to choose, as the user has placed all nodes."""
+        return all(map(self.placed, self.free_nodes()))
+
+    def singles(self) -> list[Way]:
+        """Returns the devices that may take all that they can; of a large graph the first one and
+        the one that is fastest by the sum of its nodes.
+        """
+        wanted = self._unlike()
+        if not self.few and len(wanted) > 2:
+            wanted = [wanted[0], min(wanted[1:], key=self.total_s)]
+        out: list[Way] = []
+        for device in wanted:
+            out.append(self._single(device, self.machine.order))
+        return out
+
+    def _unlike(self) -> list[int]:
+        """Returns the devices that compete; of those of other hosts the first of equal ones, which
+        take as long as each other.
+        """
+        machine, known = self.machine, set[object]()
+        out: list[int] = []
+        for device in self.devices:
+            host = machine.host_of(device)
+            own = machine.cpu_of(device)
+            key: object = device
+            if host != CALLER and device not in self.pins.values():
+                ways = machine.link_in(device), machine.link_out(device)
+                wires = machine.link_between(CALLER, host), machine.link_between(host, CALLER)
+                cpu = None if own is None else self.support.alike[own]
+                key = self.support.alike[device], cpu, ways, wires
+            if key not in known:
+                known.add(key)
+                out.append(device)
+        return out
+
+    def alone(self, device: int) -> Way:
+        """Returns the way that is left where there is no other device: what it cannot run or hold
+        goes to the CPU of its host, not to the next device.
+        """
+        own, cpu = self.machine.cpu_of(device), self.machine.cpu
+        return self._single(device, (cpu if own is None else own, cpu, *self.machine.order))
+
+    def _single(self, device: int, then: Iterable[int]) -> Way:
+        order = tuple(dict.fromkeys((device, *then)))
+        return Way(f"{SINGLE}{self.names[device]}", Wishes(order, {}, ""), device)
+
+    def takes_all(self, device: int) -> bool:
+        """Whether a device can run, and has room for the weights and states of, all that is not
+        placed, and streams no weight that the user keeps in host memory: another device may do so.
+        """
+        graph, is_cpu = self.support.graph, self.machine.is_cpu
+        held = (*graph.data, *graph.initial)
+        held_bytes = WORD_BYTES * sum(graph.words[each] for each in held)
+        roomy = held_bytes <= self.machine.devices[device].memory_bytes
+        if any(is_cpu(at) and graph.nodes[n].op == "weight" for n, at in self.pins.items()):
+            return False
+        return (roomy or device == self.machine.cpu) and all(
+            device in self.able(n.id) or self.placed(n) for n in self.free_nodes()
+        )
+
+    def spread(self, objective: Objective) -> Iterator[Way]:
+        """Yields ways over several devices, each once."""
+        if len(self.devices) < 2:
+            return
+        known: set[tuple[Cut, tuple[str, ...]]] = set()
+        for name, cut, devices in self._found(objective):
+            key = cut, tuple(devices)
+            if len(set(devices)) > 1 and key not in known:
+                known.add(key)
+                yield Way(name, cut.wish(devices))
+
+    def _found(self, objective: Objective) -> Iterator[tuple[str, Cut, Sequence[str]]]:
+        cut = self.cut
+        if len(cut.bundles) > 1:
+            for policy in POLICIES if self.few else POLICIES[:1]:
+                yield self._by(cut, policy)
+            for word, _ in objective.weights:
+                if word not in ("latency", "memory"):
+                    yield self._by(cut, "auto", word)
+            if not objective.word:
+                yield self._by(cut, "auto", objective)
+            if objective.asks("throughput"):
+                seconds = [task.cost_s for task in cut.tasks[0]]
+                yield from self._stages("stages", cut, seconds, self.devices)
+        if objective.asks("memory"):
+            yield from self._for_memory()
+
+    def _for_memory(self) -> Iterator[tuple[str, Cut, Sequence[str]]]:
+        cut = self.cut_by_bytes
+        if len(cut.bundles) < 2:
+            return
+        yield self._by(self.cut if len(self.cut.bundles) > 1 else cut, "auto", "memory")
+        gpus = [d for d in self.devices if not self.machine.is_cpu(d)]
+        held = [dict.fromkeys(task.cost_s, float(task.memory_bytes)) for task in cut.tasks[0]]
+        yield from self._stages("stages of equal bytes", cut, held, gpus)
+
+    def _by(
+        self, cut: Cut, policy: str, goal: str | Objective = "latency"
+    ) -> tuple[str, Cut, list[str]]:
+        """Returns a schedule of bundles."""
+        tasks, edges = cut.tasks
+        problem = TaskGraph(tasks, edges)
+        budget_s = None
+        if goal == "latency" and self.few:  # the rest of the time is for moves
+            budget_s = SEARCH * budget_by_size(len(tasks), len(self._used))
+        try:
+            found = schedule(problem, self.topology(), policy, goal, budget_s)
+        except PlanError:  # not all of it fits: placement finds what stays in host memory
+            found = schedule(problem, self.topology(limited=False), policy, goal, budget_s)
+        word = goal if isinstance(goal, str) else goal.word or "the mix"
+        devices = [found.device[task.name] for task in tasks]
+        policy = _name_of(found.policy, tasks, devices)
+        name = policy if goal == "latency" else f"schedule for {word}"
+        return name, cut, devices
+
+    def _stages(
+        self, name: str, cut: Cut, loads: Sequence[Mapping[str, float]], devices: Sequence[int]
+    ) -> Iterator[tuple[str, Cut, list[str]]]:
+        """Yields stages over the fastest two devices, and over all."""
+        ranked = sorted(devices, key=self.total_s)
+        for count in dict.fromkeys((min(2, len(ranked)), len(ranked))):
+            found = find_stages(loads, [self.names[d] for d in ranked[:count]])
+            if found is not None:
+                yield name if count == len(ranked) else f"{name} of {count}", cut, found
+
+    # -- nodes and bundles -------------------------------------------------------------------------
+
+    def free_nodes(self) -> list[Node]:
+        """Returns the nodes to be placed: states and what writes them stay together elsewhere."""
+        states = self.support.graph.states
+        return [n for n in self.support.computed if n.id not in states]
+
+    def able(self, node_id: int) -> tuple[int, ...]:
+        """Returns the devices that may run a node: the CPU, too, where no other one can."""
+        found = self._able.get(node_id)
+        if found is None:
+            node, can = self.support.graph.nodes[node_id], self.support.can
+            pin = self.pin(node)
+            if pin is not None and self.placed(node):
+                found = (pin,)
+            else:
+                found = tuple(d for d in self.devices if can(node, d))
+                found = found or tuple(d for d in self._cpus if can(node, d))
+            self._able[node_id] = found
+        return found
+
+    def pin(self, node: Node) -> int | None:
+        """Returns the device that the user gave a node, or the heaviest of its placed weights."""
+        graph = self.support.graph
+        if node.id in self.pins or not self.pins:
+            return self.pins.get(node.id)
+        placed = [w for w in dict.fromkeys(graph.sources_behind(node)) if w in self.pins]
+        return self.pins[max(placed, key=lambda w: graph.words[w])] if placed else None
+
+    def placed(self, node: Node) -> bool:
+        """Whether a node has its device from the user, one that can run it."""
+        pin = self.pin(node)
+        return pin is not None and self.support.can(node, pin)
+
+    def least_s(self, node: Node) -> float:
+        """Returns the seconds of a node on the device that is fastest at it."""
+        return min(self.support.node_seconds(node.id, d) for d in self.able(node.id))
+
+    def total_s(self, device: int) -> float:
+        """Returns what all nodes take on a device, each on its fastest one where it cannot."""
+        found = self._totals.get(device)
+        if found is None:
+            found = self._totals[device] = sum(
+                self.support.node_seconds(n.id, device)
+                if device in self.able(n.id)
+                else self.least_s(n)
+                for n in self.free_nodes()
+            )
+        return found
+
+    @cached_property
+    def cut(self) -> Cut:
+        """The graph as bundles that are worth a submission each."""
+        seconds = {n.id: self.least_s(n) for n in self.free_nodes()}
+        total_s = sum(seconds.values())
+        least_s = 2 * min(
+            node_cost.submission_seconds(self.machine.devices[d]) for d in self.devices
+        )
+        return self._cut(seconds, max(total_s / GRAINS, least_s))
+
+    @cached_property
+    def cut_by_bytes(self) -> Cut:
+        """The graph as bundles of equal bytes of weights and states: a submission may cost more
+        than one of them takes, as it costs no bytes.
+        """
+        graph = self.support.graph
+        held = set[int]().union(*(self.support.resident.values()))
+        sizes: dict[int, float] = {}
+        for node in self.free_nodes():
+            roots = {graph.roots[operand] for operand in node.inputs}
+            new = roots & (graph.data.keys() | graph.initial.keys()) - held
+            sizes[node.id] = float(sum(graph.words[w] * WORD_BYTES for w in new))
+            held |= new
+        return self._cut(sizes, sum(sizes.values()) / GRAINS)
+
+    def _cut(self, sizes: Mapping[int, float], grain: float) -> Cut:
+        homes, states = self._state_homes, self.support.graph.initial.keys()
+        read = {operand for n in sizes for operand in self.support.operands[n]}
+        movable = dict.fromkeys(read & states - homes.keys(), 0.0)
+        ordered = dict(sorted({**movable, **sizes}.items()))
+        bundles = find_bundles(self.support, self.able, ordered, grain)
+        return Cut(self.support, self.devices, bundles, homes)
+
+    @cached_property
+    def _state_homes(self) -> Mapping[int, int]:
+        """Returns the homes of the states for which there is no choice: an earlier graph or the
+        user has put them there, or no other device can hold them.
+        """
+        graph, found = self.support.graph, dict(self.support.homes)
+        for state in graph.initial.keys() - found.keys():
+            able = self.able(state)
+            if len(able) == 1:
+                found[state] = able[0]
+        return found
+
+    def topology(self, limited: bool = True) -> Topology:
+        """Returns the devices as `schedule` sees them: a value goes from device to host to device,
+        and where it arrives one more submission begins. limited: with the memory that they have
+        beside states whose homes are given.
+        """
+        specs, used, links = self.machine.devices, self._used, self._links
+        held_bytes = dict.fromkeys(used, 0)
+        for state, home in self._state_homes.items():
+            held_bytes[home] = held_bytes.get(home, 0) + self.support.missing_bytes(state, home)
+        memory = {
+            specs[d].name: max(0, specs[d].memory_bytes - held_bytes[d])
+            for d in used
+            if limited and d != self.machine.cpu
+        }
+        watts = {specs[d].name: watts_of(specs[d]) for d in used}
+        return Topology([specs[d].name for d in used], links, memory_bytes=memory, watts=watts)
+
+    @cached_property
+    def _used(self) -> list[int]:
+        """The devices that a schedule may use: those that compete, and CPUs beside them."""
+        if len(self.machine.hosts) == 1:
+            return list(range(len(self.names)))
+        return sorted({*self.devices, *self._cpus, *self.pins.values()})
+
+    @cached_property
+    def _links(self) -> dict[tuple[str, str], Link]:
+        names = self.names
+        return {
+            (names[a], names[b]): self.way(a, b) for a in self._used for b in self._used if a != b
+        }
+
+    def way(self, a: int, b: int) -> Link:
+        """Returns the link from one device to another by the host."""
+        link = self.machine.way(a, b)
+        begins_s = node_cost.submission_seconds(self.machine.devices[b])
+        return Link(link.bytes_per_s, min(link.latency_s + begins_s, MOST_AMOUNT))
+
+
+def _name_of(policy: str, tasks: Sequence[Task], devices: Sequence[str]) -> str:
+    """Returns the name of a schedule: of one by a single device some is elsewhere, and may be
+    most.
+    """
+    if not policy.startswith(SINGLE):
+        return policy
+    load: dict[str, float] = dict.fromkeys(devices, 0.0)
+    for task, device in zip(tasks, devices, strict=True):
+        load[device] += task.cost_s[device]
+    return f"most on {max(load, key=lambda device: load[device])}"

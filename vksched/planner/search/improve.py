@@ -1,0 +1,184 @@
+"""Moves: a candidate is improved against the simulator that judges all candidates.
+
+Problem: a schedule of bundles hands each result over when it is made, over parallel links. A split
+hands over at its end, through one host. So the best schedule is not the best plan. Method: descent.
+A node, or a run of nodes each of which reads the one before, moves to another device, or two
+devices swap all that they have. The graph is placed, split and simulated as each candidate is, and
+a move that saves time stays. Moves that save time by a rough account are tried first: the load of
+the fullest device, and what crosses.
+
+    on a: n0 n1 n2 n3    on b: n4        account: {n1 n2} to b saves 2 ms, n3 to b saves 1 ms, ...
+    try {n1 n2} to b: 5.6 ms, was 5.9 --> stays; account anew
+    try n3 to b: 6.1 ms --> back; the next move, while tries last
+
+Complexity: O(edges * devices) for each account, and a split and a simulation for each try; tries
+are fewer for larger graphs. Examples: tests/plan/test_moves.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import combinations
+
+from ...common.dtypes import WORD_BYTES
+from .candidates import Candidates, Way
+from .evaluate import Scale, Weighed
+from .task_graph import RULE
+
+TRIES, NODE_TRIES = 24, 1_600
+"""Tries for a graph, and tries times nodes; so a larger graph has fewer."""
+RUNS = (1, 2, 3, 4, 6, 8)
+"""Nodes that move together."""
+OWN_WORK = 0.25
+"""What counts of the time that moved nodes themselves take more or less, beside the load."""
+LESS = 1 - 1e-9
+"""A move stays where it takes less than so many times the time before."""
+
+FEW = 4
+"""Devices at work up to which two of them may swap all that they have."""
+
+On = Mapping[int, int]
+"""The device of each node that is free, by id."""
+Change = tuple[tuple[int, int], ...]
+"""Nodes with the devices that they get."""
+
+
+def improve(found: Sequence[Weighed], ways: Candidates, scale: Scale) -> list[Weighed]:
+    """Returns what moves make of the best candidate, and of the best single device: better ones.
+
+    Parameters
+    ----------
+    found
+        Candidates that were weighed without their memory, at least one.
+    """
+    tries = min(TRIES, NODE_TRIES // max(1, len(ways.support.computed)))
+    singles = [each for each in found if each.way.device is not None]
+    best = [min(each, key=_seconds) for each in (found, singles) if each]
+    starts = list({id(each): each for each in best}.values())
+    descents = [_Descent(each, ways, scale, tries // len(starts)) for each in starts if tries]
+    return [each for each in (descent.run() for descent in descents) if each is not None]
+
+
+class _Descent:
+    """One descent. tries: how many moves may be weighed."""
+
+    def __init__(self, start: Weighed, ways: Candidates, scale: Scale, tries: int) -> None:
+        self._best, self._ways, self._scale = start, ways, scale
+        self._left = tries
+        self._support = ways.support
+        self._wishes = start.way.wishes
+        devices = scale.devices_of(start.way)
+        self._free = [n.id for n in ways.free_nodes()]
+        self._on: On = {n: devices[n] for n in self._free}
+        self._known = {tuple(self._on.values())}
+        words = self._support.graph.words
+        self._bytes = {n: words[n] * WORD_BYTES for n in self._free}
+        self._name = f"{start.candidate.name.replace(':', ' ')}, improved"
+
+        @lru_cache(1 << 14)
+        def crossing_s(a: int, b: int, size_bytes: int) -> float:
+            return ways.machine.way(a, b).seconds(size_bytes) if a != b else 0.0
+
+        self._crossing_s = crossing_s
+
+    def run(self) -> Weighed | None:
+        start = self._best
+        while self._left and self._step():
+            pass
+        return None if self._best is start else self._best
+
+    def _step(self) -> bool:
+        """Tries moves, the most promising first, until one stays; returns whether one did."""
+        load = self._load(self._on)
+        for _, change in sorted([*self._swaps(load), *self._moves(load)]):
+            on = {**self._on, **dict(change)}
+            key = tuple(on.values())
+            if key in self._known:
+                continue
+            if not self._left:
+                return False
+            self._known.add(key)
+            self._left -= 1
+            way = Way(self._name, replace(self._wishes, on=on, rule=RULE))
+            for found in self._scale.weigh([way]):
+                if _seconds(found) < LESS * _seconds(self._best):
+                    self._best, self._on = found, on
+                    return True
+        return False
+
+    def _load(self, on: On) -> dict[int, float]:
+        """Returns the seconds of the nodes of each device."""
+        load: dict[int, float] = {}
+        for n in self._free:
+            load[on[n]] = load.get(on[n], 0.0) + self._support.node_seconds(n, on[n])
+        return load
+
+    def _swaps(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
+        """Yields the changes that give all work of two devices to each other."""
+        able = self._ways.able
+        for a, b in combinations(sorted(load), 2) if len(load) <= FEW else ():
+            other = {a: b, b: a}
+            change = tuple((n, other[d]) for n, d in self._on.items() if d in other)
+            if all(device in able(n) for n, device in change):
+                after = self._load({**self._on, **dict(change)})
+                yield max(after.values()) - max(load.values()), change
+
+    def _moves(self, load: Mapping[int, float]) -> Iterator[tuple[float, Change]]:
+        """Yields the seconds that moves of runs add by the rough account, and the changes."""
+        on, ways, seconds = self._on, self._ways, self._support.node_seconds
+        most_s = max(load.values())
+        idle = min(ways.devices, key=lambda d: (load.get(d, 0.0), d))
+        for first in self._free:
+            near = {idle, *(on[n] for n in self._neighbours(first))} - {on[first]}
+            targets = [d for d in sorted(near) if d in ways.able(first)]
+            for run in self._runs(first) if targets else ():
+                now_s = sum(seconds(n, on[n]) for n in run)
+                for device in targets:
+                    if any(device not in ways.able(n) for n in run):
+                        continue
+                    then_s = sum(seconds(n, device) for n in run)
+                    moved = {on[first]: load[on[first]] - now_s}
+                    moved[device] = load.get(device, 0.0) + then_s
+                    fullest_s = max({**load, **moved}.values())
+                    added_s = fullest_s - most_s + OWN_WORK * (then_s - now_s)
+                    added_s += self._crossing_more_s(run, device)
+                    yield added_s, tuple((n, device) for n in run)
+
+    def _neighbours(self, node: int) -> Iterator[int]:
+        """Yields the free nodes that a node reads, and those that read it."""
+        for n in (*self._support.operands[node], *self._support.readers[node]):
+            if n in self._on:
+                yield n
+
+    def _runs(self, first: int) -> Iterator[tuple[int, ...]]:
+        """Yields a node alone, and with those behind it on its device, each the first reader."""
+        on, run = self._on, [first]
+        while True:
+            if len(run) in RUNS:
+                yield tuple(run)
+            readers = self._support.readers[run[-1]]
+            after = next((n for n in readers if on.get(n) == on[first]), None)
+            if after is None or len(run) == RUNS[-1]:
+                return
+            run.append(after)
+
+    def _crossing_more_s(self, run: tuple[int, ...], device: int) -> float:
+        """Returns the seconds that copies between devices take more once a run is on a device."""
+        on, size_bytes, crossing_s = self._on, self._bytes, self._crossing_s
+        more_s = 0.0
+        for n in run:
+            for operand in self._support.operands[n]:
+                if operand in on and operand not in run:
+                    size, at = size_bytes[operand], on[operand]
+                    more_s += crossing_s(at, device, size) - crossing_s(at, on[n], size)
+            for reader in self._support.readers[n]:
+                if reader in on and reader not in run:
+                    size, at = size_bytes[n], on[reader]
+                    more_s += crossing_s(device, at, size) - crossing_s(on[n], at, size)
+        return more_s
+
+
+def _seconds(each: Weighed) -> float:
+    return each.candidate.metrics.latency_s

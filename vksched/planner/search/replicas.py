@@ -1,0 +1,100 @@
+"""Replicas: a stream whose requests go whole to one device each, in proportion to their speeds.
+
+Problem: a graph of few large ops, or one whose values all cross, has no cut that keeps two unequal
+devices busy. Method: each device gets a plan of its own for the whole graph. Their rates add up, as
+they share nothing: the period is 1 / (sum of 1 / period of each).
+
+    gpu:0   run 0 | run 1 | run 3 | run 4 | ...       10 ms each
+    gpu:1   run 2         | run 5         | ...       20 ms each: together a result every 6.7 ms
+
+A device takes part where it adds a share of the rate, has memory and cores of its own, and can run
+all of the graph alone. All weights lie on each of them, so stages win where they are as good but
+for the margin. Graphs with states have one home for each, and what the user has placed stays there,
+so both have no replicas. Neither have plans whose number of copies is given.
+
+Complexity: O(candidates). Examples: tests/plan/test_replicas.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...plan.simulation.plan_metrics import join_replicas
+from ...plan.types.decision import Candidate
+from ...topology.host_names import CALLER
+from .candidates import Way
+from .evaluate import CLOSE, Scale, Weighed
+
+LEAST_SHARE = 0.05
+"""A device takes part where it adds this share of the rate of those before it."""
+NAME = "replicas"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replicated(Weighed):
+    """A candidate of several single devices. replicas: all but the first one."""
+
+    replicas: tuple[Weighed, ...] = ()
+
+
+def replicate(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
+    """Returns the candidate that gives whole runs to several devices; none where there is none.
+
+    Parameters
+    ----------
+    singles
+        What single devices take, each with its memory laid out.
+    """
+    support = scale.support
+    if isinstance(scale.copies, int) or scale.overrides or support.graph.states:
+        return []
+    chosen, rate = list[Weighed](), 0.0
+    for each in _fastest_first(singles, scale):
+        own_rate = 1 / each.candidate.metrics.period_s
+        if chosen and own_rate < LEAST_SHARE * rate:
+            break
+        if not any(_share(each, other, scale) for other in chosen):
+            chosen.append(each)
+            rate += own_rate
+    if len(chosen) < 2:
+        return []
+    first, *others = chosen
+    candidate = Candidate(
+        NAME,
+        tuple(device for each in chosen for device in each.candidate.devices),
+        sum(each.candidate.copies for each in chosen),
+        join_replicas([each.candidate.metrics for each in chosen]),
+    )
+    way = Way(NAME, first.way.wishes)
+    return [Replicated(way, candidate, first.fitted, tuple(others))]
+
+
+def _fastest_first(singles: Sequence[Weighed], scale: Scale) -> list[Weighed]:
+    """Returns for each device that runs all by itself its candidate with the least copies of about
+    the least period, the fastest device first.
+    """
+    machine, by_device = scale.support.machine, dict[str, list[Weighed]]()
+    for each in singles:
+        names, metrics = each.candidate.devices, each.candidate.metrics
+        here = len(names) == 1 and machine.host_of(machine.index(names[0])) == CALLER
+        if here and each.fitted is not None and metrics.period_s > 0:
+            by_device.setdefault(names[0], []).append(each)
+    best: list[Weighed] = []
+    for found in by_device.values():
+        close = CLOSE * min(_period_s(each) for each in found)
+        best.append(
+            min((e for e in found if _period_s(e) <= close), key=lambda e: e.candidate.copies)
+        )
+    return sorted(best, key=_period_s)
+
+
+def _period_s(each: Weighed) -> float:
+    return each.candidate.metrics.period_s
+
+
+def _share(one: Weighed, other: Weighed, scale: Scale) -> bool:
+    """Whether two devices share a memory, as one card that is opened twice, or cores."""
+    machine = scale.support.machine
+    a, b = (machine.index(each.candidate.devices[0]) for each in (one, other))
+    return b in machine.pool(a) or machine.queues[a] == machine.queues[b]

@@ -1,0 +1,280 @@
+"""By cost: where nodes shall run so that the objective is best, least time by default.
+
+Problem: the order of the devices says nothing about their speeds, and a second device helps only
+where what it saves is more than its copies and waits. Method: candidates are compared by what a
+simulated run of their splits takes. Each device with all of the work first, then what `schedule`
+finds for bundles of nodes. Several devices have to win by a margin. Where costs are estimates it is
+a wider one, and a single device has to win by it over the first one.
+
+    candidates.py -> wishes -> weigh.py -> metrics of each --objective--> the best, by a margin
+
+Every candidate has all metrics, and an objective is no more than a way to compare them: latency has
+no path of its own. But only latency does without memory at first: a wish that a device has no room
+for goes to the next one, as in placement.py, which keeps pins and states as well. What wins is
+drafted to the end. Where its memory is short, it counts with the time that it takes then, and may
+lose. So the plan is never worse than one device alone.
+
+A submission to a GPU takes tens of microseconds, whatever it does. So the CPU wins where the work
+is less than that, also by estimates; a note says so.
+
+Complexity: O(edges * candidates). Examples: tests/plan/test_by_cost.py,
+tests/plan/test_plan_objectives.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...common.errors import OutOfMemory
+from ...common.formatting import count_of, format_seconds
+from ...plan.costs.node_cost import estimated_text, submission_seconds, written_down
+from ...plan.costs.op_support import Support
+from ...plan.types.decision import Decision, Tradeoffs, value_text
+from ...plan.types.placement_overrides import Overrides
+from ...schedule import Objective
+from ...schedule.model.objectives import LATENCY, WORDS, least_of
+from ...topology.power import watts_of
+from ...topology.topology import Machine
+from .candidates import Candidates
+from .evaluate import Fitted, Scale, Weighed
+from .improve import improve
+from .replicas import Replicated, replicate
+
+DIGITS = 9
+"""Of a value that count where candidates are compared; of equal ones the first wins."""
+MARGIN_MEASURED = 0.05
+"""By this share a plan has to be better to win over a simpler one."""
+MARGIN_ESTIMATED = 0.25
+"""The same where a device's costs are estimates, which are right to a factor."""
+SMALL = 0.5
+"""A graph is too small for a device where so much of its time there is the submission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What won. fitted: its draft; None: the order of the devices decides. copies: runs under way
+    at once, where the caller leaves that open; None: as without a choice. decision: None where
+    there was nothing to weigh. notes: for the user. replicas: drafts of the whole graph on other
+    devices that take runs, too, with the copies of each.
+    """
+
+    fitted: Fitted | None = None
+    copies: int | None = None
+    decision: Decision | None = None
+    notes: tuple[str, ...] = ()
+    replicas: tuple[tuple[Fitted, int], ...] = ()
+
+
+NO_CHOICE = Chosen()
+"""Nothing to weigh: a place given for every node."""
+
+
+def choose(
+    support: Support,
+    overrides: Overrides,
+    with_cpu: bool,
+    objective: Objective = LATENCY,
+    copies: int | str = 1,
+) -> Chosen:
+    """Returns the best draft. with_cpu: the CPU competes; else it only takes what no other device
+    can. copies: as `plan_graph` takes them.
+
+    Raises:
+        OutOfMemory: no candidate fits.
+    """
+    devices = _competing(support.machine, with_cpu)
+    quick = objective == LATENCY
+    if not support.computed:
+        return NO_CHOICE
+    scale = Scale(support, overrides, copies, not quick)
+    if quick and len(devices) < 2:
+        return Chosen(scale.fit_in_order())
+    ways = Candidates(support, overrides, devices)
+    if quick and ways.bound:
+        return NO_CHOICE
+    found = _weigh_all(ways, scale, objective)
+    if quick and ways.few:
+        found += improve(found, ways, scale)
+    while True:
+        won, decision = judge(found, objective, support.machine, ways.devices)
+        if won.fitted is not None:
+            break
+        at = found.index(won)
+        try:  # where memory is short it may take longer, and another one wins
+            found[at] = scale.fit(won)
+        except OutOfMemory:
+            del found[at]
+            if not any(each.way.device is not None for each in found):
+                raise
+    notes = _note(decision), *_too_small(decision, support)
+    if isinstance(won, Replicated):
+        others = [(each.fitted, each.candidate.copies) for each in won.replicas]
+        own = won.candidate.copies - sum(count for _, count in others)
+        replicas = tuple((fitted, count) for fitted, count in others if fitted is not None)
+        return Chosen(won.fitted, own, decision, notes, replicas)
+    return Chosen(won.fitted, None if quick else won.candidate.copies, decision, notes)
+
+
+def _weigh_all(ways: Candidates, scale: Scale, objective: Objective) -> list[Weighed]:
+    """Returns what all candidates take, single devices first."""
+    singles = scale.weigh_singles(ways)
+    replicas = replicate(singles, scale) if objective.asks("throughput") else []
+    return [*singles, *scale.weigh(ways.spread(objective)), *replicas]
+
+
+def compare(
+    support: Support, overrides: Overrides, with_cpu: bool, copies: int | str = "auto"
+) -> Tradeoffs:
+    """Returns the candidates of all objectives, those first that no other one beats in everything,
+    and which of them each objective would take.
+    """
+    devices = _competing(support.machine, with_cpu)
+    ways = Candidates(support, overrides, devices)
+    scale = Scale(support, overrides, copies, True)
+    every = Objective.of(dict.fromkeys(WORDS, 1.0))
+    found = _weigh_all(ways, scale, every)
+    once: dict[object, Weighed] = {}
+    for each in found:
+        candidate = each.candidate
+        once.setdefault((candidate.devices, candidate.copies, candidate.metrics), each)
+    found = list(once.values())
+    decisions = {
+        word: judge(found, Objective.of(word), support.machine, ways.devices)[1] for word in WORDS
+    }
+    return Tradeoffs.of([each.candidate for each in found], decisions)
+
+
+def judge(
+    found: Sequence[Weighed], objective: Objective, machine: Machine, devices: Sequence[int]
+) -> tuple[Weighed, Decision]:
+    """Returns the candidate that wins, by the margin, and what was weighed."""
+    least = least_of(each.candidate.metrics.values for each in found)
+
+    def value(each: Weighed) -> float:
+        return _rounded(objective.value(each.candidate.metrics.values, least))
+
+    measured = known(machine, devices)
+    assumed = any(watts_of(machine.devices[d]).assumed for d in range(len(machine.devices)))
+    margin = margin_of(objective, measured, assumed)
+    sure = margin == MARGIN_MEASURED
+    singles = [each for each in found if each.way.device is not None]
+    best = min(singles, key=value)
+    first = [each for each in singles if each.way.device == singles[0].way.device]
+    by_order = min(first, key=value)
+    # estimates that are near each other say nothing: then the first device stays
+    won = best if sure or value(best) <= (1 - margin) * value(by_order) else by_order
+    several = [each for each in found if each.way.device is None]
+    spread = min(several, key=lambda each: value(each) * _handicap(each), default=None)
+    if spread is not None and value(spread) <= (1 - margin) * value(won):
+        won = spread
+    told: dict[tuple[str, int], Weighed] = {}  # of what has one name the better one
+    for each in sorted(found, key=value):
+        told.setdefault((each.candidate.name, each.candidate.copies), each)
+    return won, Decision(
+        objective=objective,
+        won=won.candidate,
+        single=best.candidate,
+        value=value(won),
+        single_value=value(best),
+        candidates=tuple(each.candidate for each in found if each in told.values()),
+        margin=margin,
+        measured=measured,
+        watts_assumed=assumed,
+        devices=tuple(machine.devices[d].name for d in devices),
+        costs=_costs(machine, devices),
+    )
+
+
+def _handicap(each: Weighed) -> float:
+    """Returns what a value counts times of a candidate over several devices: replicas have all
+    weights on each of them.
+    """
+    return 1 / (1 - MARGIN_MEASURED) if isinstance(each, Replicated) else 1.0
+
+
+def is_better(other: Decision, decision: Decision, clearly: bool = False) -> bool:
+    """Whether what won on another version of a graph is to be taken instead, by the same margins:
+    several devices have to win by one over a single one, and estimates by a wide one in any case.
+    clearly: so has everything.
+    """
+    objective, margin = decision.objective, decision.margin
+    both = decision.won, other.won
+    least = least_of(each.metrics.values for each in both)
+    now, then = (_rounded(objective.value(each.metrics.values, least)) for each in both)
+    if clearly or margin != MARGIN_MEASURED:
+        return then <= (1 - margin) * now
+    if bool(decision.won.single) == bool(other.won.single):
+        return then < now
+    return (1 - margin) * then < now if other.won.single else then <= (1 - margin) * now
+
+
+def _rounded(value: float) -> float:
+    """Returns a value without its last digits, as sums of floats differ between Pythons."""
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _costs(machine: Machine, devices: Sequence[int]) -> str:
+    """Returns how the seconds of devices are known."""
+    measured = [d for d in devices if machine.devices[d].costs]
+    if not measured:
+        return estimated_text(machine)
+    part = f"measured of {count_of(len(measured), 'device')}, else {estimated_text(machine)}"
+    return "measured of every device" if len(measured) == len(devices) else part
+
+
+def margin_of(objective: Objective, measured: bool, assumed: bool) -> float:
+    """Returns the share by which a plan has to be better; bytes are no estimates. measured: whether
+    the costs of the devices were. assumed: whether watts of one of them are.
+    """
+    sure = objective.word == "memory" or (measured and not (objective.asks("energy") and assumed))
+    return MARGIN_MEASURED if sure else MARGIN_ESTIMATED
+
+
+def known(machine: Machine, devices: Sequence[int]) -> bool:
+    """Whether the costs were measured, or written down for a machine that is not here."""
+    return written_down(machine) or all(machine.devices[d].costs for d in devices)
+
+
+def _competing(machine: Machine, with_cpu: bool) -> tuple[int, ...]:
+    others = (d for d in machine.order[:-1] if not machine.devices[d].out_of_use)
+    gpus = tuple(others)
+    return (*gpus, machine.cpu) if with_cpu or not gpus else gpus
+
+
+def _too_small(decision: Decision, support: Support) -> list[str]:
+    """Returns why a graph is on the CPU, where submissions to other devices take most of what it
+    would take there.
+    """
+    machine, won = support.machine, decision.won
+    others = [c for c in decision.candidates if c.single and c.single != won.single]
+    on_cpu = len(won.devices) == 1 and machine.is_cpu(machine.index(won.devices[0]))
+    if not on_cpu or won.single not in won.devices:
+        return []
+    for best in sorted(others, key=lambda each: each.metrics.latency_s)[:1]:
+        spec, there_s = machine.devices[machine.index(best.single)], best.metrics.latency_s
+        submit_s = submission_seconds(spec) + len(support.computed) * spec.costs.launch_s
+        if submit_s >= SMALL * there_s:
+            return [
+                f"auto: too small for {spec.name}: of about {format_seconds(there_s)} there, "
+                f"{format_seconds(submit_s)} are its submission; on {won.single} unless a "
+                "placement names another device"
+            ]
+    return []
+
+
+def _note(decision: Decision) -> str:
+    """Returns what a user should know of the choice."""
+    won, objective = decision.won, decision.objective
+    goal = "" if objective == LATENCY else f" for {objective.name}"
+    takes = value_text(objective, decision.value)
+    text = f"auto: {won.label}{goal} takes about {takes} by simulation"
+    if decision.value < decision.single_value:
+        how = "fast" if objective.word in ("latency", "throughput") else "good"
+        return f"{text}, {decision.gain:.3g} times as {how} as {decision.single.single} alone"
+    others = len(decision.devices) - 1
+    if not others:
+        return text
+    worse = "faster" if objective.word in ("latency", "throughput") else "better"
+    more = f"{count_of(others, 'other device')} would not make it {worse}"
+    return f"{text}; {more} by {100 * decision.margin:.3g} %"

@@ -1,0 +1,150 @@
+"""Cuts: a graph as tasks that `schedule` and stages.py can place.
+
+    bundles   {a, b, c} --> {f}         tasks   0: 2 ms on gpu:0, 3 ms on gpu:1, 4 MiB
+                   \\-> {d, e} -/       edges   0 -> 1: 64 KiB, 0 -> 2: 64 KiB, 2 -> 1: 64 KiB
+
+A task takes the seconds of its nodes and of what the caller gives and gets back. Weights and
+states count as memory of the first task that reads them. A state has one home: another task that
+reads it, or makes its next value, has an edge with these bytes. Of a state whose home is given
+already the transfers count as seconds of each task. One graph may have several cuts: one by
+seconds, and one by bytes. Complexity: O(edges + bundles * devices). Examples:
+tests/plan/test_by_cost.py, tests/plan/test_plan_objectives.py, tests/plan/test_state_homes.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ...common.dtypes import WORD_BYTES
+from ...plan.costs.op_support import Support
+from ...plan.types.plan_types import value_of
+from ...schedule import Task
+from ...schedule.model.task_graph import MOST as MOST_AMOUNT
+from ..placement.candidate_devices import Wishes
+from ..placement.node_groups import Bundle
+
+RULE = "the best plan by simulation has it here"
+"""What `plan.explain()` says of a node that is where a candidate wants it."""
+
+
+class Cut:
+    """The bundles of a graph. devices: those that compete. homes: the devices of states that have
+    one already.
+    """
+
+    def __init__(
+        self,
+        support: Support,
+        devices: tuple[int, ...],
+        bundles: tuple[Bundle, ...],
+        homes: Mapping[int, int],
+    ) -> None:
+        self._support = support
+        self._machine = support.machine
+        self._devices = devices
+        self._names = [spec.name for spec in support.machine.devices]
+        self._homes = homes
+        self.bundles = bundles
+        """The nodes that are placed as one, in topological order."""
+
+    def wish(self, devices: Sequence[str]) -> Wishes:
+        """Returns the wish for a device for each bundle; states go to where their readers are."""
+        index = {name: number for number, name in enumerate(self._names)}
+        states = self._support.graph.states
+        each = zip(self.bundles, devices, strict=True)
+        on = {n: index[d] for b, d in each for n in b.nodes if n not in states}
+        order = tuple(dict.fromkeys((*self._devices, *self._machine.order)))
+        return Wishes(order, on, RULE)
+
+    @cached_property
+    def tasks(self) -> tuple[list[Task], list[tuple[str, str, float]]]:
+        """Bundles as tasks, with what goes between them."""
+        graph, number_of = self._support.graph, dict[int, int]()
+        for number, bundle in enumerate(self.bundles):
+            number_of.update(dict.fromkeys(bundle.nodes, number))
+        flows = [_Flow() for _ in self.bundles]
+        crossing: dict[tuple[int, int], dict[int, int]] = {}
+        for number, bundle in enumerate(self.bundles):
+            for node_id in bundle.nodes:
+                for operand in graph.nodes[node_id].inputs:
+                    root = graph.roots[operand]
+                    value = value_of(graph, operand, False)
+                    if root in graph.data:
+                        flows[number].held.add(root)
+                    elif root not in number_of:
+                        source = self._homes.get(root, self._machine.cpu)
+                        flows[number].given.setdefault(source, set()).add(value)
+                    elif number_of[root] != number:
+                        between = crossing.setdefault((number_of[root], number), {})
+                        between[value] = graph.words[value] * WORD_BYTES
+        for node_id in {graph.root(output) for _, output in graph.outputs} & number_of.keys():
+            flows[number_of[node_id]].taken.setdefault(self._machine.cpu, set()).add(node_id)
+        for node_id, state in graph.states.items():
+            self._add_state(node_id, state, number_of, flows, crossing)
+        there = set[int]().union(*(self._support.resident.values()))  # it takes no more room
+        tasks: list[Task] = []
+        for number, (bundle, flow) in enumerate(zip(self.bundles, flows, strict=True)):
+            seconds = {
+                self._names[d]: min(self._seconds(bundle, d, flow), MOST_AMOUNT)
+                for d in bundle.able
+            }
+            tasks.append(Task(str(number), seconds, self._bytes(flow.held - there)))
+            there |= flow.held
+        edges = [(str(a), str(b), float(sum(sizes.values()))) for (a, b), sizes in crossing.items()]
+        return tasks, edges
+
+    def _add_state(
+        self,
+        node_id: int,
+        state: int,
+        number_of: dict[int, int],
+        flows: list[_Flow],
+        crossing: dict[tuple[int, int], dict[int, int]],
+    ) -> None:
+        """Adds the memory of a state, or what its next value takes on the way to it.
+
+        node_id: the state, or the node that gives it its next value.
+        """
+        graph = self._support.graph
+        if node_id == state:
+            if state in number_of:
+                flows[number_of[state]].held.add(state)
+            return
+        value = graph.nodes[node_id].inputs[1]
+        number = number_of.get(graph.root(value))
+        if number is None:
+            return
+        if state in self._homes:
+            flows[number].taken.setdefault(self._homes[state], set()).add(value)
+        elif state not in number_of:  # no node reads it: it is where its next values are
+            flows[number].held.add(state)
+        elif number_of[state] != number:
+            first, last = sorted((number_of[state], number))
+            crossing.setdefault((first, last), {})[node_id] = self._bytes([value])
+
+    def _seconds(self, bundle: Bundle, device: int, flow: _Flow) -> float:
+        """Returns what a bundle takes on a device, transfers from and to others included."""
+        way, moved_s = self._machine.way, 0.0
+        for source, values in flow.given.items():
+            if source != device:
+                moved_s += way(source, device).seconds(self._bytes(values))
+        for target, values in flow.taken.items():
+            if target != device:
+                moved_s += way(device, target).seconds(self._bytes(values))
+        return sum(self._support.node_seconds(n, device) for n in bundle.nodes) + moved_s
+
+    def _bytes(self, values: Iterable[int]) -> int:
+        return WORD_BYTES * sum(self._support.graph.words[value] for value in values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """What a task keeps and moves. held: its weights and states. given, taken: values that come
+    from a device, or go there, beside those of other tasks.
+    """
+
+    held: set[int] = field(default_factory=set)
+    given: dict[int, set[int]] = field(default_factory=dict)
+    taken: dict[int, set[int]] = field(default_factory=dict)

@@ -1,0 +1,494 @@
+"""What if: how long a run would take without a device, with that one alone, or with one more.
+
+Problem: "does adding this card help?" is not told by its speed: it depends on what crosses, what
+fits and what can be done side by side. Method: plan the same graph for each machine that is asked
+about, and simulate a run of each plan, with nothing opened.
+
+    machine        all   - fast   - small   fast alone   small alone   + rx6600
+    plan           P0    P1       P2        as P2        as P1         P3
+    one run        5 ms  19 ms    6 ms                                 5 ms
+
+Devices that are equal and stand side by side are asked about once, and how many of them are enough:
+2, 4, 8 and so on. Each row is a plan: its time is that of the policy, which takes a single device
+where several win too little. The rows are compared by the number that the objective of the plans
+makes small. Complexity: a plan for each different device, twice. Examples:
+tests/plan/test_what_if.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from ..common.errors import OutOfMemory
+from ..common.formatting import format_bytes, format_joules, format_seconds
+from ..plan.simulation.plan_metrics import measure_plan
+from ..plan.types.objective_format import Gauge, less, objective_of, percent
+from ..plan.types.plan_types import PlanValue
+from ..plan.types.query import buffers
+from ..schedule import Metrics
+from ..topology.edit import alone, changed, some, with_device, without
+from ..topology.host_names import CALLER, device_of, host_of
+from ..topology.power import watts_of
+from ..topology.topology import Machine
+from .planner import plan_graph
+from .search.select import margin_of
+
+__all__ = [
+    "Change", "Comparison", "Outcome", "PlanOn", "alone", "changed", "compare", "compare_plan",
+    "outcome", "with_device", "without",
+]  # fmt: skip
+
+PlanOn = Callable[[Machine], PlanValue]
+"""Makes the plan of one graph on a machine."""
+
+SAME = 0.02
+"""A difference of this share or less is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another machine, and what to call it, as "+preset:rx6600"."""
+
+    text: str
+    machine: Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run takes on one machine.
+
+    kind: "all" of the devices as they are, "without" one of `devices`, one of them "alone", "some"
+    of them, or a "change". devices: several where they are equal and one stands for all. text: for
+    a table.
+    metrics: of the plan by simulation; None where the graph does not fit, why_not tells why. busy:
+    the share of a run that each device works, of those that do. estimated: those of them that
+    nobody has measured. peak_bytes: what the plan takes of their memory. watts_assumed: whether
+    nobody has given the watts of a device.
+    """
+
+    kind: str
+    devices: tuple[str, ...]
+    text: str
+    machine: Machine
+    plan: PlanValue | None
+    metrics: Metrics | None
+    busy: Mapping[str, float]
+    estimated: tuple[str, ...]
+    peak_bytes: Mapping[str, int]
+    watts_assumed: bool = False
+    why_not: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """What one run takes."""
+        return self.metrics.latency_s if self.metrics is not None else None
+
+    @property
+    def seconds_per_run(self) -> float | None:
+        """The time between two results of a stream; None where the plan has one copy."""
+        several = self.plan is not None and self.plan.copies > 1
+        return self.metrics.period_s if self.metrics is not None and several else None
+
+    @property
+    def energy_j(self) -> float | None:
+        """The joules of one run, those of idle devices included."""
+        return self.metrics.energy_j if self.metrics is not None else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data that json.dumps takes."""
+        return {
+            "kind": self.kind,
+            "devices": list(self.devices),
+            "text": self.text,
+            "seconds": self.seconds,
+            "seconds_per_run": self.seconds_per_run,
+            "busy": dict(self.busy),
+            "estimated": list(self.estimated),
+            "peak_bytes": dict(self.peak_bytes),
+            "energy_j": self.energy_j,
+            "watts_assumed": self.watts_assumed,
+            "why_not": self.why_not,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Machines beside each other; the first row is the machine as it is.
+
+    They are compared by the number that the objective of the plans makes small.
+    """
+
+    rows: tuple[Outcome, ...]
+
+    @property
+    def gauge(self) -> Gauge:
+        """What is compared."""
+        plans = [row.plan for row in self.rows if row.plan is not None and row.plan.decision]
+        return Gauge.of(objective_of(plans[0] if plans else None), self.rows[0].metrics)
+
+    def factor(self, row: Outcome) -> float | None:
+        """Returns what a row takes as a multiple of what the machine as it is takes; None where one
+        of the two does not fit.
+        """
+        return self.gauge.factor(row.metrics) if row.metrics is not None else None
+
+    def as_dict(self) -> list[dict[str, Any]]:
+        """Returns the rows as plain data that json.dumps takes. value: what the objective makes
+        small.
+        """
+        gauge = self.gauge
+        return [
+            {
+                **row.as_dict(),
+                "objective": gauge.objective.name,
+                "value": None if row.metrics is None else gauge.value(row.metrics),
+                "factor": self.factor(row),
+            }
+            for row in self.rows
+        ]
+
+    def as_text(self) -> str:
+        """Returns a table, and what follows from it."""
+        columns = self._columns()
+        table = [["", *columns, "change", "at work"]]
+        for row in self.rows:
+            cells = ["" if row.metrics is None else text(row.metrics) for text in columns.values()]
+            table.append([row.text, *cells, self._change(row), _at_work(row)])
+        wide = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [
+            "  " + "  ".join(
+                cell.ljust(w) if i in (0, len(cells) - 1) else cell.rjust(w)
+                for i, (cell, w) in enumerate(zip(cells, wide, strict=True))
+            ).rstrip()
+            for cells in table
+        ]  # fmt: skip
+        return "\n".join([*lines, *(f"  {line}" for line in self.findings())])
+
+    def _columns(self) -> dict[str, Callable[[Metrics], str]]:
+        """Returns the columns of numbers: one run, what the objective makes small, and what plans
+        and machines are known to have beside that.
+        """
+        gauge = self.gauge
+        asks, head = gauge.objective.asks, gauge.words.head
+        columns: dict[str, Callable[[Metrics], str]] = {
+            "one run": lambda found: format_seconds(found.latency_s)
+        }
+        if asks("throughput") or any(row.seconds_per_run is not None for row in self.rows):
+            columns["in a stream"] = lambda found: format_seconds(found.period_s)
+        if asks("memory"):
+            columns["peak"] = lambda found: format_bytes(round(found.peak_bytes or 0))
+        if self._tells_energy:
+            columns["energy"] = lambda found: format_joules(found.energy_j or 0.0)
+        if head not in columns:  # a mix
+            columns[head] = lambda found: gauge.text(gauge.value(found))
+        return columns
+
+    def findings(self) -> tuple[str, ...]:
+        """Returns what the rows say, in sentences, each device and each change once."""
+        found: list[str] = []
+        gauge, spared = self.gauge, self._spared
+        words = gauge.words
+        same = f"{words.what} {words.does} as {words.large}"
+        if len(spared) > 1:
+            found.append(f"{_names(spared)} can each be spared: {same} without one of them")
+        for row in self.rows[1:]:
+            factor = self.factor(row)
+            if row.kind == "without" and factor is not None:
+                name = _one_of(row.devices)
+                if len(spared) > 1 and name in spared:
+                    continue
+                if abs(factor - 1) <= SAME:
+                    found.append(f"{name} can be spared: {same} without it")
+                elif factor < 1:
+                    told = f"without {name} {self._would(factor)}"
+                    sure = 1 - factor > self._margin(row)
+                    found.append(told if sure else f"{told}, too little to count on")
+                else:
+                    found.append(
+                        f"{name} is worth its place: {words.what} {words.does} "
+                        f"{gauge.times(factor)} without it"
+                    )
+            elif row.kind == "alone" and factor is not None and factor < 1 - SAME:
+                found.append(f"on {row.text} {self._would(factor)}{self._why_not(row)}")
+            elif row.kind == "change" and factor is not None:
+                changes = abs(factor - 1) > SAME
+                told = f"makes {words.made} {gauge.times(factor)}" if changes else "changes nothing"
+                found.append(f"{row.text} {told}")
+        found += self._enough(same)
+        guessed = tuple(dict.fromkeys(name for row in self.rows for name in row.estimated))
+        if guessed:
+            verb = "is" if len(guessed) == 1 else "are"
+            more = f" and {len(guessed) - 4} more" if len(guessed) > 4 else ""
+            found.append(f"{', '.join(guessed[:4])}{more} {verb} estimated, not measured")
+        if gauge.objective.asks("memory"):
+            machine = self.rows[0].machine
+            host = machine.devices[machine.cpu].name
+            found.append(f"the memory of {host} counts without weights, which are your arrays")
+        if self._tells_energy:
+            assumed = [d.name for d in self.rows[0].machine.devices if watts_of(d).assumed]
+            if assumed:
+                found.append(f"the watts of {_names(assumed)} are assumed")
+        return tuple(found)
+
+    def _why_not(self, row: Outcome) -> str:
+        """Returns why a device that is better alone is not the choice of the plan."""
+        first, (name, *_) = self.rows[0].plan, row.devices
+        decision = first.decision if first is not None else None
+        if decision is None or name in decision.devices:
+            return ""
+        return f"; {name} did not compete: it has what others cannot run, and what is placed on it"
+
+    def _would(self, factor: float) -> str:
+        words = self.gauge.words
+        return f"{words.what} would {words.do} {less(factor)} {words.less}"
+
+    def _margin(self, row: Outcome) -> float:
+        """Returns the share by which a plan has to be better to count."""
+        first = self.rows[0]
+        assumed = row.watts_assumed or first.watts_assumed
+        return margin_of(self.gauge.objective, not (row.estimated or first.estimated), assumed)
+
+    @property
+    def _spared(self) -> list[str]:
+        """The devices that are one of a kind, each of which makes no difference."""
+        rows = [r for r in self.rows[1:] if r.kind == "without" and len(r.devices) == 1]
+        factors = [self.factor(row) for row in rows]
+        return [
+            row.devices[0]
+            for row, factor in zip(rows, factors, strict=True)
+            if factor is not None and abs(factor - 1) <= SAME
+        ]
+
+    @property
+    def _tells_energy(self) -> bool:
+        """Whether the watts of a device are known, or plans are for little energy."""
+        machines = [row.machine for row in self.rows]
+        return self.gauge.objective.asks("energy") or any(
+            d.busy_watts is not None for m in machines for d in m.devices
+        )
+
+    def _enough(self, same: str) -> list[str]:
+        """Returns how many of equal devices take no more than all, of each kind."""
+        least: dict[tuple[str, ...], str] = {}
+        for row in self.rows:
+            factor = self.factor(row)
+            if factor is None or factor > 1 + SAME or len(row.devices) < 2:
+                continue
+            if row.kind == "alone":
+                name = _one_of(row.devices)
+                least.setdefault(row.devices, f"{name} is enough: {same}")
+            elif row.kind == "some":
+                least.setdefault(row.devices, f"{row.text} are enough: {same}")
+        return list(least.values())
+
+    def _change(self, row: Outcome) -> str:
+        factor = self.factor(row)
+        if row is self.rows[0]:
+            return ""
+        if factor is None:
+            return "does not fit" if row.seconds is None else ""
+        return "the same" if abs(factor - 1) <= SAME else self.gauge.times(factor)
+
+
+def compare(
+    machine: Machine,
+    plan_on: PlanOn,
+    changes: Sequence[Change] = (),
+    *,
+    pinned: Sequence[str] = (),
+    each: bool = True,
+) -> Comparison:
+    """Returns what a run takes on a machine, without each of its devices, with each alone, and
+    after some changes. A device that is out of use is asked about neither way.
+
+    plan_on: makes the plan for a machine. pinned: devices that are asked about one by one although
+    others are equal to them, as the caller has placed something there. each: False leaves out the
+    rows of single devices.
+    """
+    first = outcome("all", (), "as it is", machine, plan_on)
+    rows = [first]
+    seen = {machine: 0}
+
+    def add(kind: str, devices: tuple[str, ...], text: str, other: Machine) -> None:
+        at = seen.get(other)
+        if at is None:
+            seen[other] = len(rows)
+            rows.append(outcome(kind, devices, text, other, plan_on))
+        elif at or kind == "change":  # what the caller asks about has its place, whatever it is
+            rows[at] = replace(rows[at], text=f"{rows[at].text}, {text}")
+
+    if each:
+        out_of_use = {spec.name for spec in machine.devices if spec.out_of_use}
+        hosts = equal_hosts(machine, pinned)
+        asked = {CALLER, *(group[0] for group in hosts)}
+        groups = [
+            group
+            for group in equal_devices(machine, pinned)
+            if group[0] not in out_of_use and host_of(group[0]) in asked
+        ]
+        for group in groups:
+            add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
+        for group in groups:
+            add("alone", group, f"{_one_of(group)} alone", alone(machine, group[0]))
+        for group in groups:
+            others = [d.name for d in machine.devices[:-1] if d.name not in group]
+            for count in _powers(len(group) - 2):
+                text = f"{count} of {_names(group)}"
+                add("some", group, text, some(machine, [*others, *group[:count]]))
+        for group in hosts:
+            _add_hosts(machine, group, add)
+        host = machine.devices[machine.cpu].name
+        add("alone", (host,), f"{host} alone", alone(machine, host))
+    for change in changes:
+        add("change", (), change.text, change.machine)
+    return Comparison(tuple(rows))
+
+
+def _add_hosts(
+    machine: Machine,
+    group: tuple[str, ...],
+    add: Callable[[str, tuple[str, ...], str, Machine], None],
+) -> None:
+    """Adds the rows of hosts that are equal: without one of them, one alone, and some of them."""
+    names = [spec.name for spec in machine.devices]
+    others = [name for name in names if host_of(name) not in group]
+    own = [name for name in names if host_of(name) == group[0]]
+    add("without", group, f"without {_one_of(group)}", without(machine, group[-1]))
+    add("alone", group, f"{_one_of(group)} alone", some(machine, own))
+    for count in _powers(len(group) - 2):
+        kept = [name for name in names if host_of(name) in group[:count]]
+        add("some", group, f"{count} of {_names(group)}", some(machine, [*others, *kept]))
+
+
+def compare_plan(
+    plan: PlanValue,
+    changes: Sequence[Change] = (),
+    *,
+    with_cpu: bool = False,
+    overrides: Sequence[tuple[str | int, str]] = (),
+    copies: int | str | None = None,
+) -> Comparison:
+    """Returns what a run of a plan's graph takes on its machine and on others: `compare` for a plan
+    that is there already, whose time is the first row.
+
+    with_cpu, overrides: as the plan was made with. An override that names a device which a machine
+    lacks is left out there. copies: the same; None for as many as the plan has.
+    """
+
+    def plan_on(machine: Machine) -> PlanValue:
+        if machine == plan.machine:
+            return plan
+        return plan_graph(
+            plan.graph,
+            machine,
+            policy=plan.policy,
+            objective=objective_of(plan),
+            overrides=present(overrides, machine, plan.machine),
+            copies=plan.copies if copies is None else copies,
+            with_cpu=with_cpu,
+        )
+
+    return compare(plan.machine, plan_on, changes, pinned=[device for _, device in overrides])
+
+
+def present(
+    overrides: Sequence[tuple[str | int, str]], machine: Machine, base: Machine
+) -> tuple[tuple[str | int, str], ...]:
+    """Returns the overrides less those that name a device of the base machine which this machine
+    lacks.
+    """
+    names, before = ({spec.name for spec in m.devices} for m in (machine, base))
+    return tuple(pair for pair in overrides if pair[1] in names or pair[1] not in before)
+
+
+def outcome(
+    kind: str, devices: tuple[str, ...], text: str, machine: Machine, plan_on: PlanOn
+) -> Outcome:
+    """Returns what a run takes on one machine."""
+    try:
+        plan = plan_on(machine)
+    except OutOfMemory as error:
+        why = " ".join(str(error).split())
+        return Outcome(kind, devices, text, machine, None, None, {}, (), {}, False, why)
+    metrics, done = measure_plan(plan)
+    whole_s = done.seconds or 1.0
+    at_work = {plan.machine.devices[device].name for device in plan.working}
+    return Outcome(
+        kind,
+        devices,
+        text,
+        machine,
+        plan,
+        metrics,
+        {name: seconds / whole_s for name, seconds in done.busy_s.items() if name in at_work},
+        tuple(d.name for d in machine.devices if d.name in at_work and not d.costs),
+        {name: size.peak_bytes for name, size in buffers(plan).items() if name in at_work},
+        any(watts_of(spec).assumed for spec in machine.devices),
+    )
+
+
+def equal_devices(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of all devices but the CPU, those together that are equal and stand side by
+    side: with the same figures and links, and a memory of their own.
+    """
+
+    def key(device: int) -> object:
+        spec = machine.devices[device]
+        shared = len(machine.pool(device)) > 1
+        if shared or spec.name in pinned:
+            return spec.name
+        host, ways = machine.host_of(device), (machine.link_out(device), machine.link_in(device))
+        return replace(spec, name="", pool=""), ways, host
+
+    return tuple(
+        tuple(machine.devices[d].name for d in group)
+        for _, group in groupby(range(machine.cpu), key)
+    )
+
+
+def equal_hosts(machine: Machine, pinned: Sequence[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of all hosts but the caller's, those together that are equal: with the same
+    devices and links. A host with a pinned device is on its own.
+    """
+    wires: dict[str, list[str]] = {host: [] for host in machine.hosts}
+    host_by_memory = {machine.memory_of(host): host for host in machine.hosts}
+    for a, b, link in machine.links.pairs:
+        if a in host_by_memory and b in host_by_memory:
+            for end, other in ((a, b), (b, a)):
+                own = f"{link} {other if host_by_memory[other] == CALLER else ''}"
+                wires[host_by_memory[end]].append(own)
+    devices: dict[str, list[object]] = {host: [] for host in machine.hosts}
+    for device, spec in enumerate(machine.devices):
+        ways = machine.link_in(device), machine.link_out(device)
+        devices[machine.host_of(device)].append((replace(spec, name=device_of(spec.name)), ways))
+    alone_ = set(map(host_of, pinned))
+    groups: dict[object, list[str]] = {}
+    for host in machine.hosts:
+        if host != CALLER:
+            key = host if host in alone_ else (tuple(devices[host]), tuple(sorted(wires[host])))
+            groups.setdefault(key, []).append(host)
+    return tuple(map(tuple, groups.values()))
+
+
+def _powers(most: int) -> list[int]:
+    """Returns 2, 4, 8 and so on."""
+    return [1 << i for i in range(1, max(1, most).bit_length())]
+
+
+def _one_of(group: Sequence[str]) -> str:
+    return group[0] if len(group) == 1 else f"one of {_names(group)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 4 else f"{names[0]} .. {names[-1]}"
+
+
+def _at_work(row: Outcome) -> str:
+    if row.plan is None:
+        return row.why_not
+    if len(row.busy) > 3:
+        return f"{len(row.busy)} devices"
+    return ", ".join(f"{name} {percent(share)}" for name, share in row.busy.items())
