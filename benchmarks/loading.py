@@ -29,7 +29,7 @@ from vksched.common.dtypes import NDArray
 from vksched.models.run import ModelRun
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Context
-from vksched.runtime.vulkan.memory import write_new
+from vksched.runtime.vulkan.staging import write_new
 
 T = TypeVar("T")
 

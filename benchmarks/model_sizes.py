@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from vksched.runtime.vulkan.probe import PLANNED_SHARE
+from vksched.runtime.vulkan.device_probe import PLANNED_SHARE
 from vksched.viz.svg import (
     add_rect,
     add_text,

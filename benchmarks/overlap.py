@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.runtime.host.cpu import CpuDevice
-from vksched.runtime.vulkan.probe import cpu_device, device_spec
+from vksched.runtime.cpu.cpu_device import CpuDevice
+from vksched.runtime.vulkan.device_probe import cpu_device, device_spec
 from vksched.topology.links import Link
 
 MOST = 1.1

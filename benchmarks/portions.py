@@ -21,7 +21,7 @@ import click
 from results import EXTRAS, read  # beside this file
 
 from vksched.ops.lowering import native_kernels
-from vksched.runtime.vulkan.probe import list_devices
+from vksched.runtime.vulkan.device_probe import list_devices
 from vksched.storage.disk_cache import PACKAGE
 
 BUILD = Path(__file__).resolve().parent.parent / "build"

@@ -25,13 +25,13 @@ import numpy as np
 
 import vksched as vs
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
-from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.remote.channel import Channel
 from vksched.runtime.remote.client import Nodes
 from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.keys import Credentials
 from vksched.runtime.remote.secure import SECURITY, Security
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock
 
@@ -113,7 +113,7 @@ def runs(
     way by TCP.
     """
     hosts = {n: nodes.connect(p.address) for n, p in processes.items()}
-    cpu = CpuDevice(probe.device_spec(probe.resolve("cpu")))
+    cpu = CpuDevice(device_probe.device_spec(device_probe.resolve("cpu")))
     devices = [*(d for node in hosts.values() for d in node.devices), cpu]
     machine = Machine(tuple(device.spec for device in devices)).verify()
     graph, _ = vs.build_graph([chain(rows)])

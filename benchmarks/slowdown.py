@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.runtime.slowed import SlowedDevice
+from vksched.runtime.simulated.throttled_device import SlowedDevice
 from vksched.topology.device_spec import DeviceSpec
 
 WIDTH = 192

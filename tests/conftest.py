@@ -27,7 +27,7 @@ from selection import TIER, Tier, quick_items, rest_items
 import vksched as vs
 import vksched.session
 from vksched.monitor import place
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 
 if TYPE_CHECKING:
     from cluster_nodes import Nodes
@@ -55,7 +55,7 @@ NUMPY_ONLY = {"nonzero"}
 
 @cache
 def _vulkan_names() -> tuple[str, ...]:
-    return tuple(i.name for i in probe.list_devices() if i.name != "cpu" and i.usable)
+    return tuple(i.name for i in device_probe.list_devices() if i.name != "cpu" and i.usable)
 
 
 def vulkan_names() -> list[str]:

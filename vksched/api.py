@@ -45,13 +45,13 @@ from .optim import losses
 from .plan.plan import Plan
 from .plan.serialize.trace_timeline import timeline
 from .planner.planner import plan_graph
-from .runtime.faulty import FaultyDevice
-from .runtime.null import NullDevice
+from .runtime.run_stats import RunStats
+from .runtime.simulated.fault_injection import FaultyDevice
+from .runtime.simulated.simulated_device import NullDevice
+from .runtime.simulated.throttled_device import SlowedDevice
 from .runtime.simulated_clock import SimulatedClock
-from .runtime.slowed import SlowedDevice
-from .runtime.stats import RunStats
-from .runtime.vulkan.probe import DeviceInfo
-from .runtime.vulkan.probe import list_devices as devices
+from .runtime.vulkan.device_probe import DeviceInfo
+from .runtime.vulkan.device_probe import list_devices as devices
 from .scheduler import Scheduler
 from .session import InferenceSession
 from .topology.device_spec import DeviceSpec

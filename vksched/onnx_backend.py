@@ -24,7 +24,7 @@ import numpy as np
 from .common.dtypes import Shape
 from .common.errors import DeviceError, GraphError, VkschedError
 from .importers import load_onnx, require_onnx
-from .runtime.vulkan import probe
+from .runtime.vulkan import device_probe
 from .scheduler import Scheduler
 
 require_onnx()
@@ -158,7 +158,7 @@ class VkschedBackend(Backend):
         """Returns whether all devices of a name are here and can be used."""
         try:
             for name in _names(device):
-                probe.resolve(name)
+                device_probe.resolve(name)
         except DeviceError:
             return False
         return True

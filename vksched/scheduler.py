@@ -31,8 +31,8 @@ from .monitor.opening import watch
 from .plan.plan import Plan
 from .planner.planner import check_objective
 from .runtime.device import Device
-from .runtime.vulkan import probe
-from .runtime.watchdog import Watchdog
+from .runtime.executors.slowdown_tracker import Watchdog
+from .runtime.vulkan import device_probe
 from .topology.topology import Machine
 from .trace import Sink, Trace, as_trace, with_tape, write_tape
 from .tuner.calibrator import Calibrator
@@ -100,7 +100,7 @@ class Scheduler(OfProcess):
 
     def __init__(
         self,
-        devices: Sequence[str | Device | probe.DeviceInfo] | None = None,
+        devices: Sequence[str | Device | device_probe.DeviceInfo] | None = None,
         policy: str = "auto",
         copies: int | str = "auto",
         timeout_s: float = DEFAULT_TIMEOUT_S,

@@ -1,5 +1,5 @@
 // A chain: a small program of elementwise steps on four values at once, one after the other.
-// The runtime writes the body of chain() anew (vksched/runtime/vulkan/link.py), with calls of what the steps are; the one below calls
+// The runtime writes the body of chain() anew (vksched/runtime/vulkan/spirv_patch.py), with calls of what the steps are; the one below calls
 // every function, so that the module holds it.
 #include "chain_ops.glsl"
 #include "chain_apply.glsl"

@@ -1,6 +1,6 @@
 // What follows a product or a convolution in its kernel: a chain (chain.glsl) of the values that are stored, which is register 0,
 // and of what a residual of the result's shape holds there, register 1. The shader has the residual as `beside`.
-// The runtime writes the body of then() anew (vksched/runtime/vulkan/link.py), as that of a chain; without steps it returns what goes
+// The runtime writes the body of then() anew (vksched/runtime/vulkan/spirv_patch.py), as that of a chain; without steps it returns what goes
 // in, and neither the residual nor any function is part of the module.
 
 #define CHAIN_UNARY(X) \

@@ -37,7 +37,7 @@ from vksched.bench.suites import fitting, specs_of
 from vksched.cli import main
 from vksched.common.user_warning import warn_user
 from vksched.ops.lowering.vec4 import WORDS_64, reads_64
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 pytestmark = pytest.mark.one_set
 
@@ -181,7 +181,7 @@ def test_why_no_card_is_measured_is_noted(monkeypatch: pytest.MonkeyPatch) -> No
         warn_user("[devices] no card; everything runs on numpy")
         return []
 
-    monkeypatch.setattr("vksched.runtime.vulkan.probe.default_devices", default_devices)
+    monkeypatch.setattr("vksched.runtime.vulkan.device_probe.default_devices", default_devices)
     shown = call("--case", "matmul 64")
     assert shown.exit_code == 0
     assert shown.stderr == "note: [devices] no card; everything runs on numpy\n"

@@ -50,7 +50,7 @@ def test_ctrl_c_gives_the_code_of_the_signal(
     def survey() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vksched.runtime.vulkan.probe.survey", survey)
+    monkeypatch.setattr("vksched.runtime.vulkan.device_probe.survey", survey)
     assert call(capsys, "devices") == (130, "", "\nAborted!\n")
 
 

@@ -111,7 +111,7 @@ def test_the_cpu_competes_unless_only_others_are_named(
 def test_without_a_gpu_it_says_so_and_plans_for_numpy(
     capsys: pytest.CaptureFixture[str], show: Show, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vksched.runtime.vulkan.probe._warned", False)
+    monkeypatch.setattr("vksched.runtime.vulkan.device_probe._warned", False)
     show(raw(0, **SOFT))
     code, out, err = call(capsys, "plan", f"{model}:hidden")
     assert code == 0 and "split 0 on cpu" in out
@@ -293,7 +293,7 @@ def test_nothing_is_opened(
         raise AssertionError("opened")
 
     monkeypatch.setattr(vs.Scheduler, "__init__", refuse)
-    monkeypatch.setattr("vksched.runtime.host.cpu.CpuDevice.__init__", refuse)
+    monkeypatch.setattr("vksched.runtime.cpu.cpu_device.CpuDevice.__init__", refuse)
     show(raw(0))
     assert call(capsys, "plan", f"{model}:build", "--devices", "vulkan:0")[0] == 0
 

@@ -14,7 +14,7 @@ from test_cli_plan import EXAMPLE, ROOT, model
 from test_devices import Show, plain_environment, raw, show
 
 import vksched as vs
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 from vksched.topology.presets import card_names, machine_names
 from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
 from vksched.tuner.calibrator import kept_as
@@ -156,7 +156,7 @@ def test_what_was_measured_counts(
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path))
     monkeypatch.setenv("VKSCHED_TUNE", "1")
     show(raw(0))
-    spec = probe.device_spec(probe.resolve("vulkan:0"))
+    spec = device_probe.device_spec(device_probe.resolve("vulkan:0"))
     identity = kept_as(spec)
     assert identity is not None
     known = Calibration(

@@ -16,12 +16,12 @@ from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
-from vksched.runtime.carrier import CommitFailed
-from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.cpu.cpu_device import CpuDevice
+from vksched.runtime.executors.base_executor import CommitFailed
 from vksched.runtime.remote.client import Nodes
 from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.secure import Security, place_of
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock
 
@@ -57,7 +57,10 @@ class Conversation:
 
     def __init__(self, nodes: dict[str, ClusterNode], proxy: Proxy) -> None:
         security = Security(clusters.made(), nodes["security"])  # type: ignore[arg-type]
-        self.proxy, self.cpu = proxy, CpuDevice(probe.device_spec(probe.resolve("cpu")))
+        self.proxy, self.cpu = (
+            proxy,
+            CpuDevice(device_probe.device_spec(device_probe.resolve("cpu"))),
+        )
         self.nodes = Nodes(security, PartDocuments(), SystemClock())
         self.addresses = [proxy.address, nodes["node2"].address]
         self.executor: ClusterExecutor | None = None

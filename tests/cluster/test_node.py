@@ -25,15 +25,15 @@ from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, HostLost, VkschedError
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.plan.plan import Plan
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.remote.client import Node, Nodes
 from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.holding import Holding
 from vksched.runtime.remote.keys import Credentials
 from vksched.runtime.remote.pulse import PULSE, SILENT_S
 from vksched.runtime.remote.secure import Security
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 from vksched.topology.host_names import on
 from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock
@@ -54,7 +54,7 @@ class Caller:
             Security(Credentials.load(key), security), PartDocuments(), SystemClock()
         )
         self.hosts = {n: self.nodes.connect(p.address) for n, p in processes.items()}
-        self.own = CpuDevice(probe.device_spec(probe.resolve("cpu")))
+        self.own = CpuDevice(device_probe.device_spec(device_probe.resolve("cpu")))
         self.remote: list[Device] = [d for node in self.hosts.values() for d in node.devices]
 
     def plan(self, outputs: object, placement: Mapping[str, str], copies: int = 1) -> Plan:

@@ -22,7 +22,7 @@ from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import check_plan
-from vksched.runtime.faulty import KINDS
+from vksched.runtime.simulated.fault_injection import KINDS
 
 pytestmark = pytest.mark.one_set
 

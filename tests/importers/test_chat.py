@@ -29,8 +29,8 @@ from vksched.common.errors import (
 from vksched.importers.gguf.model import LanguageModel
 from vksched.models import reader
 from vksched.runtime.device import Device
-from vksched.runtime.vulkan import handle
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan import device_handle
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 pytestmark = pytest.mark.one_set
 
@@ -210,7 +210,7 @@ def test_a_chat_that_is_closed_gives_back_its_memory(
     assert isinstance(device, VulkanDevice)
 
     def held_bytes() -> int:
-        return handle.live_bytes[device.context.index]
+        return device_handle.live_bytes[device.context.index]
 
     with vs.Scheduler([device]) as sched:
         before = held_bytes()

@@ -17,7 +17,7 @@ from conftest import vulkan_names
 
 import vksched as vs
 import vksched.session
-from vksched.runtime.vulkan import drivers, probe
+from vksched.runtime.vulkan import device_probe, driver_probe
 from vksched.session.providers import choose_devices
 
 onnx = pytest.importorskip("onnx")
@@ -253,8 +253,8 @@ def test_a_missing_device_is_told_at_the_line_of_the_caller(
     model: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VKSCHED_NO_VULKAN", raising=False)
-    monkeypatch.setattr(probe, "_warned", False)
-    monkeypatch.setattr(drivers, "ask_drivers", lambda: drivers.Answer(()))
+    monkeypatch.setattr(device_probe, "_warned", False)
+    monkeypatch.setattr(driver_probe, "ask_drivers", lambda: driver_probe.Answer(()))
     with pytest.warns(vs.VkschedWarning, match="everything runs on numpy") as said:
         vs.InferenceSession(model).close()
     assert said[0].filename == __file__

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.monitor.activity import PENDING, TICK_S, TICKS, Activity, DeviceActivity, Ticks, rate
-from vksched.runtime.stats import RunStats, SplitStats
+from vksched.runtime.run_stats import RunStats, SplitStats
 
 A, CPU = "null:0", "cpu"
 

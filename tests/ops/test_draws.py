@@ -21,7 +21,7 @@ import vksched as vs
 from vksched.cases.runner import Runner, check_device
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import computing_ops
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 COUNT = int(os.environ.get("VKSCHED_DRAWS", "60" if THOROUGH else "5"))
 SETTINGS = settings(

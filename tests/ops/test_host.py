@@ -27,9 +27,9 @@ from vksched.ops.attention import attention_cpu
 from vksched.ops.elementwise import UNARY
 from vksched.ops.linalg import matmul_blocks
 from vksched.ops.lowering import blas
-from vksched.runtime.host.evaluate import HostWeights
-from vksched.runtime.host.pauses import Pauses
-from vksched.runtime.host.workers import LEAST_PIECE_BYTES, Buffers, Workers
+from vksched.runtime.cpu.evaluate import HostWeights
+from vksched.runtime.cpu.helper_backoff import Pauses
+from vksched.runtime.cpu.worker_pool import LEAST_PIECE_BYTES, Buffers, Workers
 
 HOSTED = [
     case

@@ -12,8 +12,8 @@ from conftest import vulkan_names
 from vksched.cases.integer import convolution
 from vksched.cases.runner import Runner
 from vksched.ops.lowering.lower import lower
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 
 IMAGES = convolution((7, 4, 3, 4), (19, 4, 2, 2), "small images")
@@ -24,8 +24,8 @@ IMAGES = convolution((7, 4, 3, 4), (19, 4, 2, 2), "small images")
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     if request.param is None:
         pytest.skip("no Vulkan device here")
-    info = probe.resolve(request.param)
-    device = VulkanDevice(probe.device_spec(info), info.index)
+    info = device_probe.resolve(request.param)
+    device = VulkanDevice(device_probe.device_spec(info), info.index)
     yield Runner(device)
     device.close()
 

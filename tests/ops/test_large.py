@@ -22,8 +22,8 @@ from vksched.common.dtypes import NDArray, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
 from vksched.ops.lowering.lower import lower
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 
 matmul = importlib.import_module("vksched.ops.linalg.matmul_kernels")
@@ -142,8 +142,8 @@ def test_rows_of_softmax(sched: vs.Scheduler) -> None:
 
 def test_a_node_that_takes_too_long_is_several_submissions(sched: vs.Scheduler) -> None:
     """Drivers kill a submission after about two seconds; here by the estimates of a slow device."""
-    info = probe.resolve(sched.devices[0].name)
-    slow = replace(probe.device_spec(info), flops_per_s=1e3)
+    info = device_probe.resolve(sched.devices[0].name)
+    slow = replace(device_probe.device_spec(info), flops_per_s=1e3)
     x = np.random.default_rng(0).standard_normal((1, 70_000), dtype=np.float32)
     tensor = vs.input("x", x.shape)
     y = [tensor @ vs.transpose(tensor), vs.concat([tensor, -tensor], 1), vs.cumsum(tensor, 1)]

@@ -19,8 +19,8 @@ from vksched.cases.case import FunctionCase
 from vksched.cases.runner import check_function
 from vksched.cases.table import FUNCTIONS
 from vksched.plan.costs.node_cost import why_not
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 
 ONE_OF_EACH = list({case.function: case for case in FUNCTIONS}.values())
@@ -31,9 +31,9 @@ def least(request: pytest.FixtureRequest) -> Iterator[vs.Scheduler]:
     """Each Vulkan device in turn, with its limits lowered."""
     if request.param is None:
         pytest.skip("no Vulkan device here")
-    info, least = probe.resolve(request.param), Limits()
+    info, least = device_probe.resolve(request.param), Limits()
     spec = dataclasses.replace(
-        probe.device_spec(info), limits=least, page_bytes=least.max_buffer_bytes
+        device_probe.device_spec(info), limits=least, page_bytes=least.max_buffer_bytes
     )
     with vs.Scheduler([VulkanDevice(spec, info.index)]) as sched:
         yield sched

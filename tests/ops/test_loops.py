@@ -13,7 +13,7 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs, AttrValue
 from vksched.ir.op import all_ops
 from vksched.ops.lowering import native_kernels
-from vksched.runtime.vulkan.probe import cpu_device
+from vksched.runtime.vulkan.device_probe import cpu_device
 
 
 def unaligned(values: NDArray) -> NDArray:

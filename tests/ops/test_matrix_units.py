@@ -39,8 +39,8 @@ from vksched.ops.linalg.int8_weights import pack
 from vksched.ops.linalg.matmul_kernels import PART_K
 from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.lowering.variants import UNITS
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 from vksched.topology.tuned_variants import Choices
 from vksched.tuner.calls import calls_of, shader_hash
@@ -339,7 +339,7 @@ def test_a_product_of_codes_is_cut_into_tiles_of_its_unit() -> None:
         assert (constants["LOCAL_X"], constants["MATRIX_K"], constants["DOWN"]) == (128, 32, 4)
 
 
-NAMES = [name for name in vulkan_names() if probe.resolve(name).limits.matrices]
+NAMES = [name for name in vulkan_names() if device_probe.resolve(name).limits.matrices]
 MIXED = [
     replace(case, attrs={**case.attrs, "precision": "mixed"})
     for case in (*CASES, *CONVOLUTIONS)
@@ -362,8 +362,8 @@ WITH_UNITS = [
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     if request.param is None:
         pytest.skip("no device here has matrix units")
-    info = probe.resolve(request.param)
-    device = VulkanDevice(probe.device_spec(info), info.index)
+    info = device_probe.resolve(request.param)
+    device = VulkanDevice(device_probe.device_spec(info), info.index)
     if not device.limits.matrices:
         pytest.skip("the shaders for matrix units were left out")
     yield Runner(device)

@@ -44,8 +44,8 @@ from vksched.ir.op import (
 from vksched.ops import __all__ as PUBLIC
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lowering.lower import CONVERTER_SHADERS, lower
-from vksched.runtime.vulkan.device import VulkanDevice
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 
 PARTLY_BY_NUMPY: set[str] = set()

@@ -22,7 +22,7 @@ from vksched.ops.linalg import matmul_blocks
 from vksched.ops.linalg.matmul_blocks import COLUMNS, LEAST, MOST, ROWS, Parts, blocks, divide
 from vksched.ops.linalg.matmul_native import matmul_recipe
 from vksched.ops.lowering import blas, native_kernels
-from vksched.runtime.host import workers
+from vksched.runtime.cpu import worker_pool
 
 Shape = tuple[int, ...]
 SIZES = st.integers(1, 3000)
@@ -229,7 +229,7 @@ def test_results_do_not_depend_on_threads(name: str, monkeypatch: pytest.MonkeyP
     for cores in (1, 2, 5):
         for in_loops in (True, False):
             with monkeypatch.context() as patch:
-                patch.setattr(workers, "usable_cores", lambda cores=cores: cores)
+                patch.setattr(worker_pool, "usable_cores", lambda cores=cores: cores)
                 if not in_loops:
                     patch.setattr(blas, "is_in_loops", lambda: False)
                 with vs.Scheduler(["cpu"]) as sched:

@@ -20,7 +20,7 @@ from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import then
 from vksched.ops.quantized.gguf_formats import FORMATS
 from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 
 DOTS = Limits(storage_buffers=8, integer_dot=True, integer_dot_fast=True)

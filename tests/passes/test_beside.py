@@ -20,7 +20,7 @@ from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, with_word
 from vksched.ops.quantized.gguf_formats import format_of
 from vksched.passes import Wishes, fuse_linears, optimize
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 from vksched.topology.limits import Limits
 
 GPU = Limits(storage_buffers=8)
@@ -174,7 +174,7 @@ MODELS = {
 @pytest.fixture(scope="module")
 def sched() -> Iterator[vs.Scheduler]:
     """A device that takes seconds over no barrier, as SwiftShader does, if there is one."""
-    found = [each for each in probe.list_devices() if each.name != "cpu" and each.usable]
+    found = [each for each in device_probe.list_devices() if each.name != "cpu" and each.usable]
     if not found:
         pytest.skip("no Vulkan device here")
     names = sorted(each.name for each in found if "SwiftShader" not in str(each))

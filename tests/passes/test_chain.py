@@ -17,8 +17,8 @@ from vksched.ops.elementwise.epilogue import attrs_text
 from vksched.ops.elementwise.fused_elementwise import FUNCTIONS, program_of
 from vksched.ops.lowering.lower import lower
 from vksched.passes import Wishes, optimize
-from vksched.runtime.vulkan.link import link, take_apart
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.runtime.vulkan.spirv_patch import link, take_apart
 from vksched.topology.limits import Limits
 
 SHADERS = Path(__file__).parent.parent.parent / "shaders"

@@ -18,8 +18,8 @@ from vksched.ops.elementwise.epilogue import FUNCTIONS, attrs_text
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.variants import call_key
 from vksched.passes import Wishes, optimize
-from vksched.runtime.vulkan.link import link, take_apart
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.runtime.vulkan.spirv_patch import link, take_apart
 from vksched.topology.limits import Limits
 
 SHADERS = Path(__file__).parent.parent.parent / "shaders"

@@ -34,9 +34,9 @@ from vksched.common.errors import PlanError, VkschedError
 from vksched.plan.multi_host.host_plan import Part, Send
 from vksched.plan.multi_host.host_plan_codec import Weights, part_document, part_of
 from vksched.planner.partition.host_partition import cut
+from vksched.runtime.cpu.cpu_device import CpuDevice
+from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.device import Device
-from vksched.runtime.host.cpu import CpuDevice
-from vksched.runtime.host.evaluate import Values, evaluate_node
 from vksched.runtime.remote.part import PartExecutor
 from vksched.runtime.remote.ports import RunKey
 

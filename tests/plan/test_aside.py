@@ -27,10 +27,10 @@ from vksched.plan.verify.happens_before import check_events, check_plan
 from vksched.plan.verify.interleavings import events_of
 from vksched.planner.partition import transfers
 from vksched.planner.partition.transfers import LEAST_BYTES
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.executor import Executor
-from vksched.runtime.host.cpu import CpuDevice
-from vksched.runtime.null import NullSession
+from vksched.runtime.executors.plan_executor import Executor
+from vksched.runtime.simulated.simulated_device import NullSession
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link

@@ -32,7 +32,7 @@ from vksched.plan.dynamic.solo_selector import Company
 from vksched.plan.types.plan_types import HOST
 from vksched.plan.verify.happens_before import check_plan
 from vksched.plan.verify.verify_plan import verify_plan
-from vksched.runtime.dynamic import DynamicExecutor, judge
+from vksched.runtime.executors.dynamic_executor import DynamicExecutor, judge
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 from vksched.topology.perf_model import Costs

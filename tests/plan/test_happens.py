@@ -46,10 +46,10 @@ from vksched.plan.verify.memory_events import (
     Submit,
     Touch,
 )
-from vksched.runtime import check
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.executor import Executor
-from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.executors import race_checker
+from vksched.runtime.executors.plan_executor import Executor
 
 RANDOM = settings(deadline=None, max_examples=examples(40))
 seeds = st.integers(0, 1 << 32)
@@ -589,7 +589,7 @@ def test_a_missing_wait_or_barrier_is_an_error_at_run_time(
             executor.close()
     monkeypatch.delenv("VKSCHED_CHECK")
     executor = executor_of(plan, eager=True)
-    assert not any(isinstance(s, check._Watched) for s in executor._sessions.values())
+    assert not any(isinstance(s, race_checker._Watched) for s in executor._sessions.values())
     executor.close()
 
 
@@ -610,7 +610,7 @@ def test_executors_do_what_events_of_a_plan_say(
     plan = make_plan(*shape.build())
     heard: list[Event] = []
     monkeypatch.setattr(Heard, "events", heard)
-    monkeypatch.setattr(check, "Checker", Heard)
+    monkeypatch.setattr(race_checker, "Checker", Heard)
     executor = executor_of(plan)
     for seed in range(3):
         executor.run(feeds_of(plan, seed)[0])
@@ -660,4 +660,4 @@ def test_a_run_that_fails_leaves_its_slot_in_order(checked: None, where_it_fails
 
 
 def test_every_run_of_the_suite_is_checked() -> None:
-    assert check.wanted()
+    assert race_checker.wanted()

@@ -22,8 +22,8 @@ from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import Span
 from vksched.plan.verify.happens_before import check_plan
 from vksched.planner.partition.in_place import InPlace
-from vksched.runtime.host.evaluate import Values
-from vksched.runtime.null import NullSession
+from vksched.runtime.cpu.evaluate import Values
+from vksched.runtime.simulated.simulated_device import NullSession
 
 SHAPE = (8, 64)
 X = np.linspace(-1, 1, 512, dtype=np.float32).reshape(SHAPE)

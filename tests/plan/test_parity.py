@@ -44,8 +44,8 @@ from vksched.ir.op import all_ops
 from vksched.ir.tensor import apply
 from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.host.cpu import CpuDevice
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

@@ -173,10 +173,10 @@ def test_suite_without_vulkan() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_suite_with_one_driver_alone(driver: str) -> None:
-    from vksched.runtime.vulkan import drivers
+    from vksched.runtime.vulkan import driver_probe
 
     ours = (Path(sys.prefix) / "share" / "vksched" / "vulkan" / "icd.d").glob("*.json")
-    manifests = [*drivers.manifests(), *map(str, ours)]
+    manifests = [*driver_probe.manifests(), *map(str, ours)]
     found = [m for m in manifests if Path(m).name.startswith(DRIVERS[driver])]
     if not found or importlib.util.find_spec("vksched_native") is None:
         pytest.skip(f"{driver} or the native modules are not here")

@@ -20,11 +20,12 @@ from threadpoolctl import ThreadpoolController
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ops.lowering import blas, native_kernels
-from vksched.runtime.host import pauses, threads, workers
-from vksched.runtime.host.pauses import ALONE, MOST_S, Pauses
-from vksched.runtime.host.program import Program
-from vksched.runtime.host.threads import products_alone
-from vksched.runtime.host.workers import Workers
+from vksched.runtime.cpu import helper_backoff, thread_governor
+from vksched.runtime.cpu import worker_pool as workers
+from vksched.runtime.cpu.helper_backoff import ALONE, MOST_S, Pauses
+from vksched.runtime.cpu.split_program import Program
+from vksched.runtime.cpu.thread_governor import products_alone
+from vksched.runtime.cpu.worker_pool import Workers
 
 needs_loops = pytest.mark.skipif(not native_kernels.has_programs(), reason="no native loops")
 WAIT_S = 30.0
@@ -90,7 +91,7 @@ def test_runs_have_one_thread_for_each_product(
 def test_an_interrupt_at_either_end_of_a_limit_leaves_none(
     at: int, nobody_chose: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, set_, calls = blas_threads(), threads._set, iter(range(1, 9))
+    before, set_, calls = blas_threads(), thread_governor._set, iter(range(1, 9))
 
     def interrupted(counts: list[int]) -> None:
         if next(calls) == at:
@@ -98,7 +99,7 @@ def test_an_interrupt_at_either_end_of_a_limit_leaves_none(
         set_(counts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(threads, "_set", interrupted)
+        patch.setattr(thread_governor, "_set", interrupted)
         with pytest.raises(KeyboardInterrupt), products_alone():
             pass
     with products_alone():
@@ -267,7 +268,7 @@ def test_a_helper_that_stays_away_with_a_piece_begins_a_pause() -> None:
             while len(done) < 3:  # the caller makes all others
                 time.sleep(0)
             all_s = time.perf_counter() - start_s  # longer than each of them
-            while time.perf_counter() - start_s < 2 * all_s + 40 * pauses.DELAY_S:
+            while time.perf_counter() - start_s < 2 * all_s + 40 * helper_backoff.DELAY_S:
                 pass
         else:
             assert taken.wait(WAIT_S)

@@ -30,7 +30,7 @@ from vksched.common.errors import (
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.buffers import HostBuffer
 from vksched.runtime.vulkan.context import Context, Pipeline, Recording
-from vksched.runtime.vulkan.drivers import manifests
+from vksched.runtime.vulkan.driver_probe import manifests
 
 pytestmark = pytest.mark.one_set
 
@@ -644,7 +644,7 @@ def test_a_dropped_context_closes_itself(index: int, spirv: Callable[[str], byte
 def test_a_device_does_not_end_below_a_call_that_an_interrupt_left(
     limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vksched.runtime.vulkan.handle.CLOSE_LIMIT_S", limit_s)
+    monkeypatch.setattr("vksched.runtime.vulkan.device_handle.CLOSE_LIMIT_S", limit_s)
     context = Context(INDICES[0], "it")
     begun, go_on = threading.Event(), threading.Event()
 
@@ -700,7 +700,7 @@ def test_the_interpreter_ends_while_a_device_still_works(
 ) -> None:
     (tmp_path / "spin.spv").write_bytes(spirv(SPIN))
     code = OPEN_AT_EXIT.replace("(1, 1, 1)", "(4096, 1, 1)")
-    code = f"import vksched.runtime.vulkan.handle as k\nk.CLOSE_LIMIT_S = 0.05\n{code}"
+    code = f"import vksched.runtime.vulkan.device_handle as k\nk.CLOSE_LIMIT_S = 0.05\n{code}"
     command = [sys.executable, "-c", code, str(tmp_path / "spin.spv"), str(index)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)

@@ -19,8 +19,8 @@ from vksched.planner.partition import transfers
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.context import Context
-from vksched.runtime.vulkan.device import VulkanSession
-from vksched.runtime.vulkan.memory import download, upload
+from vksched.runtime.vulkan.staging import download, upload
+from vksched.runtime.vulkan.vulkan_device import VulkanSession
 
 pytestmark = pytest.mark.own_devices
 

@@ -12,13 +12,13 @@ import pytest
 import vksched as vs
 from vksched.common.errors import DeviceError
 from vksched.common.user_warning import VkschedWarning
-from vksched.runtime.vulkan import binding, drivers, probe
+from vksched.runtime.vulkan import binding, device_probe, driver_probe
 from vksched.topology.limits import Limits
 
 GIB = 1 << 30
 MIB = 1 << 20
 
-Show = Callable[..., tuple[probe.DeviceInfo, ...]]
+Show = Callable[..., tuple[device_probe.DeviceInfo, ...]]
 
 
 def raw(index: int, **changes: Any) -> dict[str, Any]:
@@ -88,17 +88,19 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine's user has set does not count here, nor what earlier tests found."""
     for name in ("VKSCHED_SOFTWARE", "VKSCHED_NO_VULKAN", "VKSCHED_PROBE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(drivers, "_first", {})
-    monkeypatch.setattr(probe, "_warned", False)
+    monkeypatch.setattr(driver_probe, "_first", {})
+    monkeypatch.setattr(device_probe, "_warned", False)
 
 
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch) -> Show:
     """Makes the drivers answer with these devices and returns the list of them."""
 
-    def answer(*devices: dict[str, Any], **others: Any) -> tuple[probe.DeviceInfo, ...]:
-        monkeypatch.setattr(drivers, "ask_drivers", lambda: drivers.Answer(devices, **others))
-        return probe.list_devices()
+    def answer(*devices: dict[str, Any], **others: Any) -> tuple[device_probe.DeviceInfo, ...]:
+        monkeypatch.setattr(
+            driver_probe, "ask_drivers", lambda: driver_probe.Answer(devices, **others)
+        )
+        return device_probe.list_devices()
 
     return answer
 
@@ -132,12 +134,17 @@ def test_three_vendors_are_described_and_used(show: Show) -> None:
         subgroup_sizes=(32, 64),
         copy_queue=True,
     )
-    assert probe.survey().reason is None
+    assert device_probe.survey().reason is None
 
 
 def test_defaults_put_discrete_devices_first(show: Show) -> None:
     show(raw(0, **INTEL), raw(1), raw(2, **SOFT), raw(3, **NVIDIA))
-    assert [d.name for d in probe.default_devices()] == ["vulkan:1", "vulkan:3", "vulkan:0", "cpu"]
+    assert [d.name for d in device_probe.default_devices()] == [
+        "vulkan:1",
+        "vulkan:3",
+        "vulkan:0",
+        "cpu",
+    ]
 
 
 def test_unknown_vendor_and_missing_facts(show: Show) -> None:
@@ -198,7 +205,7 @@ def test_memory_comes_from_the_heap_of_our_buffers(
 def test_memory_shared_with_the_host_is_free_only_when_the_host_has_it(
     show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "host_memory_bytes", lambda: (16 * GIB, 5 * GIB))
+    monkeypatch.setattr(device_probe, "host_memory_bytes", lambda: (16 * GIB, 5 * GIB))
     discrete, integrated, soft, cpu = show(raw(0), raw(1, **INTEL), raw(2, **SOFT))
     assert discrete.memory_free_bytes == 13 * GIB
     assert integrated.memory_free_bytes == soft.memory_free_bytes == 5 * GIB
@@ -211,13 +218,13 @@ def test_software_devices_are_used_only_on_request(
     soft, _ = show(raw(0, **SOFT))
     assert not soft.default and "VKSCHED_SOFTWARE=1" in soft.why_not
     assert soft.limits.software
-    assert "software" in str(probe.survey().reason)
-    assert probe.resolve("vulkan:0").label == "SwiftShader"
+    assert "software" in str(device_probe.survey().reason)
+    assert device_probe.resolve("vulkan:0").label == "SwiftShader"
     monkeypatch.setenv("VKSCHED_SOFTWARE", "1")
-    assert probe.list_devices()[0].default
-    assert probe.survey().reason is None
+    assert device_probe.list_devices()[0].default
+    assert device_probe.survey().reason is None
     monkeypatch.setenv("VKSCHED_SOFTWARE", "0")
-    assert not probe.list_devices()[0].default
+    assert not device_probe.list_devices()[0].default
 
 
 RADV = {"driver_name": "radv", "driver_uuid": "aa" * 16, "name": "Radeon RX 6800 (RADV NAVI21)"}
@@ -281,16 +288,16 @@ def test_unusable_device_is_listed_with_its_reason(show: Show) -> None:
     assert not old.usable and not old.default and "1.0" in old.why_not
     assert good.default
     with pytest.raises(DeviceError, match="vulkan:0 .* cannot be used: Vulkan 1.0"):
-        probe.resolve("vulkan:0")
+        device_probe.resolve("vulkan:0")
 
 
 def test_names(show: Show) -> None:
     show(raw(0, uuid="1234AB00-0000-0000-0000-000000000000"), raw(1, uuid="1234cd" + "0" * 26))
-    assert probe.resolve("vulkan:1").index == 1
-    assert probe.resolve("vulkan:1234ab").index == 0
-    assert probe.resolve("vulkan:1234CD").index == 1
-    assert probe.resolve("vulkan:1234ab00-0000-0000-0000-000000000000").index == 0
-    assert probe.resolve("cpu").name == "cpu"
+    assert device_probe.resolve("vulkan:1").index == 1
+    assert device_probe.resolve("vulkan:1234ab").index == 0
+    assert device_probe.resolve("vulkan:1234CD").index == 1
+    assert device_probe.resolve("vulkan:1234ab00-0000-0000-0000-000000000000").index == 0
+    assert device_probe.resolve("cpu").name == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -317,70 +324,70 @@ def test_names(show: Show) -> None:
 def test_names_that_fit_no_device_or_several(show: Show, name: str, message: str) -> None:
     show(raw(0, uuid="1234ab" + "0" * 26), raw(1, uuid="1234cd" + "0" * 26))
     with pytest.raises(DeviceError, match=message):
-        probe.resolve(name)
+        device_probe.resolve(name)
 
 
 def test_uuid_of_a_device_and_its_duplicate_names_the_one_in_use(show: Show) -> None:
     one = {"uuid": "abcd" * 8, "pci": None}
     show(raw(0, **one, usable=False, why="old"), raw(1, **one))
-    assert probe.resolve("vulkan:abcd").name == "vulkan:1"
+    assert device_probe.resolve("vulkan:abcd").name == "vulkan:1"
 
 
 def test_index_wins_over_uuid_up_to_three_digits(show: Show) -> None:
     devices = [raw(i, uuid=f"{1000 + i}" + "f" * 28) for i in range(2)]
     show(*devices, *(raw(i, pci=f"p{i}", uuid=f"{i:032x}") for i in range(2, 101)))
-    assert probe.resolve("vulkan:100").index == 100
-    assert probe.resolve("vulkan:1000").index == 0
-    assert probe.resolve("vulkan:1001").index == 1
+    assert device_probe.resolve("vulkan:100").index == 100
+    assert device_probe.resolve("vulkan:1000").index == 0
+    assert device_probe.resolve("vulkan:1001").index == 1
 
 
 def test_no_vulkan_is_told_once(show: Show) -> None:
     assert [d.name for d in show(problem="kp is not installed; try `make setup`")] == ["cpu"]
     with pytest.warns(VkschedWarning, match="kp is not installed; try `make setup`.*numpy") as seen:
-        assert [d.name for d in probe.default_devices()] == ["cpu"]
-        probe.default_devices()
+        assert [d.name for d in device_probe.default_devices()] == ["cpu"]
+        device_probe.default_devices()
     assert len(seen) == 1
     with pytest.raises(DeviceError, match=r"'vulkan:0', got none: .*make setup"):
-        probe.resolve("vulkan:0")
+        device_probe.resolve("vulkan:0")
 
 
 def test_no_driver_and_only_bad_devices_have_a_reason(show: Show) -> None:
     show(notes=("/x/y.so: file too short",))
-    assert "no driver lists one (/x/y.so: file too short); try" in str(probe.survey().reason)
+    assert "no driver lists one (/x/y.so: file too short); try" in str(device_probe.survey().reason)
     show(raw(0, usable=False, why="no compute queue"))
-    assert "vulkan:0: no compute queue" in str(probe.survey().reason)
+    assert "vulkan:0: no compute queue" in str(device_probe.survey().reason)
 
 
 def test_hidden_vulkan_asks_no_driver_and_does_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> drivers.Answer:
+    def fail() -> driver_probe.Answer:
         raise AssertionError("a driver was asked")
 
-    monkeypatch.setattr(drivers, "ask_drivers", fail)
+    monkeypatch.setattr(driver_probe, "ask_drivers", fail)
     monkeypatch.setenv("VKSCHED_NO_VULKAN", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [d.name for d in probe.default_devices()] == ["cpu"]
-    assert "VKSCHED_NO_VULKAN" in str(probe.survey().reason)
+        assert [d.name for d in device_probe.default_devices()] == ["cpu"]
+    assert "VKSCHED_NO_VULKAN" in str(device_probe.survey().reason)
     with pytest.raises(DeviceError, match="VKSCHED_NO_VULKAN"):
-        probe.resolve("vulkan:0")
+        device_probe.resolve("vulkan:0")
 
 
 def test_specs_for_the_planner(show: Show) -> None:
     card, soft, cpu = show(raw(0), raw(1, **SOFT))
-    spec = probe.device_spec(card, "vulkan:0#2")
+    spec = device_probe.device_spec(card, "vulkan:0#2")
     assert (spec.name, spec.kind, spec.label) == ("vulkan:0#2", "vulkan", "Radeon RX 6800")
     assert spec.limits == card.limits and spec.page_bytes == card.page_bytes
     assert 0 < spec.memory_bytes < card.memory_free_bytes
-    host = probe.device_spec(cpu)
+    host = device_probe.device_spec(cpu)
     assert (host.name, host.kind) == ("cpu", "cpu")
-    slow = probe.device_spec(soft)
+    slow = device_probe.device_spec(soft)
     assert spec.flops_per_s > host.flops_per_s > slow.flops_per_s
 
 
 @pytest.mark.skipif(binding.available() is not None, reason=f"no Vulkan: {binding.available()}")
 def test_real_devices_agree_with_themselves() -> None:
-    found = probe.list_devices()
-    again = {d.name: d for d in probe.list_devices()}
+    found = device_probe.list_devices()
+    again = {d.name: d for d in device_probe.list_devices()}
     for info in found[:-1]:
         assert again[info.name].uuid == info.uuid
         assert again[info.name].limits == info.limits
@@ -388,9 +395,9 @@ def test_real_devices_agree_with_themselves() -> None:
         assert info.limits.max_invocations >= 128
         assert 0 < info.memory_free_bytes <= info.memory_total_bytes
         if info.usable:
-            assert probe.resolve(info.name).label == info.label
+            assert device_probe.resolve(info.name).label == info.label
             if info.uuid:
-                assert probe.resolve(f"vulkan:{info.uuid}").uuid == info.uuid
+                assert device_probe.resolve(f"vulkan:{info.uuid}").uuid == info.uuid
 
 
 # -- identity: a scheduler on devices that are not there -------------------------------------------
@@ -404,9 +411,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     """Has schedulers open null devices for what the drivers list; gives (index, name) of each."""
     found: list[tuple[int, str]] = []
 
-    def open_null(info: probe.DeviceInfo, name: str) -> vs.NullDevice:
+    def open_null(info: device_probe.DeviceInfo, name: str) -> vs.NullDevice:
         found.append((info.index, name))
-        return vs.NullDevice(probe.device_spec(info, name), vs.SimulatedClock())
+        return vs.NullDevice(device_probe.device_spec(info, name), vs.SimulatedClock())
 
     monkeypatch.setattr("vksched.engine.devices.open_device", open_null)
     return found

@@ -14,7 +14,7 @@ import pytest
 from test_devices import plain_environment
 
 from vksched.common.errors import DeviceError, VkschedError
-from vksched.runtime.vulkan import binding, drivers, probe
+from vksched.runtime.vulkan import binding, device_probe, driver_probe
 
 __all__ = ["plain_environment"]  # a fixture
 
@@ -37,24 +37,24 @@ def with_native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_native")
 def test_a_driver_that_crashes_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_CHILD", CRASHING_CHILD.format(signal="SIGSEGV"))
+    monkeypatch.setattr(driver_probe, "_CHILD", CRASHING_CHILD.format(signal="SIGSEGV"))
     monkeypatch.setenv(
         "VK_DRIVER_FILES", os.pathsep.join(["/a/good.json", "/a/bad.json", "/b.json"])
     )
-    problem = str(drivers.ask_drivers().problem)
+    problem = str(driver_probe.ask_drivers().problem)
     assert "the Vulkan driver of /a/bad.json crashed with SIGSEGV" in problem
     assert f"VK_DRIVER_FILES=/a/good.json{os.pathsep}/b.json " in problem
-    assert drivers.ask_drivers().problem == problem, "the second answer comes from memory"
-    assert [d.name for d in probe.list_devices()] == ["cpu"]
+    assert driver_probe.ask_drivers().problem == problem, "the second answer comes from memory"
+    assert [d.name for d in device_probe.list_devices()] == ["cpu"]
     with pytest.raises(DeviceError, match="SIGSEGV"):
-        probe.resolve("vulkan:0")
+        device_probe.resolve("vulkan:0")
 
 
 @pytest.mark.usefixtures("with_native")
 def test_the_only_driver_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_CHILD", CRASHING_CHILD.format(signal="SIGABRT"))
+    monkeypatch.setattr(driver_probe, "_CHILD", CRASHING_CHILD.format(signal="SIGABRT"))
     monkeypatch.setenv("VK_DRIVER_FILES", "/a/bad.json")
-    problem = str(drivers.ask_drivers().problem)
+    problem = str(driver_probe.ask_drivers().problem)
     assert "SIGABRT" in problem and "VKSCHED_NO_VULKAN=1" in problem
     assert "leave it out" not in problem
 
@@ -62,9 +62,9 @@ def test_the_only_driver_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("with_native")
 def test_a_crash_that_no_driver_causes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     code = CRASHING_CHILD.format(signal="SIGABRT").replace('"bad" in', "os.pathsep in")
-    monkeypatch.setattr(drivers, "_CHILD", code)
+    monkeypatch.setattr(driver_probe, "_CHILD", code)
     monkeypatch.setenv("VK_DRIVER_FILES", os.pathsep.join(["/a.json", "/b.json"]))
-    assert "a Vulkan driver crashed with SIGABRT" in str(drivers.ask_drivers().problem)
+    assert "a Vulkan driver crashed with SIGABRT" in str(driver_probe.ask_drivers().problem)
 
 
 @pytest.mark.usefixtures("with_native")
@@ -77,32 +77,32 @@ def test_a_crash_that_no_driver_causes_alone(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_other_ends_of_the_child(monkeypatch: pytest.MonkeyPatch, code: str, message: str) -> None:
-    monkeypatch.setattr(drivers, "_CHILD", code)
+    monkeypatch.setattr(driver_probe, "_CHILD", code)
     monkeypatch.setenv("VK_DRIVER_FILES", "")
-    assert message in str(drivers.ask_drivers().problem)
+    assert message in str(driver_probe.ask_drivers().problem)
 
 
 @pytest.mark.usefixtures("with_native")
 def test_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_CHILD", "import threading; threading.Event().wait()")
-    monkeypatch.setattr(drivers, "CHILD_LIMIT_S", 0.2)
+    monkeypatch.setattr(driver_probe, "_CHILD", "import threading; threading.Event().wait()")
+    monkeypatch.setattr(driver_probe, "CHILD_LIMIT_S", 0.2)
     monkeypatch.setenv("VK_DRIVER_FILES", "/a/slow.json")
-    assert "/a/slow.json gave no answer" in str(drivers.ask_drivers().problem)
+    assert "/a/slow.json gave no answer" in str(driver_probe.ask_drivers().problem)
 
 
 @pytest.mark.usefixtures("with_native")
 def test_child_first_then_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "_CHILD", CRASHING_CHILD.format(signal="SIGABRT"))
+    monkeypatch.setattr(driver_probe, "_CHILD", CRASHING_CHILD.format(signal="SIGABRT"))
     monkeypatch.setenv("VK_DRIVER_FILES", "/a/good.json")
-    assert drivers.ask_drivers().devices == ({"index": 0},)
-    assert drivers.ask_drivers().devices == ({"index": 42},)
+    assert driver_probe.ask_drivers().devices == ({"index": 0},)
+    assert driver_probe.ask_drivers().devices == ({"index": 42},)
     monkeypatch.setenv("VK_DRIVER_FILES", "/a/other.json")
-    assert drivers.ask_drivers().devices == ({"index": 0},), (
+    assert driver_probe.ask_drivers().devices == ({"index": 0},), (
         "other drivers are asked in a child again"
     )
     monkeypatch.setenv("VKSCHED_PROBE", "inprocess")
     monkeypatch.setenv("VK_DRIVER_FILES", "/a/third.json")
-    assert drivers.ask_drivers().devices == ({"index": 42},)
+    assert driver_probe.ask_drivers().devices == ({"index": 42},)
 
 
 @pytest.mark.usefixtures("with_native")
@@ -112,12 +112,12 @@ def test_an_error_in_this_process_is_a_reason(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(binding, "describe_devices", fail)
     monkeypatch.setenv("VKSCHED_PROBE", "inprocess")
-    assert drivers.ask_drivers().problem == "[devices] no instance: bad manifest"
+    assert driver_probe.ask_drivers().problem == "[devices] no instance: bad manifest"
     monkeypatch.setenv("VKSCHED_PROBE", "1")
     with pytest.raises(VkschedError, match="expected VKSCHED_PROBE to be inprocess, got '1'"):
-        drivers.ask_drivers()
+        driver_probe.ask_drivers()
     monkeypatch.setattr(binding, "available", lambda: "kp is not built")
-    assert drivers.ask_drivers().problem == "kp is not built"
+    assert driver_probe.ask_drivers().problem == "kp is not built"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,15 @@ def test_what_the_loader_says_of_a_driver_is_kept_once(prefix: str) -> None:
         "/lib32/z.so: wrong ELF class: ELFCLASS32",
         "vkCreateInstance: Found no drivers!",
     ]
-    notes = drivers._loader_errors("\n".join(["WARNING: old /x/w.so", *(prefix + s for s in said)]))
+    notes = driver_probe._loader_errors(
+        "\n".join(["WARNING: old /x/w.so", *(prefix + s for s in said)])
+    )
     assert [note[-len(said[0]) :] for note in notes] == [said[0]]
 
 
 def test_a_driver_that_needs_a_display_is_told_with_what_needs_none() -> None:
     said = "loader_scanned_icd_add: Could not get 'vkCreateInstance' for ICD libGLX_nvidia.so.0"
-    (note,) = drivers._loader_errors(f"ERROR: {said}")
+    (note,) = driver_probe._loader_errors(f"ERROR: {said}")
     assert said in note and "try libEGL_nvidia" in note
 
 
@@ -153,16 +155,16 @@ def test_manifests_are_found_as_the_loader_finds_them(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VK_ADD_DRIVER_FILES", "/x/more.json")
     monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path / "share"))
-    found = drivers.manifests()
+    found = driver_probe.manifests()
     assert found[0] == "/x/more.json"
     assert [m for m in found if m.startswith(str(tmp_path))] == [
         str(folder / "a.json"),
         str(folder / "b.json"),
     ]
     monkeypatch.setenv("VK_ICD_FILENAMES", "/y/old.json")
-    assert drivers.manifests() == ("/y/old.json",)
+    assert driver_probe.manifests() == ("/y/old.json",)
     monkeypatch.setenv("VK_DRIVER_FILES", str(folder))
-    assert drivers.manifests() == (str(folder / "a.json"), str(folder / "b.json"))
+    assert driver_probe.manifests() == (str(folder / "a.json"), str(folder / "b.json"))
 
 
 real = pytest.mark.skipif(
@@ -225,7 +227,7 @@ def test_a_real_driver_that_aborts(tmp_path: Path) -> None:
     library = str(tmp_path / "libabort.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(source)], check=True)
     manifest = write_driver(tmp_path, "abort", library)
-    others = [m for m in drivers.manifests() if os.path.exists(m)]
+    others = [m for m in driver_probe.manifests() if os.path.exists(m)]
     joined = os.pathsep.join([*others, manifest])
     done = vksched_devices(VK_DRIVER_FILES=joined, VK_ICD_FILENAMES=joined)
     assert done.returncode == 0

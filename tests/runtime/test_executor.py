@@ -14,7 +14,7 @@ import pytest
 import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.runtime.device import Device
-from vksched.runtime.executor import Executor
+from vksched.runtime.executors.plan_executor import Executor
 from vksched.topology.device_spec import DeviceSpec
 
 

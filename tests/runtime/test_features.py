@@ -14,11 +14,11 @@ import pytest
 from conftest import vulkan_names
 from test_mapped import run_with, to_plant
 
-from vksched.runtime.vulkan import binding, probe
+from vksched.runtime.vulkan import binding, device_probe
 from vksched.runtime.vulkan import context as context_module
 from vksched.runtime.vulkan.binding import robust_access
 from vksched.runtime.vulkan.context import Context, HostBuffer, Pipeline
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import FEATURES, Limits
 
 pytestmark = pytest.mark.own_devices
@@ -115,14 +115,14 @@ SHADERS: dict[str, tuple[str, np.ndarray, np.ndarray]] = {
 
 
 @pytest.fixture(params=vulkan_names() or [None], scope="module")
-def info(request: pytest.FixtureRequest) -> probe.DeviceInfo:
+def info(request: pytest.FixtureRequest) -> device_probe.DeviceInfo:
     if request.param is None:
         pytest.skip("no Vulkan device here")
-    return probe.resolve(request.param)
+    return device_probe.resolve(request.param)
 
 
 @pytest.fixture
-def context(info: probe.DeviceInfo) -> Iterator[Context]:
+def context(info: device_probe.DeviceInfo) -> Iterator[Context]:
     opened = Context(info.index, info.name)
     yield opened
     opened.close()
@@ -133,7 +133,9 @@ def test_devices_open_with_what_they_claim(context: Context) -> None:
 
 
 @pytest.mark.own_devices
-def test_devices_of_nodes_keep_kernels_from_the_memory_of_others(info: probe.DeviceInfo) -> None:
+def test_devices_of_nodes_keep_kernels_from_the_memory_of_others(
+    info: device_probe.DeviceInfo,
+) -> None:
     """Where their drivers can; those of schedulers do without what it costs."""
     opened = Context(info.index, info.name)
     with robust_access():
@@ -145,7 +147,7 @@ def test_devices_of_nodes_keep_kernels_from_the_memory_of_others(info: probe.Dev
 
 @pytest.mark.parametrize("feature", SHADERS)
 def test_what_is_claimed_computes(
-    feature: str, info: probe.DeviceInfo, context: Context, tmp_path: Path
+    feature: str, info: device_probe.DeviceInfo, context: Context, tmp_path: Path
 ) -> None:
     if not getattr(info.limits, feature):
         pytest.skip(f"{info.name} has no {feature}")
@@ -159,7 +161,7 @@ def test_what_is_claimed_computes(
 
 
 def test_pipelines_have_the_subgroups_that_they_require(
-    info: probe.DeviceInfo, context: Context, tmp_path: Path
+    info: device_probe.DeviceInfo, context: Context, tmp_path: Path
 ) -> None:
     """Each size that a device offers, made before it is asked for and made as it is."""
     if not info.limits.subgroup_sizes:
@@ -199,7 +201,7 @@ def run_once(context: Context, pipeline: Pipeline, buffers: list[HostBuffer]) ->
     return buffers[1].array
 
 
-def test_features_are_limits_that_the_least_device_lacks(info: probe.DeviceInfo) -> None:
+def test_features_are_limits_that_the_least_device_lacks(info: device_probe.DeviceInfo) -> None:
     names = {field.name for field in dataclasses.fields(Limits)}
     assert set(FEATURES) < names
     bare = info.limits.without_features()
@@ -210,7 +212,7 @@ def test_features_are_limits_that_the_least_device_lacks(info: probe.DeviceInfo)
 
 
 def test_a_device_that_opens_without_them_says_so(
-    info: probe.DeviceInfo, monkeypatch: pytest.MonkeyPatch
+    info: device_probe.DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real: Callable[..., None] = Context.__init__
 
@@ -219,7 +221,7 @@ def test_a_device_that_opens_without_them_says_so(
         self.featured = False
 
     monkeypatch.setattr(context_module.Context, "__init__", plain)
-    device = VulkanDevice(probe.device_spec(info), info.index)
+    device = VulkanDevice(device_probe.device_spec(info), info.index)
     assert device.spec.limits == device.limits == info.limits.without_features()
     device.close()
 
@@ -264,7 +266,7 @@ VK_ERROR_OUT_OF_DEVICE_MEMORY = -2
     ],
 )
 def test_a_device_that_fails_with_them_opens_without(
-    error: int, info: probe.DeviceInfo, tmp_path: Path
+    error: int, info: device_probe.DeviceInfo, tmp_path: Path
 ) -> None:
     done = run_with(to_plant(REFUSING, tmp_path), OPEN, str(info.index), str(error))
     assert done.stdout.splitlines() == ["False", "[2.0, 2.0, 2.0]"], done

@@ -10,8 +10,8 @@ import pytest
 import vksched as vs
 from vksched.ir.tensor import Tensor
 from vksched.plan.types.plan_types import PlanValue
-from vksched.runtime.host import constants, program
-from vksched.runtime.host.evaluate import HostWeights
+from vksched.runtime.cpu import constants, split_program
+from vksched.runtime.cpu.evaluate import HostWeights
 
 W = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
 X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         seen.append([plan.graph.nodes[n].op for n in found])
         return found
 
-    monkeypatch.setattr(program, "make_constants", noted)
+    monkeypatch.setattr(split_program, "make_constants", noted)
     return seen
 
 
@@ -60,14 +60,14 @@ def test_it_is_computed_once(
 def test_what_only_others_of_them_read_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[set[str]] = []
 
-    class Noted(program._Arrays):
+    class Noted(split_program._Arrays):
         def __init__(
             self, plan: PlanValue, weights: HostWeights, fixed: dict[int, np.ndarray]
         ) -> None:
             kept.append({plan.graph.nodes[n].op for n in fixed})
             super().__init__(plan, weights, fixed)
 
-    monkeypatch.setattr(program, "_Arrays", Noted)
+    monkeypatch.setattr(split_program, "_Arrays", Noted)
     with vs.Scheduler(["cpu"], optimize=False) as sched:
         run = sched.compile(network(vs.weight(W)))
         for _ in range(2):

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from vksched.runtime.host import memory
+from vksched.runtime.cpu import host_memory
 from vksched.topology.device_spec import GIB
 
 
@@ -17,10 +17,10 @@ def test_host_memory_keeps_the_limit_of_a_container(monkeypatch: pytest.MonkeyPa
         "/sys/fs/cgroup/memory.max": str(2 * GIB),
         "/sys/fs/cgroup/memory.current": str(GIB // 2),
     }
-    monkeypatch.setattr(memory, "_read", lambda path: files[path])
-    assert memory.host_memory_bytes() == (2 * GIB, 3 * GIB // 2)
+    monkeypatch.setattr(host_memory, "_read", lambda path: files[path])
+    assert host_memory.host_memory_bytes() == (2 * GIB, 3 * GIB // 2)
     files["/sys/fs/cgroup/memory.max"] = "max"
-    assert memory.host_memory_bytes() == (8 * GIB, 4 * GIB)
+    assert host_memory.host_memory_bytes() == (8 * GIB, 4 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_host_memory_keeps_the_limit_of_a_container(monkeypatch: pytest.MonkeyPa
 def test_host_memory_where_no_file_tells(
     told: object, wanted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory, "_read", lambda path: "")
+    monkeypatch.setattr(host_memory, "_read", lambda path: "")
     psutil = types.SimpleNamespace(virtual_memory=lambda: told) if told else None
     monkeypatch.setitem(sys.modules, "psutil", psutil)  # None: it cannot be imported
-    assert memory.host_memory_bytes() == wanted
+    assert host_memory.host_memory_bytes() == wanted

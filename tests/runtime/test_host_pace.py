@@ -12,9 +12,9 @@ import vksched as vs
 from vksched.ir.build_graph import build_graph
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
-from vksched.runtime.host_pace import FEWEST, HALF_S, LAST
-from vksched.runtime.pace import Paces
-from vksched.runtime.stats import RunStats, SplitStats
+from vksched.runtime.executors.host_speed import FEWEST, HALF_S, LAST
+from vksched.runtime.executors.speed_tracker import Paces
+from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import ANY
 from vksched.topology.topology import Machine

@@ -16,9 +16,9 @@ from vksched.common.dtypes import NDArray
 from vksched.ir.tensor import Tensor
 from vksched.ops.lowering import native_kernels
 from vksched.plan.plan import Plan
-from vksched.runtime.host import program
-from vksched.runtime.host.layout import Layout, lay_out, leaving, overlapping
-from vksched.runtime.host.segment import Segment, recipes_of
+from vksched.runtime.cpu import split_program
+from vksched.runtime.cpu.buffer_layout import Layout, lay_out, leaving, overlapping
+from vksched.runtime.cpu.native_segment import Segment, recipes_of
 
 built = pytest.mark.skipif(
     not native_kernels.has_programs(), reason="native programs are not built"
@@ -102,7 +102,7 @@ def test_memory_that_is_used_too_early_is_found(way: bool, monkeypatch: pytest.M
     wanted = numpy_outputs(vs.build_graph(output)[0], {"x": X})
     with vs.Scheduler(["cpu"]) as sched:
         np.testing.assert_allclose(sched.compile(output)(x=X), wanted[0], 1e-5)
-    monkeypatch.setattr(program, "lay_out", broken)
+    monkeypatch.setattr(split_program, "lay_out", broken)
     with vs.Scheduler(["cpu"]) as sched:
         got = sched.compile(output)(x=X)
     assert all(overlapping(layout) for layout in found) and found

@@ -18,8 +18,8 @@ from vksched.plan.types.plan_types import COMING
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan import context as contexts
 from vksched.runtime.vulkan.context import Context, Recording
-from vksched.runtime.vulkan.device import VulkanSession
-from vksched.runtime.vulkan.importing import LEAST_BYTES, import_array
+from vksched.runtime.vulkan.host_memory_import import LEAST_BYTES, import_array
+from vksched.runtime.vulkan.vulkan_device import VulkanSession
 
 ROWS, COLUMNS = 512, 768
 """1.5 MiB of float32."""

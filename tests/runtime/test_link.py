@@ -15,7 +15,8 @@ from selection import spread
 from shader_stats import used_pipelines
 
 from vksched.ir.op import REGISTERS, Steps
-from vksched.runtime.vulkan.link import (
+from vksched.runtime.vulkan.shaders import Shader, load_manifest, load_shader
+from vksched.runtime.vulkan.spirv_patch import (
     CHAIN,
     HEADER_WORDS,
     OP_DECORATE,
@@ -24,7 +25,6 @@ from vksched.runtime.vulkan.link import (
     VECTOR,
     take_apart,
 )
-from vksched.runtime.vulkan.shaders import Shader, load_manifest, load_shader
 
 OP_TYPE_POINTER, SHARED, ARRAY_STRIDE = 32, 4, 6
 

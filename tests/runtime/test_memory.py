@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vksched.common.errors import DTypeError
-from vksched.runtime.vulkan.memory import ALIGN_WORDS, _pieces, read_words, write_words
+from vksched.runtime.vulkan.staging import _pieces
+from vksched.runtime.vulkan.weight_store import ALIGN_WORDS
+from vksched.runtime.vulkan.word_view import read_words, write_words
 
 
 @given(sizes=st.lists(st.integers(0, 70), max_size=8), chunk=st.integers(1, 6))

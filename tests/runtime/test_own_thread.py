@@ -16,9 +16,9 @@ import pytest
 
 import vksched as vs
 from vksched.ir.tensor import Tensor
-from vksched.runtime.host import cpu
-from vksched.runtime.host.program import Program
-from vksched.runtime.host.task import Turn
+from vksched.runtime.cpu import cpu_device
+from vksched.runtime.cpu.split_program import Program
+from vksched.runtime.cpu.split_task import Turn
 
 X = np.arange(6, dtype=np.float32)
 LIMIT_S = 60.0
@@ -51,7 +51,9 @@ class Watched:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     watched = Watched()
     monkeypatch.setattr(Program, "run", watched.watch(Program.run))
-    monkeypatch.setattr(cpu, "BRIEF_S", math.inf)  # however long other programs hold a run up
+    monkeypatch.setattr(
+        cpu_device, "BRIEF_S", math.inf
+    )  # however long other programs hold a run up
     yield watched
 
 
@@ -80,7 +82,7 @@ def test_the_worker_computes_what_was_long(
     with patient() as sched:
         run = sched.compile(one_op())
         for brief_s in (math.inf, -1.0, math.inf):
-            monkeypatch.setattr(cpu, "BRIEF_S", brief_s)
+            monkeypatch.setattr(cpu_device, "BRIEF_S", brief_s)
             assert np.array_equal(run(x=X), -X)
     assert watched.here == [False, False, True]
 
@@ -92,10 +94,10 @@ def test_one_run_that_took_long_changes_little(
     now, takes_s = [0.0], [1e-3]
     clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=time.sleep)
     watched.then = lambda: now.__setitem__(0, now[0] + takes_s[0])
-    monkeypatch.setattr(cpu, "BRIEF_S", 1e-2)
+    monkeypatch.setattr(cpu_device, "BRIEF_S", 1e-2)
     with patient() as sched:
         run = sched.compile(one_op())
-        monkeypatch.setattr(cpu, "time", clock)
+        monkeypatch.setattr(cpu_device, "time", clock)
         for takes_s[0] in (1e-3, 1e-3, 9.0, 1e-3, 9.0, 9.0, 9.0, 1e-3, 1e-3):
             run(x=X)
     assert watched.here == [False, True, True, True, True, True, False, False, True]
@@ -121,7 +123,7 @@ def test_a_run_on_the_own_thread_that_takes_too_long_is_a_timeout(
     clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=time.sleep)
     with vs.Scheduler(["cpu"], timeout_s=LIMIT_S, on_fault="raise") as sched:
         run = sched.compile(one_op())
-        monkeypatch.setattr(cpu, "time", clock)
+        monkeypatch.setattr(cpu_device, "time", clock)
         run(x=X)
         watched.then = lambda: now.__setitem__(0, 61.0)
         with pytest.raises(vs.DeviceTimeout, match="did not finish in 60 s"):

@@ -9,8 +9,8 @@ import pytest
 
 import vksched as vs
 from vksched.plan.costs.node_cost import node_cost
-from vksched.runtime.pace import EVERY_S, MOST, SHORT_S, Paces
-from vksched.runtime.stats import RunStats, SplitStats
+from vksched.runtime.executors.speed_tracker import EVERY_S, MOST, SHORT_S, Paces
+from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.topology.limits import Limits
 from vksched.topology.perf_model import ANY, Costs, Curve
 

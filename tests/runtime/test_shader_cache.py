@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import needs_posix, vulkan_names
 
-from vksched.runtime.vulkan import shader_cache
-from vksched.runtime.vulkan.shader_cache import FOLDER, OFF, settle_shader_cache
+from vksched.runtime.vulkan import mesa_shader_cache
+from vksched.runtime.vulkan.mesa_shader_cache import FOLDER, OFF, settle_shader_cache
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import kept_if_room, room_error
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No variable is set, and nothing was told."""
-    for name in (OFF, FOLDER, *shader_cache.OLD_NAMES):
+    for name in (OFF, FOLDER, *mesa_shader_cache.OLD_NAMES):
         monkeypatch.setenv(name, "")  # which puts back what was there, also where code sets it
         del os.environ[name]
     monkeypatch.setattr(disk_cache, "_full", set())
@@ -86,7 +86,7 @@ def test_a_disk_with_little_room_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(shader_cache, "LEAST_BYTES", 1 << 60)
+    monkeypatch.setattr(mesa_shader_cache, "LEAST_BYTES", 1 << 60)
     assert settle_shader_cache() and "MiB are free" in caplog.text
 
 

@@ -17,8 +17,9 @@ from vksched.common.errors import DeviceError
 from vksched.plan.types.plan_types import Span
 from vksched.runtime.vulkan import binding
 from vksched.runtime.vulkan.context import Context, Recording, Wanted
-from vksched.runtime.vulkan.memory import WordView, download, upload, write_new
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.runtime.vulkan.staging import download, upload, write_new
+from vksched.runtime.vulkan.word_view import WordView
 
 pytestmark = pytest.mark.own_devices
 
@@ -89,8 +90,8 @@ def test_copies_outside_of_buffers_are_errors(context: Context) -> None:
 def test_what_is_uploaded_is_there_by_both_ways(
     context: Context, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vksched.runtime.vulkan.memory.STAGING_WORDS", 64)
-    monkeypatch.setattr("vksched.runtime.vulkan.memory.PIECES_AT_ONCE", 2)
+    monkeypatch.setattr("vksched.runtime.vulkan.staging.STAGING_WORDS", 64)
+    monkeypatch.setattr("vksched.runtime.vulkan.staging.PIECES_AT_ONCE", 2)
     arrays = [rng.standard_normal(n).astype(np.float32) for n in (5, 200, 1, 64)]
     page = context.storage(400)
     for write in (write_new, upload):
@@ -116,7 +117,7 @@ def test_a_value_that_is_everywhere_is_written_whatever_lies_there(
     context: Context, monkeypatch: pytest.MonkeyPatch, value: float, left: int
 ) -> None:
     """Zeros are left where they lie already, as in memory that is new."""
-    monkeypatch.setattr("vksched.runtime.vulkan.memory.STAGING_WORDS", 64)
+    monkeypatch.setattr("vksched.runtime.vulkan.staging.STAGING_WORDS", 64)
     page = context.storage(416)
     upload(context, page, [np.full(416, left, np.uint32)])
     one = np.array(value) if value is False else np.float32(value)

@@ -10,8 +10,8 @@ import pytest
 import vksched as vs
 from vksched.common.errors import IndexOutOfRange
 from vksched.ir.tensor import Tensor
-from vksched.runtime.executor import Executor
-from vksched.runtime.single import SingleExecutor, is_single
+from vksched.runtime.executors.cpu_executor import SingleExecutor, is_single
+from vksched.runtime.executors.plan_executor import Executor
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import needs_linux
 from test_devices import plain_environment
 
-from vksched.runtime.vulkan import binding, drivers, survived
+from vksched.runtime.vulkan import binding, driver_probe, driver_probe_cache
 
 __all__ = ["plain_environment"]  # a fixture
 
@@ -33,7 +33,7 @@ class Computer:
         return self.folder / name
 
     def key(self) -> str | None:
-        return survived.key_of(drivers.manifests(), drivers._settings())
+        return driver_probe_cache.key_of(driver_probe.manifests(), driver_probe._settings())
 
     def entries(self) -> list[Path]:
         return list((self.folder / "cache" / "drivers").glob("*.json"))
@@ -54,11 +54,13 @@ def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
         monkeypatch.setenv(name, str(tmp_path / "home"))
     monkeypatch.setenv("XDG_DATA_DIRS", str(tmp_path))
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(survived, "BOOT", str(tmp_path / "boot"))
-    monkeypatch.setattr(survived, "LINKS", str(tmp_path / "links"))
-    monkeypatch.setattr(survived, "_loader", lambda: [str(tmp_path / "loader.so")])
-    monkeypatch.setattr(survived, "_native", lambda: [str(tmp_path / "native.so")])
-    monkeypatch.setattr(survived, "_cards", lambda: [p.name for p in tmp_path.glob("card*")])
+    monkeypatch.setattr(driver_probe_cache, "BOOT", str(tmp_path / "boot"))
+    monkeypatch.setattr(driver_probe_cache, "LINKS", str(tmp_path / "links"))
+    monkeypatch.setattr(driver_probe_cache, "_loader", lambda: [str(tmp_path / "loader.so")])
+    monkeypatch.setattr(driver_probe_cache, "_native", lambda: [str(tmp_path / "native.so")])
+    monkeypatch.setattr(
+        driver_probe_cache, "_cards", lambda: [p.name for p in tmp_path.glob("card*")]
+    )
     return Computer(tmp_path, manifest)
 
 
@@ -124,7 +126,7 @@ def test_versions_count_and_terminals_do_not(
     monkeypatch.setenv("XDG_SESSION_ID", "another")
     monkeypatch.setenv("WINDOWID", "another")
     assert computer.key() == before
-    monkeypatch.setattr(survived, "__version__", "another")
+    monkeypatch.setattr(driver_probe_cache, "__version__", "another")
     assert computer.key() not in (None, before)
 
 
@@ -164,7 +166,7 @@ class Processes:
         self.computer, self.patch = computer, monkeypatch
         self.asked: list[str] = []
         self.here: Callable[[], list[dict[str, Any]]] = lambda: [{"index": 42}]
-        in_child = drivers._run_child
+        in_child = driver_probe._run_child
 
         def child(changes: Any) -> Any:
             self.asked.append("child")
@@ -174,16 +176,16 @@ class Processes:
             self.asked.append("here")
             return self.here()
 
-        monkeypatch.setattr(drivers, "_run_child", child)
-        monkeypatch.setattr(drivers, "_CHILD", CHILD)
+        monkeypatch.setattr(driver_probe, "_run_child", child)
+        monkeypatch.setattr(driver_probe, "_CHILD", CHILD)
         monkeypatch.setattr(binding, "available", lambda: None)
         monkeypatch.setattr(binding, "describe_devices", describe)
 
     def start(self) -> list[str]:
         """Returns who asked in a new process."""
         self.asked.clear()
-        self.patch.setattr(drivers, "_first", {})
-        self.answer = drivers.ask_drivers()
+        self.patch.setattr(driver_probe, "_first", {})
+        self.answer = driver_probe.ask_drivers()
         return list(self.asked)
 
 
@@ -194,7 +196,7 @@ def processes(computer: Computer, monkeypatch: pytest.MonkeyPatch) -> Processes:
 
 def test_a_second_start_needs_no_child(processes: Processes) -> None:
     said = 'import sys; sys.stderr.write("ERROR: /x/y.so: file too short\\n"); '
-    processes.patch.setattr(drivers, "_CHILD", said + CHILD)
+    processes.patch.setattr(driver_probe, "_CHILD", said + CHILD)
     assert processes.start() == ["child"]
     assert processes.start() == ["here"] == processes.start()
     assert processes.answer.devices == ({"index": 42},)
@@ -238,20 +240,20 @@ def test_a_damaged_entry_is_none(processes: Processes, text: str) -> None:
 
 
 def test_no_entry_without_devices_or_a_folder(processes: Processes) -> None:
-    processes.patch.setattr(drivers, "_CHILD", CHILD.replace('{"index": 0}', ""))
+    processes.patch.setattr(driver_probe, "_CHILD", CHILD.replace('{"index": 0}', ""))
     processes.start()
     assert not processes.answer.devices and not processes.computer.entries()
-    processes.patch.setattr(drivers, "_CHILD", CHILD)
+    processes.patch.setattr(driver_probe, "_CHILD", CHILD)
     processes.computer.file("cache").write_text("a file in its way")
     assert processes.start() == ["child"] == processes.start()
     assert processes.answer.devices == ({"index": 0},)
 
 
 def test_few_entries_are_kept(processes: Processes) -> None:
-    for number in range(survived.MOST_FILES + 3):
+    for number in range(driver_probe_cache.MOST_FILES + 3):
         processes.computer.file("boot").write_text(str(number))
-        survived.Entry(drivers.manifests(), []).put(())
-    assert len(processes.computer.entries()) == survived.MOST_FILES
+        driver_probe_cache.Entry(driver_probe.manifests(), []).put(())
+    assert len(processes.computer.entries()) == driver_probe_cache.MOST_FILES
 
 
 @needs_linux

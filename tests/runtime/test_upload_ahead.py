@@ -22,9 +22,9 @@ from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import repack
 from vksched.plan.types.offsets import aligned
 from vksched.runtime.device import Uploads
-from vksched.runtime.vulkan import memory
-from vksched.runtime.vulkan.memory import _rows, _write
-from vksched.runtime.vulkan.zeros import Zeros
+from vksched.runtime.vulkan import staging
+from vksched.runtime.vulkan.staging import _rows, _write
+from vksched.runtime.vulkan.zero_pages import Zeros
 from vksched.storage.lazy_array import Late
 
 NAMES = vulkan_names()
@@ -121,8 +121,8 @@ def test_a_reader_that_reads_nothing_gives_back_what_there_is(tmp_path: Path, na
 def test_a_device_that_closes_waits_for_no_more_than_a_piece(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "STAGING_WORDS", 64)
-    monkeypatch.setattr(memory, "PIECES_AT_ONCE", 1)
+    monkeypatch.setattr(staging, "STAGING_WORDS", 64)
+    monkeypatch.setattr(staging, "PIECES_AT_ONCE", 1)
     begun, go_on, rows = threading.Event(), threading.Event(), []
 
     def make(first: int, out: NDArray) -> None:

@@ -9,8 +9,8 @@ import pytest
 from graphs import SHAPE, A, B, source, steps
 
 import vksched as vs
-from vksched.runtime.stats import SplitStats
-from vksched.runtime.watchdog import LONGEST_S, Watchdog
+from vksched.runtime.executors.slowdown_tracker import LONGEST_S, Watchdog
+from vksched.runtime.run_stats import SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.links import Link

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from vksched.common.errors import PlanError
-from vksched.runtime.host.worker import LOOK_S, Job, Worker
+from vksched.runtime.cpu.worker import LOOK_S, Job, Worker
 
 WAIT_S = 60.0
 needs_timer = pytest.mark.skipif(sys.platform == "win32", reason="needs setitimer")

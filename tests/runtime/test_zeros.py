@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from vksched.common.dtypes import NDArray
-from vksched.runtime.vulkan import zeros
-from vksched.runtime.vulkan.zeros import Zeros
+from vksched.runtime.vulkan import zero_pages
+from vksched.runtime.vulkan.zero_pages import Zeros
 
 WORDS = mmap.PAGESIZE // 4
 PAGES = 64
@@ -29,7 +29,7 @@ def memory(
     """Memory of zeros, which begins and ends within a page."""
     size = PAGES * mmap.PAGESIZE
     if request.param == "not told":
-        monkeypatch.setattr(zeros, "PAGEMAP", str(tmp_path / "nothing"))
+        monkeypatch.setattr(zero_pages, "PAGEMAP", str(tmp_path / "nothing"))
     if request.param == "of a file":
         path = tmp_path / "file"
         path.write_bytes(bytes(size))
@@ -120,7 +120,7 @@ def test_systems_that_tell_otherwise_are_not_believed(
     memory[9 * WORDS] = 1
     if told.maps is not None:
         (tmp_path / "maps").write_text(told.maps)
-        monkeypatch.setattr(zeros, "MAPS", str(tmp_path / "maps"))
+        monkeypatch.setattr(zero_pages, "MAPS", str(tmp_path / "maps"))
     monkeypatch.setattr(os, "pread", lambda pages, size, at: told.entries(size))
     with closing(Zeros(memory)) as seen:
         assert not seen.lie_in(0, memory.size) and seen.lie_in(0, 9 * WORDS)

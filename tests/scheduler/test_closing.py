@@ -15,9 +15,9 @@ from test_executor import X, stepped
 import vksched as vs
 from vksched.common.dtypes import Progress
 from vksched.plan.plan import Plan
-from vksched.runtime.carrier import INTERRUPTED_S
 from vksched.runtime.device import Session
-from vksched.runtime.null import NullSession
+from vksched.runtime.executors.base_executor import INTERRUPTED_S
+from vksched.runtime.simulated.simulated_device import NullSession
 from vksched.topology.device_spec import DeviceSpec
 
 LIMIT_S = 30.0

@@ -16,8 +16,8 @@ from vksched.engine.drift import BAND, MARGIN, Again, Drift
 from vksched.engine.preparing import Preparing
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
-from vksched.runtime.pace import HALF_S
-from vksched.runtime.stats import RunStats
+from vksched.runtime.executors.speed_tracker import HALF_S
+from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import ANY
 from vksched.topology.topology import Machine

@@ -18,12 +18,12 @@ from test_random_graphs import REAL, SIMULATED, run_one
 import vksched as vs
 from vksched.common.errors import DeviceError, IndexOutOfRange
 from vksched.plan.dynamic.options import DynamicPlan
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device, Times
-from vksched.runtime.dynamic import DynamicExecutor
-from vksched.runtime.faulty import KINDS
-from vksched.runtime.host.cpu import CpuDevice
-from vksched.runtime.null import NullSession
-from vksched.runtime.slowed import SlowedDevice, SlowedSession
+from vksched.runtime.executors.dynamic_executor import DynamicExecutor
+from vksched.runtime.simulated.fault_injection import KINDS
+from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.simulated.throttled_device import SlowedDevice, SlowedSession
 from vksched.topology.device_spec import DeviceSpec
 
 POLICIES = ("dynamic", "steal")

@@ -22,12 +22,12 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.engine.preparing import Preparing
 from vksched.plan.plan import Plan
+from vksched.runtime.cpu.cpu_device import CpuDevice, CpuSession
 from vksched.runtime.device import Device
-from vksched.runtime.faulty import CALLS, KINDS, FaultySession
-from vksched.runtime.host.cpu import CpuDevice, CpuSession
-from vksched.runtime.vulkan import handle, probe
-from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.runtime.vulkan.opening import open_device
+from vksched.runtime.simulated.fault_injection import CALLS, KINDS, FaultySession
+from vksched.runtime.vulkan import device_handle, device_probe
+from vksched.runtime.vulkan.open_device import open_device
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.device_spec import DeviceSpec
 
 Build = Callable[[Sequence[str]], tuple[vs.Tensor, dict[str, str]]]
@@ -80,7 +80,7 @@ def opened(devices: list[str]) -> Iterator[list[Device]]:
     """Each set of Vulkan devices in turn, open; the same one again has a name of its own."""
     if devices == ["cpu"]:
         pytest.skip("no Vulkan device in this set")
-    found = [open_device(probe.resolve(n), f"{n}#{i}") for i, n in enumerate(devices)]
+    found = [open_device(device_probe.resolve(n), f"{n}#{i}") for i, n in enumerate(devices)]
     yield found
     for device in found:
         device.close()
@@ -110,7 +110,7 @@ def used(run: vs.Run) -> set[str]:
 def held_bytes(devices: Sequence[Device]) -> list[int]:
     """Bytes that are allocated on the devices behind these."""
     gpus = [d for d in devices if isinstance(d, VulkanDevice)]
-    return [handle.live_bytes[d.context.index] for d in gpus]
+    return [device_handle.live_bytes[d.context.index] for d in gpus]
 
 
 def check_failover(build: Build, devices: list[Device], index: int, **fault: Any) -> None:

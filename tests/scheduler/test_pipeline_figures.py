@@ -20,8 +20,8 @@ from vksched.parallel.pipeline import (
     zb_h2,
 )
 from vksched.plan.types.plan_types import DeviceMemory
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.host.cpu import CpuDevice
 from vksched.topology.device_spec import DeviceSpec
 
 WIDTH, ROWS = 16, 64

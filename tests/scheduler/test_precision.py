@@ -9,7 +9,7 @@ from test_executor import null_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.precision import as_factor, as_half, precision_of
-from vksched.runtime.host import program
+from vksched.runtime.cpu import split_program
 
 RNG = np.random.default_rng(3)
 WIDTH = 48
@@ -149,7 +149,7 @@ def test_numpy_rounds_weights_once(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(array.shape)
         return as_factor(array, word)
 
-    monkeypatch.setattr(program, "as_factor", count)
+    monkeypatch.setattr(split_program, "as_factor", count)
     rng = np.random.default_rng(0)
     w, given = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 7), (3, 40)))
     x = vs.input("x", given.shape)

@@ -15,8 +15,8 @@ from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.ops.lowering import native_kernels
 from vksched.runtime.device import Device
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(11)
@@ -62,8 +62,8 @@ NETWORKS: dict[str, Callable[[], vs.Tensor]] = {
 
 def like_a_card(name: str) -> Device | None:
     """A CPU driver that is given kernels of GPUs, those of float16 too; None without float16."""
-    info = probe.resolve(name)
-    spec = probe.device_spec(info)
+    info = device_probe.resolve(name)
+    spec = device_probe.device_spec(info)
     if not spec.limits.float16:
         return None
     spec = replace(spec, limits=Limits(storage_buffers=8, float16=True, max_buffer_bytes=1 << 28))

@@ -17,8 +17,8 @@ from lazy import lazy_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.ir.graph import Graph
-from vksched.runtime import check
 from vksched.runtime.device import Device
+from vksched.runtime.executors import race_checker
 from vksched.topology.device_spec import DeviceSpec
 
 GRAPHS = int(os.environ.get("VKSCHED_GRAPHS", "2000" if THOROUGH else "120"))
@@ -210,7 +210,7 @@ def run_one(
 def test_random_graphs_on_simulated_devices(
     devices: str, copies: int, callers: ThreadPoolExecutor
 ) -> None:
-    assert check.wanted()
+    assert race_checker.wanted()
     first = list(SIMULATED).index(devices)
     each = round(GRAPHS * (1 - ON_VULKAN if REAL else 1) / (4 * len(SIMULATED)))
     with vs.Scheduler(SIMULATED[devices](copies), copies=copies) as sched:

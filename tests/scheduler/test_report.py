@@ -22,7 +22,7 @@ from vksched.engine.report.runs import (
     WholeRun,
     run_of,
 )
-from vksched.runtime.stats import RunStats, SplitStats
+from vksched.runtime.run_stats import RunStats, SplitStats
 
 A, B = "null:0", "null:1"
 

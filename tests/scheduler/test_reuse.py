@@ -13,7 +13,7 @@ from test_executor import X, null_devices, scheduler
 
 import vksched as vs
 from vksched.planner import planner
-from vksched.runtime.vulkan.handle import Counters
+from vksched.runtime.vulkan.device_handle import Counters
 
 W = np.random.default_rng(3).standard_normal((4, 5), dtype=np.float32)
 

@@ -10,8 +10,8 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.runtime.vulkan.handle import Counters
+from vksched.runtime.vulkan.device_handle import Counters
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 
 
 def block(x: vs.Tensor, width: int, rng: np.random.Generator, name: str) -> vs.Tensor:

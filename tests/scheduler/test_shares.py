@@ -11,7 +11,7 @@ import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.engine.report.runs import GraphRun, HostStep, WholeRun, run_of
 from vksched.engine.report.shares import HOST, Shares, TimeSpan, shares_of, spans_of
-from vksched.runtime.stats import RunStats, SplitStats
+from vksched.runtime.run_stats import RunStats, SplitStats
 
 A, B = "null:0", "null:1"
 SHAPE = (64, 256)
@@ -166,7 +166,10 @@ def test_a_clock_that_says_more_than_the_run_took_is_told(monkeypatch: pytest.Mo
         run = sched.compile(vs.exp(vs.input("x", SHAPE), name="first"), {"first": A})
         parts(run)
         assert run.report().notes == ()
-        monkeypatch.setattr("vksched.runtime.null.NullSession.times_s", lambda *_: (50.0, 50.0))
+        monkeypatch.setattr(
+            "vksched.runtime.simulated.simulated_device.NullSession.times_s",
+            lambda *_: (50.0, 50.0),
+        )
         found = parts(run)
         told = run.report(runs=1)
     assert found[A] == seconds(1, 2, 0, 0)  # no more than there was time for

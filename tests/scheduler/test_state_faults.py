@@ -12,9 +12,9 @@ from test_executor import X, null_devices
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.runtime.device import Device
-from vksched.runtime.faulty import KINDS
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.opening import open_device
+from vksched.runtime.simulated.fault_injection import KINDS
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.open_device import open_device
 
 RUNS = 3
 
@@ -26,7 +26,7 @@ def faulty(devices: list[Device], index: int, **fault: Any) -> list[Device]:
 
 def named_devices(names: list[str]) -> list[Device]:
     """Opens devices by name; the same one again gets a name of its own."""
-    return [open_device(probe.resolve(n), f"{n}#{i}") for i, n in enumerate(names)]
+    return [open_device(device_probe.resolve(n), f"{n}#{i}") for i, n in enumerate(names)]
 
 
 def two_states(names: list[str], backup: bool) -> tuple[vs.Tensor, vs.Tensor, Any, dict[str, str]]:

@@ -23,12 +23,12 @@ from vksched.engine.states import StateTable
 from vksched.ir.graph import Graph
 from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import Split
-from vksched.runtime import null
+from vksched.runtime.cpu import evaluate
+from vksched.runtime.cpu.cpu_device import CpuSession
 from vksched.runtime.device import Device
-from vksched.runtime.host import evaluate
-from vksched.runtime.host.cpu import CpuSession
-from vksched.runtime.null import NullSession
-from vksched.runtime.states import HostStates
+from vksched.runtime.simulated import simulated_device
+from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.state_store import HostStates
 from vksched.topology.device_spec import DeviceSpec
 from vksched.trace import Event
 
@@ -326,7 +326,7 @@ def test_a_device_found_dead_while_a_run_computes_there_stays_without_the_state(
             seen.append(device.states.holds(held))
             return settle(self, *args)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(null, "run_split", slow)
+        monkeypatch.setattr(simulated_device, "run_split", slow)
         monkeypatch.setattr(StateTable, "settle", look)
         assert np.array_equal(run(), ZERO - 1)
         if backup:

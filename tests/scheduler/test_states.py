@@ -325,7 +325,7 @@ def test_a_state_stays_where_the_first_graph_put_it(two_devices: list[str]) -> N
 
 
 def test_large_states_cross_the_staging_buffer(devices: list[str]) -> None:
-    from vksched.runtime.vulkan.memory import STAGING_WORDS
+    from vksched.runtime.vulkan.staging import STAGING_WORDS
 
     first = np.arange(STAGING_WORDS + 1000, dtype=np.float32)
     held = vs.state(first, name="s")

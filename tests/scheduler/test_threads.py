@@ -21,10 +21,10 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
-from vksched.runtime.null import NullSession
-from vksched.runtime.vulkan import binding, handle
+from vksched.runtime.simulated.simulated_device import NullSession
+from vksched.runtime.vulkan import binding, device_handle
 from vksched.runtime.vulkan.context import Context
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.device_spec import DeviceSpec
 
 pytestmark = pytest.mark.one_set
@@ -54,7 +54,7 @@ def live_natives(sched: vs.Scheduler) -> list[tuple[int, int, int]]:
         (
             sum(n._native is not None for n in c._device.natives),
             sum(r._native is not None for r in c._device.recordings),
-            handle.live_bytes[c.index],
+            device_handle.live_bytes[c.index],
         )
         for c in contexts(sched)
     ]
@@ -64,16 +64,16 @@ def live_natives(sched: vs.Scheduler) -> list[tuple[int, int, int]]:
 def frees_all() -> Iterator[None]:
     """After the test nothing more is open, in use or running than before."""
     gc.collect()
-    opened = {id(d) for d in handle._devices if not d.closed}
-    used, threads = dict(handle.live_bytes), set(threading.enumerate())
+    opened = {id(d) for d in device_handle._devices if not d.closed}
+    used, threads = dict(device_handle.live_bytes), set(threading.enumerate())
     yield
     gc.collect()
-    assert {k: v for k, v in handle.live_bytes.items() if v != used.get(k, 0)} == {}
+    assert {k: v for k, v in device_handle.live_bytes.items() if v != used.get(k, 0)} == {}
     for thread in set(threading.enumerate()) - threads:
         thread.join(LIMIT_S)  # a pool that is shut down ends its threads in its own time
     assert set(threading.enumerate()) <= threads
-    assert {id(d) for d in handle._devices if not d.closed} <= opened
-    assert all(d.manager is None for d in handle._devices if d.closed)
+    assert {id(d) for d in device_handle._devices if not d.closed} <= opened
+    assert all(d.manager is None for d in device_handle._devices if d.closed)
 
 
 def graph(k: float, w: vs.Tensor) -> vs.Tensor:
@@ -258,14 +258,14 @@ def test_budget_is_back_after_each_with(devices: list[str]) -> None:
     w = vs.weight(np.ones((1 << 10, 1 << 9), np.float32), name="w")
     watchers = [Context(int(n.partition(":")[2]), n) for n in set(devices) - {"cpu"}]
     try:
-        before = [handle.live_bytes[c.index] for c in watchers]
+        before = [device_handle.live_bytes[c.index] for c in watchers]
         budget = [c.free_bytes() for c in watchers]
         with vs.Scheduler(devices) as sched:
             run = sched.compile(vs.input("x", (1, 1 << 10)) @ w)
             assert run(x=np.ones((1, 1 << 10), np.float32))[0, 0] == 1 << 10
-            used = [handle.live_bytes[c.index] for c in watchers]
+            used = [device_handle.live_bytes[c.index] for c in watchers]
             assert sum(used) - sum(before) >= (2 << 20) * bool(watchers)
-        assert [handle.live_bytes[c.index] for c in watchers] == before
+        assert [device_handle.live_bytes[c.index] for c in watchers] == before
         for context, free in zip(watchers, budget, strict=True):
             if not binding.describe_devices()[context.index]["type"] == "cpu":
                 # a software device's budget is the machine's memory, which all of it shares

@@ -14,7 +14,7 @@ from vksched.ir.tensor import Tensor
 from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import CopyIn, scratch_of
 from vksched.plan.verify.happens_before import check_plan
-from vksched.runtime.host.evaluate import Values, evaluate_node
+from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Machine

@@ -26,7 +26,7 @@ from vksched.runtime.remote.secure import Security, place_of
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Session
 from vksched.runtime.remote.stream import Closed, Stream
-from vksched.runtime.vulkan.handle import live_bytes
+from vksched.runtime.vulkan.device_handle import live_bytes
 
 WAIT_S = 60.0
 _names = itertools.count()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from vksched.common.fork_guard import in_child
-from vksched.runtime.vulkan import probe
+from vksched.runtime.vulkan import device_probe
 
 MOST_FREE = 2
 """Logical devices of a kind that wait for the next scheduler."""
@@ -85,7 +85,7 @@ def _after_fork() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def kept_devices() -> Iterator[Pool | None]:
     """The schedulers of a process compile each pipeline of a device once."""
-    if not any(info.name != "cpu" and info.usable for info in probe.list_devices()):
+    if not any(info.name != "cpu" and info.usable for info in device_probe.list_devices()):
         yield None
         return
     from vksched.runtime.vulkan import binding

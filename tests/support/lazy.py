@@ -14,10 +14,10 @@ import vksched as vs
 from vksched.common.dtypes import NDArray, Progress, numpy_dtype
 from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, CopyOut, Span, scratch_of
+from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.device import Aside, Times
-from vksched.runtime.host.evaluate import Values, evaluate_node
-from vksched.runtime.states import HostStates
-from vksched.runtime.vulkan.memory import read_words, write_words
+from vksched.runtime.state_store import HostStates
+from vksched.runtime.vulkan.word_view import read_words, write_words
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 

@@ -23,8 +23,8 @@ from vksched.runtime.device import Device
 from vksched.runtime.remote.cluster import ClusterExecutor
 from vksched.runtime.remote.ports import Ran, RunKey
 from vksched.runtime.remote.served import PartHost
-from vksched.runtime.states import HostStates
-from vksched.runtime.stats import RunStats
+from vksched.runtime.run_stats import RunStats
+from vksched.runtime.state_store import HostStates
 from vksched.topology.host_names import device_of, host_of
 from vksched.trace import Event
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from vksched.common.dtypes import NDArray, Progress
 from vksched.plan.multi_host.host_plan import Part, Send
-from vksched.runtime.host.evaluate import Values, evaluate_node
+from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.remote.cache import hash_of
 from vksched.runtime.remote.channel import Payload
 from vksched.runtime.remote.ports import Caller, Post, RunKey
-from vksched.runtime.stats import RunStats
+from vksched.runtime.run_stats import RunStats
 
 TAKE_S = 60.0
 

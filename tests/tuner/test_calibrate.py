@@ -18,8 +18,8 @@ from vksched.common.errors import DeviceLost, OutOfMemory, UnsupportedOp
 from vksched.ir.op import Call, Op
 from vksched.plan.costs.node_cost import family_of, node_seconds
 from vksched.plan.types.offsets import aligned
-from vksched.runtime.host.cpu import CpuDevice
-from vksched.runtime.vulkan import probe
+from vksched.runtime.cpu.cpu_device import CpuDevice
+from vksched.runtime.vulkan import device_probe
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import Costs, Curve
 from vksched.trace import SystemClock
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.own_devices
 
 
 SPEC = DeviceSpec("null:0", "null", flops_per_s=1e12, bytes_per_s=1e10, submit_s=1e-4)
-CPU = probe.device_spec(probe.cpu_device())
+CPU = device_probe.device_spec(device_probe.cpu_device())
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -329,7 +329,7 @@ def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
 def test_calls_on_vulkan_take_their_weights_in_turn(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vksched.runtime.vulkan.single import Singles  # needs the native modules
+    from vksched.runtime.vulkan.single_dispatch import Singles  # needs the native modules
 
     x, w = vs.input("x", (8, 60)), vs.weight(np.ones((60, 60), np.float32))
     offsets: dict[int, set[int]] = {0: set(), 1: set()}

@@ -29,11 +29,11 @@ from vksched.ir.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants
 from vksched.ir.precision import HALF, PRECISION, PRECISIONS
 from vksched.ir.tensor import apply
 from vksched.ops.lowering.lower import choice_of
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.host.cpu import CpuDevice
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Recording
-from vksched.runtime.vulkan.device import VulkanDevice
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.tuner import attempts
 from vksched.tuner import tuner as tuner_module
 from vksched.tuner.attempts import Attempt

@@ -13,7 +13,7 @@ import numpy as np
 from ..common.dtypes import NDArray
 from ..common.errors import UnsupportedOp
 from ..runtime.device import Device
-from ..runtime.vulkan.device import VulkanDevice
+from ..runtime.vulkan.vulkan_device import VulkanDevice
 
 TIMEOUT_S = 60.0
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from ..ops.lowering.vec4 import WORDS_64, reads_64
+from ..runtime.cpu.cpu_device import CpuDevice
 from ..runtime.device import Device
-from ..runtime.host.cpu import CpuDevice
 from ..runtime.vulkan.context import Context, Pipeline, Recording
-from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.shaders import load_shader
+from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..topology.limits import Limits
 
 FMA = {

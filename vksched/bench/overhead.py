@@ -11,10 +11,10 @@ import numpy as np
 from ..ir.tensor import input, weight
 from ..ops import reduce_sum
 from ..ops.lowering.vec4 import reading
+from ..runtime.cpu.cpu_device import CpuDevice
 from ..runtime.device import Device
-from ..runtime.host.cpu import CpuDevice
-from ..runtime.vulkan.device import VulkanDevice
 from ..runtime.vulkan.shaders import load_shader
+from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..scheduler import Scheduler
 from .facts import Fact
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..common.errors import DeviceError, GraphError, PlanError, VkschedError
 from ..common.user_warning import warn_user
-from ..runtime.vulkan import probe
+from ..runtime.vulkan import device_probe
 from .ceiling import Ceiling, measure_ceiling
 from .facts import Fact
 from .language.starts import start_facts
@@ -146,9 +146,13 @@ def rates(spec: Spec, seconds: float, ceiling: Ceiling) -> tuple[float, float, f
     return flops / seconds / 1e9, moved / seconds / 1e9, share
 
 
-def find_devices(names: Sequence[str] | None) -> list[probe.DeviceInfo]:
+def find_devices(names: Sequence[str] | None) -> list[device_probe.DeviceInfo]:
     """Returns the devices named, or the default ones with the CPU."""
-    infos = probe.default_devices() if names is None else [probe.resolve(n) for n in names]
+    infos = (
+        device_probe.default_devices()
+        if names is None
+        else [device_probe.resolve(n) for n in names]
+    )
     for info in infos:
         if not info.usable:
             raise DeviceError(f"[bench] {info.name}: {info.problem}")
@@ -158,7 +162,7 @@ def find_devices(names: Sequence[str] | None) -> list[probe.DeviceInfo]:
 def run_suite(
     suite: str,
     specs: Sequence[Spec],
-    infos: Sequence[probe.DeviceInfo],
+    infos: Sequence[device_probe.DeviceInfo],
     peers: Sequence[str],
     pythons: Sequence[str],
     budget_s: float,
@@ -219,7 +223,7 @@ def run_suite(
     return report
 
 
-def _peers_of(suite: str, info: probe.DeviceInfo) -> Sequence[str]:
+def _peers_of(suite: str, info: device_probe.DeviceInfo) -> Sequence[str]:
     if suite in OWN_PEERS:
         return OWN_PEERS[suite]
     return CPU_PEERS if info.name == "cpu" else VULKAN_PEERS
@@ -261,7 +265,7 @@ def _facts_of(
 
 @contextmanager
 def _runners(
-    info: probe.DeviceInfo,
+    info: device_probe.DeviceInfo,
     peers: Sequence[str],
     pythons: Sequence[str],
     tell: Tell,

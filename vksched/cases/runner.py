@@ -16,9 +16,9 @@ from ..ir.op import OUTPUT, SCRATCH, STATUS, view_offset
 from ..ops.elementwise import BINARY, UNARY
 from ..ops.lowering.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
 from ..runtime.vulkan.buffers import HostBuffer
-from ..runtime.vulkan.device import VulkanDevice
-from ..runtime.vulkan.memory import read_words, write_words
-from ..runtime.vulkan.single import Place, Singles
+from ..runtime.vulkan.single_dispatch import Place, Singles
+from ..runtime.vulkan.vulkan_device import VulkanDevice
+from ..runtime.vulkan.word_view import read_words, write_words
 from ..topology.limits import Limits
 from .case import Case, FunctionCase, Mismatch
 

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..runtime.vulkan.probe import DeviceInfo
+    from ..runtime.vulkan.device_probe import DeviceInfo
 
 GIB = 1 << 30
 WIDE_COLUMNS = 150
@@ -34,9 +34,9 @@ def devices(presets: bool, verbose: bool, as_json: bool) -> None:
         feeds.exclude("--presets", {"--verbose": verbose})
         show_presets(as_json)
         return
-    from ..runtime.vulkan import probe
+    from ..runtime.vulkan import device_probe
 
-    found = probe.survey()
+    found = device_probe.survey()
     if as_json:
         click.echo(json.dumps([_as_plain(info) for info in found.devices], indent=2))
     else:

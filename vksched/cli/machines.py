@@ -57,7 +57,7 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     """Returns the machine of the devices named, or used by default, with all that was measured of
     it, and other names of its devices.
     """
-    from ..runtime.vulkan import probe
+    from ..runtime.vulkan import device_probe
     from ..topology.links import Links
     from ..topology.topology import Machine
     from ..tuner.calibrator import Calibrator
@@ -70,7 +70,7 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     if names is None:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            wanted = [info.name for info in probe.default_devices()]
+            wanted = [info.name for info in device_probe.default_devices()]
         for warning in said:
             click.echo(str(warning.message), err=True)
     else:
@@ -78,14 +78,14 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     specs: list[DeviceSpec] = []
     aliases: dict[str, str] = {}
     for given in wanted:
-        info = probe.resolve(given)
+        info = device_probe.resolve(given)
         if info.name == "cpu":
             continue
         count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
         name = info.name if count == 1 else f"{info.name}#{count}"
         aliases.setdefault(given, name)
-        specs.append(tuner.tuned(probe.device_spec(info, name)))
-    specs.append(probe.device_spec(probe.cpu_device()))
+        specs.append(tuner.tuned(device_probe.device_spec(info, name)))
+    specs.append(device_probe.device_spec(device_probe.cpu_device()))
     links = Links(calibrator.links_of(specs))
     return Machine(tuple(map(calibrator.costed, specs)), links), aliases
 

@@ -76,9 +76,9 @@ def default_vulkan() -> tuple[list[str], str | None]:
     """Returns the default devices, or all software devices where there are none, each once; and
     why no Vulkan device is used by default, if none is.
     """
-    from ..runtime.vulkan import probe
+    from ..runtime.vulkan import device_probe
 
-    found = probe.survey()
+    found = device_probe.survey()
     vulkan = [i for i in found.devices if i.name != "cpu" and i.usable and not i.duplicate_of]
     return [i.name for i in vulkan if i.default] or [i.name for i in vulkan], found.reason
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..runtime.stats import RunStats
+from ..runtime.run_stats import RunStats
 from ..trace import Event
 
 

@@ -161,11 +161,11 @@ def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat:
 def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     """Opens the Vulkan devices named, or all that can be used, software ones too."""
     from ..cases.runner import Runner
-    from ..runtime.vulkan import probe
-    from ..runtime.vulkan.device import VulkanDevice
+    from ..runtime.vulkan import device_probe
+    from ..runtime.vulkan.vulkan_device import VulkanDevice
     from ..scheduler import Scheduler
 
-    found = probe.survey()
+    found = device_probe.survey()
     given = [name for text in wanted for name in feeds.parse_devices(text) or ()]
     names = given or [i.name for i in found.devices if i.name != "cpu" and i.usable]
     if not names:
@@ -184,12 +184,12 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
 
 def _gradient_devices(wanted: Iterable[str]) -> list[str]:
     """Returns the devices named, or all that can be used, software ones and the CPU too."""
-    from ..runtime.vulkan import probe
+    from ..runtime.vulkan import device_probe
 
     names = [name for text in wanted for name in feeds.parse_devices(text) or ()]
     if names:
-        return [probe.resolve(name).name for name in names]
-    return [device.name for device in probe.survey().devices if device.usable]
+        return [device_probe.resolve(name).name for name in names]
+    return [device.name for device in device_probe.survey().devices if device.usable]
 
 
 def _progress(quiet: bool) -> Any:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from ..plan.types.decision import Decision
 from ..plan.types.plan_types import PlanValue
-from ..runtime.stats import RunStats
+from ..runtime.run_stats import RunStats
 
 WINDOW, FULL = 8, 4
 """Runs whose time counts, and of a stream so many for each copy where that is more."""

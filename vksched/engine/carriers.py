@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from ..common.dtypes import Progress
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
-from ..runtime.carrier import Carrier, close_all
-from ..runtime.dynamic import DynamicExecutor
-from ..runtime.executor import Executor
-from ..runtime.replicas import Replicas
+from ..runtime.executors.base_executor import Carrier, close_all
+from ..runtime.executors.cpu_executor import SingleExecutor, is_single
+from ..runtime.executors.dynamic_executor import DynamicExecutor
+from ..runtime.executors.plan_executor import Executor
+from ..runtime.executors.replica_executor import Replicas
 from ..runtime.simulated_clock import SimulatedStream
-from ..runtime.single import SingleExecutor, is_single
 from ..topology.host_names import CALLER, host_of
 from ..trace import Trace
 from .devices import DeviceSet

@@ -10,18 +10,18 @@ from contextlib import nullcontext
 
 from ..common.errors import DeviceError, PlanError
 from ..common.fork_guard import in_child
+from ..runtime.cpu.cpu_device import CpuDevice
 from ..runtime.device import Device
-from ..runtime.host.cpu import CpuDevice
-from ..runtime.vulkan import probe
+from ..runtime.simulated.device_wrapper import WrappedDevice, innermost
+from ..runtime.vulkan import device_probe
 from ..runtime.vulkan.binding import drivers_kept, robust_access
-from ..runtime.vulkan.opening import open_device
-from ..runtime.wrapped import WrappedDevice, innermost
+from ..runtime.vulkan.open_device import open_device
 from ..topology.device_spec import SYNC
 from ..topology.host_names import CALLER, CPU, host_of, on
 from ..topology.links import Link
 from .hosts import Hosts
 
-Wanted = Sequence[str | Device | probe.DeviceInfo]
+Wanted = Sequence[str | Device | device_probe.DeviceInfo]
 
 _in_use: weakref.WeakSet[Device] = weakref.WeakSet()
 """The devices of open schedulers: each has its states and its weights there to itself."""
@@ -59,8 +59,8 @@ class DeviceSet:
         remote = {} if hosts is None else {device.name: device for device in hosts.devices}
         if devices is not None and (isinstance(devices, str) or not isinstance(devices, Sequence)):
             raise DeviceError(f"[Scheduler] expected a sequence of devices, got {devices!r}")
-        given: list[str | Device | probe.DeviceInfo] = (
-            [*[info.name for info in probe.default_devices()], *remote]
+        given: list[str | Device | device_probe.DeviceInfo] = (
+            [*[info.name for info in device_probe.default_devices()], *remote]
             if devices is None
             else list(devices)
         )
@@ -68,7 +68,7 @@ class DeviceSet:
         self.with_cpu = devices is None
         counts: dict[str, int] = {}
         for item in given:
-            if isinstance(item, probe.DeviceInfo):
+            if isinstance(item, device_probe.DeviceInfo):
                 item = item.name
             if isinstance(item, str) and host_of(item) != CALLER:
                 item = _known(remote, item)
@@ -83,7 +83,7 @@ class DeviceSet:
                     counts[item.name] = counts.get(item.name, 0) + 1
                     self._aliases.setdefault(item.name, item.name)
                 continue
-            info = probe.resolve(item)
+            info = device_probe.resolve(item)
             if info.name == "cpu":
                 self.with_cpu = True
                 continue
@@ -94,7 +94,7 @@ class DeviceSet:
             self._aliases.setdefault(info.name, name)
             self.devices.append(open_device(info, name))
         self.devices.sort(key=lambda device: device.spec.kind == "cpu")
-        self.devices.append(cpu or CpuDevice(probe.device_spec(probe.resolve("cpu"))))
+        self.devices.append(cpu or CpuDevice(device_probe.device_spec(device_probe.resolve("cpu"))))
         _in_use.update(map(innermost, self.devices))
 
     def resolve(self, device: str) -> str:
@@ -102,7 +102,7 @@ class DeviceSet:
         if device in self._aliases or any(d.name == device for d in self.devices):
             return self._aliases.get(device, device)
         if device.startswith("vulkan:"):
-            known = probe.resolve(device).name
+            known = device_probe.resolve(device).name
             return self._aliases.get(known, known)
         return device
 

@@ -3,13 +3,14 @@
 Problem: a plan is made for the speeds of its day. Then a card gets hot, or another program takes
 its turn, and another plan is faster. But paces are noisy, planning takes time, and a new plan
 uploads weights again. Method: what a run measured goes into the paces of its devices
-(runtime/pace.py). While these stay within a band around those that the plan was made with, nothing
-is done. When one leaves the band, present paces become the middle of the band, and the graph is
-planned again to see whether another plan is better. The new plan is carried out only if both hold:
-by simulation at present paces it is better by a margin, and as many more runs as there were until
-now would save more than the change costs. The better plan is the one whose objective is smaller: of
-a stream the time between two results, of energy the joules of a run. The change costs time, so a
-share that is saved counts as this share of the runs' time. Bytes do not depend on paces.
+(runtime/executors/speed_tracker.py). While these stay within a band around those that the plan was
+made with, nothing is done. When one leaves the band, present paces become the middle of the band,
+and the graph is planned again to see whether another plan is better. The new plan is carried out
+only if both hold: by simulation at present paces it is better by a margin, and as many more runs as
+there were until now would save more than the change costs. The better plan is the one whose
+objective is smaller: of a stream the time between two results, of energy the joules of a run. The
+change costs time, so a share that is saved counts as this share of the runs' time. Bytes do not
+depend on paces.
 
     pace of gpu:0    1.0  1.1  1.0 | 1.4  1.7            2.2  2.9              2.9  ...  2.9
     band of BAND     0.67 ....... 1.5  left: look    1.1 .... 2.6  left: look  1.9 ..... 4.3
@@ -42,8 +43,8 @@ from ..plan.simulation.plan_metrics import join_replicas, weigh
 from ..plan.simulation.simulate_plan import program_of
 from ..plan.types.objective_format import Gauge, objective_of
 from ..plan.types.plan_types import PlanValue
-from ..runtime.pace import EVERY_S, LAST
-from ..runtime.stats import RunStats
+from ..runtime.executors.speed_tracker import EVERY_S, LAST
+from ..runtime.run_stats import RunStats
 from ..schedule import Metrics, Objective
 from ..topology.perf_model import Costs
 from ..topology.topology import Machine

@@ -36,11 +36,11 @@ from ..common.user_warning import warn
 from ..plan.dynamic.options import DynamicPlan
 from ..plan.plan import Plan
 from ..plan.types.plan_types import PlanValue
-from ..runtime.carrier import Carrier, CommitFailed, Retired, close_all
 from ..runtime.device import Closing
-from ..runtime.null import stream_on
-from ..runtime.record import AtWork, Observers
-from ..runtime.stats import RunStats
+from ..runtime.executors.base_executor import Carrier, CommitFailed, Retired, close_all
+from ..runtime.executors.run_record import AtWork, Observers
+from ..runtime.run_stats import RunStats
+from ..runtime.simulated.simulated_device import stream_on
 from .drift import Again, Drift
 from .faults import Faults, Quarantine
 from .pools import RunPool

@@ -20,7 +20,7 @@ from ..common.user_warning import warn_user
 from ..ir.graph import Graph, Node
 from ..ir.precision import SINGLE, allows_half, as_half, with_word
 from ..ir.tensor import Tensor
-from ..runtime.host.evaluate import evaluate_node
+from ..runtime.cpu.evaluate import evaluate_node
 
 SWITCH = "VKSCHED_FIND_OVERFLOW"
 MOST = 65504.0

@@ -28,12 +28,12 @@ from ..plan.serialize.plan_request import Question
 from ..planner.memory.fit import LEAST
 from ..planner.plan_cache import kept_document
 from ..planner.planner import STATIC, answer
-from ..runtime.carrier import Carrier
 from ..runtime.device import Device
-from ..runtime.pace import Paces
+from ..runtime.executors.base_executor import Carrier
+from ..runtime.executors.slowdown_tracker import Watchdog
+from ..runtime.executors.speed_tracker import Paces
+from ..runtime.run_stats import RunStats
 from ..runtime.simulated_clock import SimulatedStream
-from ..runtime.stats import RunStats
-from ..runtime.watchdog import Watchdog
 from ..schedule import Objective
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links

@@ -38,7 +38,7 @@ from ..plan.types.node_names import NameIndex
 from ..plan.types.placement_overrides import resolve_overrides
 from ..planner.plan_cache import KeptPlan
 from ..planner.search.select import is_better
-from ..runtime.record import Observers
+from ..runtime.executors.run_record import Observers
 from ..topology.device_spec import DeviceSpec
 from ..topology.limits import Limits
 from ..topology.topology import Machine

@@ -24,8 +24,8 @@ from ..ir.build_graph import Outputs
 from ..ir.graph import Graph, Node
 from ..ir.tensor import Tensor, convert
 from ..plan.plan import Plan
-from ..runtime.record import Observers
-from ..runtime.stats import RunStats
+from ..runtime.executors.run_record import Observers
+from ..runtime.run_stats import RunStats
 from ..trace import Tape, Trace, find_tape
 from .generations import Compiled
 from .overflow import OverflowWatch

@@ -27,7 +27,8 @@ SCRATCH = -3
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What the runtime writes into the module of a chain or an epilogue (runtime/vulkan/link.py).
+    """What the runtime writes into the module of a chain or an epilogue
+    (runtime/vulkan/spirv_patch.py).
 
     calls: the shader function of each step and the registers that are its operands: from 0 on what
         goes in, from REGISTERS on the words, then the results of the steps.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..runtime.stats import RunStats
+from ..runtime.run_stats import RunStats
 from ..trace import Event
 
 VALUES = 64

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..plan.types.plan_types import PlanValue
-from ..runtime.stats import RunStats
+from ..runtime.run_stats import RunStats
 from ..trace import Clock
 
 TICK_S = 0.5

@@ -18,7 +18,7 @@ from ..common.errors import DeviceError
 from ..engine.generations import load_of
 from ..engine.graphs import Graphs
 from ..runtime.device import Device, Gauge, Gauged
-from ..runtime.record import AtWork
+from ..runtime.executors.run_record import AtWork
 from ..trace import SystemClock
 from ..view.top.snapshot import DEVICES, TEXT, DeviceNow, SchedulerNow
 from . import sensors

@@ -17,7 +17,7 @@ from ..plan.types.plan_types import CopyIn, PlanValue
 from ..storage.lazy_array import Held
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Link
-from .states import StateStore
+from .state_store import StateStore
 
 Times = tuple[float | None, float | None]
 """Seconds of a split and of its longest submission; None where the device cannot tell."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..common.errors import DeviceError
-from ..runtime.vulkan import probe
+from ..runtime.vulkan import device_probe
 from .providers import CPU, VULKAN
 from .version import version
 
@@ -164,7 +164,7 @@ class OrtEpDevice:
 def get_ep_devices() -> list[OrtEpDevice]:
     """Returns the default devices: the Vulkan devices, and the cpu."""
     found: list[OrtEpDevice] = []
-    for info in probe.list_devices():
+    for info in device_probe.list_devices():
         cpu = info.name == "cpu"
         if not info.default and not cpu:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 from ..common.env import names_in
 from ..common.errors import DeviceError, VkschedError
 from ..common.user_warning import warn_user
-from ..runtime.vulkan import probe
+from ..runtime.vulkan import device_probe
 from .faults import InvalidArgument, both
 from .said import say_once
 
@@ -131,7 +131,9 @@ def choose_devices(
     if list(gpus) == [None] or (moved and not gpus):
         shown = tuple(name for name in foreign if name in wanted)
         return Chosen(None, tuple(foreign), shown, **aim)
-    defaults = [i.name for i in probe.default_devices() if i.name != "cpu"] if None in gpus else []
+    defaults = (
+        [i.name for i in device_probe.default_devices() if i.name != "cpu"] if None in gpus else []
+    )
     found = [name for gpu in gpus for name in ([gpu] if gpu is not None else defaults)]
     return Chosen((*dict.fromkeys(found), "cpu"), tuple(foreign), (), **aim)
 
@@ -153,7 +155,7 @@ def _check_options(name: str, given: Mapping[str, Any], known: Sequence[str]) ->
 
 def get_available_providers() -> list[str]:
     """Returns the providers that have a device here by default, with those the user offers."""
-    if not any(info.default and info.name != "cpu" for info in probe.list_devices()):
+    if not any(info.default and info.name != "cpu" for info in device_probe.list_devices()):
         return [CPU]
     return [*(name for name in offered() if name not in ON_CPU), VULKAN, CPU]
 

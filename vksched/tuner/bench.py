@@ -15,8 +15,8 @@ from ..ir.op import OUTPUT, SCRATCH, STATUS, Call, Op
 from ..ops.lowering.lower import Lowering, lower
 from ..plan.types.offsets import aligned
 from ..runtime.vulkan.buffers import Buffer
-from ..runtime.vulkan.device import VulkanDevice
-from ..runtime.vulkan.single import Place, Singles
+from ..runtime.vulkan.single_dispatch import Place, Singles
+from ..runtime.vulkan.vulkan_device import VulkanDevice
 from .search import GivenUp
 
 BLOCK_WORDS = 1 << 18

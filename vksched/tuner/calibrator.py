@@ -242,7 +242,7 @@ def open_rig_of(device: Device, host: Device, clock: Clock, quick: bool = False)
     """Returns what measures a device."""
     if device.spec.kind != "vulkan":
         return SessionRig(device, host, clock, quick)
-    from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
+    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
     from .rig_vulkan import VulkanRig
 
     rig = VulkanRig if isinstance(device, VulkanDevice) else SessionRig

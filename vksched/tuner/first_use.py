@@ -24,7 +24,7 @@ from ..ir.graph import Graph
 from ..plan.costs.node_cost import family_of
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Device
-from ..runtime.wrapped import WrappedDevice
+from ..runtime.simulated.device_wrapper import WrappedDevice
 from ..topology.device_spec import DeviceSpec
 from ..trace import Event, Trace
 from .calibration import Calibration

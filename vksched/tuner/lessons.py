@@ -30,8 +30,8 @@ from ..common.fork_guard import Owner
 from ..plan.costs.node_cost import call_cost, call_of, call_work, estimate, first_cost, way_of
 from ..plan.types.plan_types import PlanValue
 from ..runtime.device import Device
-from ..runtime.pace import Paces
-from ..runtime.wrapped import WrappedDevice
+from ..runtime.executors.speed_tracker import Paces
+from ..runtime.simulated.device_wrapper import WrappedDevice
 from ..topology.device_spec import DeviceSpec
 from ..topology.host_names import CALLER, host_of
 from .calibration import Calibration, Overheads, Sample, sample_of, speeds_of

@@ -45,7 +45,7 @@ from ..ops.linalg.matmul import matmul
 from ..ops.reduction.softmax import softmax
 from ..planner.planner import plan_graph
 from ..runtime.device import Device
-from ..runtime.executor import Executor
+from ..runtime.executors.plan_executor import Executor
 from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
 from ..topology.perf_model import LEAST_S, Costs

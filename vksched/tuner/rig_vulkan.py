@@ -22,7 +22,7 @@ from ..plan.types.offsets import aligned
 from ..runtime.device import Device
 from ..runtime.vulkan.buffers import Buffer
 from ..runtime.vulkan.context import Context, Recording
-from ..runtime.vulkan.device import VulkanDevice
+from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..trace import Clock
 from .bench import CallBench
 from .rig import COLD_BYTES, ROUNDS, SHARE, TIMEOUT_S, SessionRig, Transfer, lower_quartile

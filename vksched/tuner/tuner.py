@@ -280,7 +280,7 @@ def _is_of(key: str, shaders: str) -> bool:
 
 def is_busy(device: Device) -> bool:
     """Whether a device works on something now: a run would take longer, as would the measuring."""
-    from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
+    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
 
     return isinstance(device, VulkanDevice) and device.busy()
 
@@ -324,7 +324,7 @@ def _largest_error(call: Call) -> float:
 
 def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
     """Returns a call ready to be measured on a Vulkan device."""
-    from ..runtime.vulkan.device import VulkanDevice  # needs the native modules
+    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
     from .bench import CallBench
 
     if not isinstance(device, VulkanDevice):

@@ -2,7 +2,7 @@
 //
 //   out (m, n) = a (m, k) @ b (k, n) + bias (n,)       pieces: some matrices, rows and columns each
 //
-// The library takes one thread for each piece (vksched/runtime/host/threads.py sees to that), so no
+// The library takes one thread for each piece (vksched/runtime/cpu/thread_governor.py sees to that), so no
 // thread of its own waits for another one. Calls are those that numpy makes, so results are the same
 // to the bit. Examples: tests/ops/test_product_blocks.py.
 #include "loops/program/product.hpp"

@@ -164,7 +164,7 @@ private:
     static constexpr uint64_t BACK = 1;
     static constexpr double SPIN_S = 50e-6; // to sleep and to wake up takes as long
     // A wait that is longer than a piece by this is a delay; the last helper rests ALONE times as
-    // long (vksched/runtime/host/pauses.py). Helpers' pieces count by the time of their cores: one
+    // long (vksched/runtime/cpu/helper_backoff.py). Helpers' pieces count by the time of their cores: one
     // that is slower than the caller's delays nobody, one that is lost does.
     static constexpr double DELAY_S = 3e-4, ALONE = 8, MOST_ALONE_S = 0.5;
 

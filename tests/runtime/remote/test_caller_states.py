@@ -15,12 +15,12 @@ from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.planner.partition.host_partition import cut
-from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.caller_states import CallerStates
+from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
-from vksched.runtime.vulkan import probe
-from vksched.runtime.vulkan.device import VulkanDevice
-from vksched.runtime.vulkan.opening import open_device
+from vksched.runtime.vulkan import device_probe
+from vksched.runtime.vulkan.open_device import open_device
+from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.device_spec import DeviceSpec
 
 WAIT_S = 30.0
@@ -173,7 +173,7 @@ def card() -> object:
     """A Vulkan device of the test's own."""
     if not vulkan_names():
         pytest.skip("no Vulkan device here")
-    device = open_device(probe.resolve(vulkan_names()[0]), "vulkan:0")
+    device = open_device(device_probe.resolve(vulkan_names()[0]), "vulkan:0")
     yield device
     device.close()
 

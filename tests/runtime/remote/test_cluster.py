@@ -40,14 +40,14 @@ from vksched.common.errors import (
 from vksched.engine.devices import DeviceSet
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.plan import Plan
-from vksched.runtime.carrier import CommitFailed, Retired
+from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.executor import Executor
-from vksched.runtime.host.cpu import CpuDevice
+from vksched.runtime.executors.base_executor import CommitFailed, Retired
+from vksched.runtime.executors.plan_executor import Executor
 from vksched.runtime.remote import sending
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.ports import RunKey
-from vksched.runtime.stats import RunStats
+from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

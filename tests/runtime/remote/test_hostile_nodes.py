@@ -33,7 +33,6 @@ from vksched.common.schema import Wrong
 from vksched.engine import faults, generations
 from vksched.engine.preparing import Preparing
 from vksched.plan.multi_host.host_plan import Part
-from vksched.runtime.null import NullDevice
 from vksched.runtime.remote.blame import Blame
 from vksched.runtime.remote.caller_states import CallerStates
 from vksched.runtime.remote.messages import Message
@@ -41,6 +40,7 @@ from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.remote.refusals import error_of, fields_of
 from vksched.runtime.remote.served import PartHost
 from vksched.runtime.remote.told import Told
+from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link

@@ -30,8 +30,7 @@ from vksched.common.errors import (
 )
 from vksched.plan.multi_host.host_plan import Part
 from vksched.planner.partition.host_partition import cut
-from vksched.runtime.carrier import CommitFailed, Results
-from vksched.runtime.null import NullDevice
+from vksched.runtime.executors.base_executor import CommitFailed, Results
 from vksched.runtime.remote.cache import WeightCache
 from vksched.runtime.remote.client import Node, Nodes
 from vksched.runtime.remote.folders import ModelFolders
@@ -41,8 +40,9 @@ from vksched.runtime.remote.secure import Security, place_text
 from vksched.runtime.remote.server import Server
 from vksched.runtime.remote.session import Here
 from vksched.runtime.remote.told import Told
+from vksched.runtime.run_stats import RunStats, SplitStats
+from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
-from vksched.runtime.stats import RunStats, SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.trace.events import Event, SystemClock
 

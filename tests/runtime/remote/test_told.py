@@ -11,7 +11,6 @@ import vksched as vs
 from vksched.common.dtypes import DTYPES, NDArray, TensorType
 from vksched.common.errors import DeviceError
 from vksched.common.schema import Wrong
-from vksched.runtime.null import HERE, NullDevice
 from vksched.runtime.remote.arrays import (
     memory,
     pack,
@@ -33,8 +32,9 @@ from vksched.runtime.remote.told import (
     renumbered,
     seen_from,
 )
+from vksched.runtime.run_stats import RunStats, SplitStats
+from vksched.runtime.simulated.simulated_device import HERE, NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
-from vksched.runtime.stats import RunStats, SplitStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from ...common.errors import PlanError
 from ...plan.plan import Plan
-from ...runtime.blank import BlankDevice, blank
-from ...runtime.executor import Executor
+from ...runtime.executors.plan_executor import Executor
+from ...runtime.simulated.meta_device import BlankDevice, blank
 from ...runtime.simulated_clock import SimulatedClock
 from ...trace import Event, Tape, Trace
 from ...trace.event_fields import fields_of

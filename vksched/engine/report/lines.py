@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...plan.simulation.predict import Prediction
-from ...runtime.stats import RunStats
+from ...runtime.run_stats import RunStats
 from .runs import WholeRun
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ...plan.simulation.predict import Prediction
 from ...plan.types.plan_types import PlanValue
-from ...runtime.stats import RunStats
+from ...runtime.run_stats import RunStats
 
 RUNS = 32
 """So many runs are kept at most."""

@@ -4,11 +4,11 @@
     steps       (op, registers, attributes), in order: ("add", (0, 1), ()), ("relu", (2,), ()), ...
 
 Passes make chains, users do not. On a device one shader runs them all: the runtime writes the calls
-of the steps and the constants into its module (vksched/runtime/vulkan/link.py). Each step is the
-op's own function, and every operation in it rounds by itself: a result may differ in its last digit
-from that of the op alone, where drivers join products and sums. numpy takes the steps on pieces
-that stay in its cache. Of float16 a chain is computed in float32 from end to end and rounded once.
-Examples: tests/passes/test_chain.py.
+of the steps and the constants into its module (vksched/runtime/vulkan/spirv_patch.py). Each step is
+the op's own function, and every operation in it rounds by itself: a result may differ in its last
+digit from that of the op alone, where drivers join products and sums. numpy takes the steps on
+pieces that stay in its cache. Of float16 a chain is computed in float32 from end to end and rounded
+once. Examples: tests/passes/test_chain.py.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ from ...common.schema import Wrong
 from ...plan.multi_host.host_plan import Part, Send
 from ...topology.links import Link
 from ...trace.events import Clock, Event
-from ..carrier import CommitFailed, Results
-from ..stats import RunStats
+from ..executors.base_executor import CommitFailed, Results
+from ..run_stats import RunStats
 from .arrays import typed_payload
 from .channel import Channel
 from .clocks import OtherClock

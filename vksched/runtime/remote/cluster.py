@@ -36,10 +36,17 @@ from ...planner.partition.host_partition import cut
 from ...topology.host_names import CALLER, host_of, on
 from ...trace import Event, GatheredTrace, Trace
 from ...trace.format import OF_SPLITS
-from ..carrier import INTERRUPTED_S, Carrier, CommitFailed, Results, close_all, guarded
 from ..device import Closing, Device
-from ..record import Observers, RunRecord
-from ..stats import RunStats
+from ..executors.base_executor import (
+    INTERRUPTED_S,
+    Carrier,
+    CommitFailed,
+    Results,
+    close_all,
+    guarded,
+)
+from ..executors.run_record import Observers, RunRecord
+from ..run_stats import RunStats
 from .blame import Blame, only_itself
 from .part import PartExecutor
 from .ports import Host, Post, Ran, RunKey

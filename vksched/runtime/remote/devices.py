@@ -19,7 +19,7 @@ from ...topology.device_spec import DeviceSpec
 from ...topology.host_names import on
 from ...topology.links import Link
 from ..device import Gauge, Session
-from ..states import Item
+from ..state_store import Item
 from .arrays import pack, unpack
 from .channel import Channel
 from .messages import Message

@@ -22,11 +22,11 @@ from ...plan.types.plan_types import HOST
 from ...topology.host_names import on
 from ...trace import Event, Trace
 from ...trace.perfetto import HOST as HOST_LANE
-from ..carrier import Results, Retired
 from ..device import Closing, Device
-from ..executor import Executor
-from ..record import Observers, RunRecord
-from ..stats import HostSpan
+from ..executors.base_executor import Results, Retired
+from ..executors.plan_executor import Executor
+from ..executors.run_record import Observers, RunRecord
+from ..run_stats import HostSpan
 from .ports import Post, RunKey
 from .sending import Sending, Sent
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from ...common.dtypes import NDArray, Progress
 from ...plan.multi_host.host_plan import Part
 from ...trace import Event
-from ..stats import RunStats
+from ..run_stats import RunStats
 
 
 class RunKey(NamedTuple):
@@ -91,7 +91,7 @@ class Caller(Protocol):
     def failed(self, run: RunKey, error: BaseException) -> None:
         """The part has failed, and nothing of it is under way. Of a DeviceError, `device` is the
         full name, as "node1/vulkan:0", or `host` says which other host is to blame. A CommitFailed
-        (runtime/carrier.py) says which devices of the part may have torn states.
+        (runtime/executors/base_executor.py) says which devices of the part may have torn states.
         """
 
 

@@ -18,8 +18,8 @@ from ...common.errors import DeviceError, PlanError, RunAborted
 from ...plan.multi_host.host_plan import Part
 from ...topology.host_names import on
 from ...trace import GatheredTrace, Trace
-from ..carrier import CommitFailed, Results
 from ..device import Device
+from ..executors.base_executor import CommitFailed, Results
 from .part import PartExecutor
 from .ports import Caller, Post, RunKey
 

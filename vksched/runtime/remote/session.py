@@ -31,9 +31,9 @@ from ...storage.content_hash import digest_of
 from ...storage.lazy_array import Held
 from ...trace import Event
 from ...trace.events import Clock
-from ..carrier import CommitFailed
 from ..device import Device
-from ..stats import RunStats
+from ..executors.base_executor import CommitFailed
+from ..run_stats import RunStats
 from .arrays import memory, pack, packed_bytes, typed_arrays, typed_bytes, unpack
 from .cache import WeightCache
 from .caller_states import CallerStates

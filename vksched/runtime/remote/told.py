@@ -23,7 +23,7 @@ from ...topology.host_names import on
 from ...topology.links import Link
 from ...trace import Event
 from ...trace.format import FIELDS, NUMBER, OF_SPLITS
-from ..stats import RunStats, SplitStats
+from ..run_stats import RunStats, SplitStats
 from .documents import document_of
 
 _MAYBE = Either((None, float))

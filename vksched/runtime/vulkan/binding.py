@@ -20,7 +20,7 @@ from typing import Any
 
 from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
 from ...common.fork_guard import Owner, in_child
-from .shader_cache import settle_shader_cache
+from .mesa_shader_cache import settle_shader_cache
 
 DRIVER_SELECTORS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 _DEFAULT_DATA_DIRS = "/usr/local/share:/usr/share"

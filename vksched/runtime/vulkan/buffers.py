@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from . import binding
 from .binding import errors
-from .handle import DeviceHandle, count_live
+from .device_handle import DeviceHandle, count_live
 
 
 class Buffer:

@@ -23,8 +23,8 @@ from ...common.errors import DeviceError, OutOfMemory, ShaderError
 from . import binding
 from .binding import describe_devices, errors, kp_errors
 from .buffers import Buffer, HostBuffer
-from .handle import Counters, DeviceHandle, live_bytes
-from .recording import Pipeline, Recording
+from .command_recording import Pipeline, Recording
+from .device_handle import Counters, DeviceHandle, live_bytes
 
 __all__ = [
     "Buffer",

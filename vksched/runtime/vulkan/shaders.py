@@ -12,7 +12,7 @@ from typing import Any
 
 from ...common.errors import ShaderError
 from ...ir.op import Steps
-from .link import CHAIN, link
+from .spirv_patch import CHAIN, link
 
 DIRECTORY = Path(__file__).parents[2] / "spirv"
 _REMEDY = (

@@ -1,0 +1,242 @@
+"""The numpy backend: the device that is always there, with one worker thread so that it overlaps
+with others.
+
+Handing a split to another thread takes longer than a small network. So a plan that is one split on
+the CPU, which has nothing to overlap with, is computed by the thread that waits for it, where the
+last run was brief: nobody has to give it up then, neither for a timeout nor for an interrupt. What
+writes states is a split of its own behind it, and goes to the worker, as no interrupt may cut it
+short.
+
+    several splits, or long, or writes:   submit --> worker computes     wait: for the worker
+    one brief split:                      submit notes it                wait: computes it itself
+
+One thread computes at a time. Examples: tests/runtime/test_own_thread.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from functools import partial
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceTimeout, PlanError
+from ...common.fork_guard import Owner
+from ...plan.costs.node_cost import call_of, call_work, family_of
+from ...plan.types.plan_types import CopyIn, PlanValue
+from ...topology.device_spec import DeviceSpec
+from ...topology.links import Link
+from ..device import Aside, Gauge, Times
+from ..state_store import HostStates
+from .evaluate import HostWeights, Values
+from .host_memory import host_memory_bytes, resident_bytes
+from .split_program import make_programs
+from .split_task import Gate, Task, Turn
+from .thread_governor import products_alone
+from .worker import Worker
+from .worker_pool import Buffers, Workers
+
+BRIEF_S = 0.01
+"""A split that takes no longer is computed by who waits for it: so long may Ctrl-C take."""
+SAFETY = 100
+"""So many times longer than the split takes the time must be that a caller would wait."""
+OUTLIER = 4
+"""So many times longer than before a split is taken to be, at most, by one run."""
+PRODUCTS, LEAST_FLOPS = ("products", "rows", "windows"), 1 << 14
+"""The families of ops that may be computed by numpy's products; smaller ones take one thread
+anyway.
+"""
+
+
+class CpuDevice:
+    """The CPU as a device."""
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self._spec = spec
+        self._owner = Owner()
+        self.states = HostStates()
+        self._worker = Worker(f"vksched-{spec.name}")
+        self._workers = Workers(f"vksched-{spec.name}-piece")
+        self._turn = Turn()
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self._spec
+
+    def gauge(self) -> Gauge:
+        """The computer's memory, and what all of this process takes of it."""
+        total, free = host_memory_bytes()
+        return Gauge(total, total - free, resident_bytes())
+
+    @property
+    def link(self) -> Link | None:
+        return None
+
+    def holds(self, key: object) -> bool:
+        return self.states.holds(key)
+
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> CpuSession:
+        self._owner.require(self.name)  # its thread is not in a forked child
+        return CpuSession(plan, index, self._worker, self._workers, self.states, self._turn)
+
+    def close(self) -> None:
+        self._worker.close()
+        self._workers.close()
+
+
+def _weights_read(plan: PlanValue, index: int) -> set[int]:
+    """Returns the weights and constants that a device's splits read."""
+    graph = plan.graph
+    nodes = (graph.nodes[n] for s in plan.splits if s.device == index for n in s.nodes)
+    return {leaf for node in nodes for leaf in graph.leaves_read(node) if leaf in graph.data}
+
+
+def _has_products(plan: PlanValue, index: int, nodes: Iterable[int]) -> bool:
+    """Whether some nodes are products for which numpy's library may take several threads."""
+    graph, spec = plan.graph, plan.machine.devices[index]
+    return any(
+        family_of(node.declaration) in PRODUCTS
+        and call_work(spec, node.declaration, call_of(spec, graph, node)).flops >= LEAST_FLOPS
+        for node in map(graph.nodes.__getitem__, nodes)
+    )
+
+
+def _split_alone(plan: PlanValue) -> int | None:
+    """Returns the only split of a plan that writes no states, None where there are several."""
+    splits = plan.splits[: len(plan.splits) - len(plan.commits)]
+    return splits[0].id if len(splits) == 1 and not plan.any_order else None
+
+
+class CpuSession:
+    """One plan's share of the CPU."""
+
+    def __init__(
+        self,
+        plan: PlanValue,
+        index: int,
+        worker: Worker,
+        workers: Workers,
+        states: HostStates,
+        turn: Turn,
+    ) -> None:
+        self._plan = plan
+        self._states = states
+        self._no_states = None if plan.graph.states else Gate(states)
+        self._worker = worker
+        self._turn = turn
+        self._alone = _split_alone(plan)
+        self._usual_s = math.inf
+        """What that split takes; an outlier, as when others have the core, counts little."""
+        self._buffers = Buffers()
+        weights = HostWeights(plan.graph)
+        self._programs = make_programs(plan, index, weights, workers, self._buffers)
+        workers.each(weights.make, [(leaf,) for leaf in _weights_read(plan, index)])
+        self._with_products = {
+            split_id
+            for split_id, program in self._programs.items()
+            if _has_products(plan, index, program.by_blas)
+        }
+        self._values = [Values(plan.graph, weights) for _ in range(plan.copies)]
+        self._tasks: dict[tuple[int, int], Task] = {}
+
+    def begin(self, slot: int) -> None:
+        self._values[slot].clear()
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._values[slot][copy.node] = array
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        task = self._tasks[slot, split] = Task(self._no_states or Gate(self._states))
+        if split != self._alone:
+            self._hand_over(slot, split, task)
+
+    def _hand_over(self, slot: int, split: int, task: Task) -> None:
+        self._turn.give_back()  # which an interrupt may have kept this thread from
+        task.job = self._worker.submit(partial(self._take_turn, slot, split, task.gate))
+
+    def _take_turn(self, slot: int, split: int, gate: Gate) -> float:
+        self._turn.wait()
+        try:
+            return self._run(slot, split, gate)
+        finally:
+            self._turn.give_back()
+
+    def _run(self, slot: int, split: int, gate: Gate) -> float:
+        start = time.perf_counter()
+        program, values = self._programs[split], self._values[slot]
+        with products_alone() if split in self._with_products else nullcontext():
+            program.run(values, gate)
+        taken_s = time.perf_counter() - start
+        if split == self._alone:
+            self._usual_s = min(taken_s, OUTLIER * self._usual_s)
+        return taken_s
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        task = self._tasks[slot, split]
+        if task.job is None and not task.done:
+            brief = self._usual_s <= BRIEF_S and self._usual_s * SAFETY <= timeout_s
+            if brief and self._run_here(slot, split, task):
+                if task.result() > timeout_s:
+                    raise _too_late(split, timeout_s)
+                return
+            self._hand_over(slot, split, task)
+        if task.job is not None and not task.job.wait(timeout_s):
+            task.job.cancel()
+            task.gate.shut()
+            raise _too_late(split, timeout_s)
+        task.result()
+
+    def _run_here(self, slot: int, split: int, task: Task) -> bool:
+        """Computes a split on this thread unless another one is at it."""
+        try:
+            if not self._turn.take():
+                return False
+            task.seconds = self._run(slot, split, task.gate)
+            return True
+        except Exception as error:
+            task.error = error
+            raise
+        except BaseException:
+            task.error = PlanError(f"[wait] split {split} on cpu was interrupted")
+            raise
+        finally:
+            self._turn.give_back()
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return -math.inf if self._tasks[slot, split].done else None
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        task = self._tasks[slot, split]
+        if not task.done:
+            raise PlanError(f"[check] split {split} on cpu was not waited for")
+        task.result()
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._values[slot][node]
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._tasks[slot, split].result(), None  # no driver ends what numpy does
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return {}
+
+    def close(self) -> None:
+        for job in [task.job for task in self._tasks.values() if task.job is not None]:
+            job.cancel()
+            job.wait()
+        self._tasks.clear()
+        for values in self._values:
+            values.clear()
+        self._buffers.close()
+
+
+def _too_late(split: int, timeout_s: float) -> DeviceTimeout:
+    return DeviceTimeout(
+        f"[wait] split {split} on cpu did not finish in {timeout_s:g} s; try a larger timeout_s"
+    )

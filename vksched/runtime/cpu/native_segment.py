@@ -1,0 +1,198 @@
+"""A segment: consecutive nodes of a split that native loops run in one call.
+
+    nodes    rms_norm   linear_packed + add   rotary_embedding ...
+    slots    x 0, scale 1, result 2 | words 3, product 4 (beside), sum 5 | ...
+
+Slots of weights and of fixed memory are bound once; those of what enters, leaves or is a state get
+their arrays in each run. Nodes that write where states lie are segments of their own: they write
+under the lock that keeps a run which was given up from them.
+Examples: tests/runtime/test_host_program.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ...common.dtypes import BOOL, WORD_BYTES, NDArray, TensorType
+from ...common.errors import IndexOutOfRange
+from ...ir.graph import Graph, Node
+from ...ir.native_program import Recipe
+from ...ir.precision import rounds_factors
+from ...ops.lowering import native_kernels
+from ...plan.types.plan_types import PlanValue, Split
+from ..state_store import HostValues
+from .evaluate import Values, named
+from .worker_pool import Workers
+
+HELP_WORK = 1 << 20
+"""Values that loops of several pieces read or multiply together, from which on it pays to wake
+other threads.
+"""
+
+
+def writes_state(node: Node) -> bool:
+    """Whether a node writes its result into an array that holds an operand."""
+    how = node.declaration.in_place
+    return how is not None and how.write is not None
+
+
+def recipes_of(plan: PlanValue, split: Split, known: Mapping[int, NDArray]) -> dict[int, Recipe]:
+    """Returns the recipes of the nodes of a split that native loops run. known: its weights."""
+    graph, found = plan.graph, dict[int, Recipe]()
+    if not native_kernels.has_programs():
+        return found
+    by_call: dict[int, Recipe | None] = {}
+    for node_id in split.nodes:
+        node, call = graph.nodes[node_id], graph.signatures[node_id]
+        if call not in by_call:
+            by_call[call] = _recipe_of(node, graph.input_types(node))
+        recipe = by_call[call]
+        if recipe is not None and _lies_as_loops_want(plan, node, known):
+            found[node_id] = recipe
+    return found
+
+
+def _recipe_of(node: Node, types: tuple[TensorType, ...]) -> Recipe | None:
+    """Returns the recipe of all nodes that are the same call; none where numpy rounds factors, or
+    something has no elements.
+    """
+    recipe = node.declaration.recipe
+    if recipe is None or rounds_factors(node.attrs):
+        return None
+    whole = all(t.size for t in (node.type, *types))
+    return recipe(types, node.type, node.attrs) if whole else None
+
+
+def _lies_as_loops_want(plan: PlanValue, node: Node, known: Mapping[int, NDArray]) -> bool:
+    """Whether a result lies in memory of its own, or is written into a state that nothing else
+    reads; and all operands lie plainly where they are weights.
+    """
+    graph = plan.graph
+    in_state = node.id in plan.in_place
+    if in_state != writes_state(node) or (in_state and node.id not in graph.written_over):
+        return False
+    for i in node.inputs:
+        root = graph.roots[i]
+        if root in known and not _lies_plain(known[root]):
+            return False
+        if i in graph.views and graph.nodes[i].type.dtype == BOOL:
+            if graph.views[i][1] % WORD_BYTES:
+                return False  # on the host a part of bools lies at any byte
+    return True
+
+
+def _lies_plain(array: NDArray) -> bool:
+    """Whether elements lie without gaps from a word on, whatever their size."""
+    if not array.flags.c_contiguous:
+        return False
+    if array.itemsize % WORD_BYTES == 0:
+        return array.flags.aligned
+    return array.ctypes.data % WORD_BYTES == 0  # which takes ten times as long
+
+
+class Segment:
+    """A step that runs some nodes. fixed: the array of a value, None of one that each run finds.
+    beside: numbers of the values for what the loops of a node make but the last one. takes: for
+    nodes that are not fixed what gives memory.
+    """
+
+    def __init__(
+        self,
+        plan: PlanValue,
+        recipes: Mapping[int, Recipe],
+        fixed: Callable[[int], NDArray | None],
+        beside: Mapping[int, Sequence[int]],
+        takes: Mapping[int, Callable[[], NDArray]],
+        workers: Workers,
+    ) -> None:
+        graph = plan.graph
+        self._takes = tuple(takes.items())
+        self._states = tuple(
+            graph.keys[plan.in_place[node_id]] for node_id in recipes if node_id in plan.in_place
+        )
+        self._kept: list[NDArray] = []  # what slots are bound to
+        slots = _Slots(graph)
+        steps = []
+        self._made_by: list[Node] = []  # of each loop
+        for node_id, recipe in recipes.items():
+            steps += slots.steps(graph.nodes[node_id], recipe, beside.get(node_id, ()))
+            self._made_by += [graph.nodes[node_id]] * len(recipe.loops)
+        own: dict[int, NDArray] = {}
+        for value, slot in slots.by_value.items():
+            if (array := fixed(value)) is not None:
+                own[slot] = array
+        written = [slots.by_value[plan.in_place[n]] for n in recipes if n in plan.in_place]
+        open_ = {slot: v for v, slot in slots.by_value.items() if slot not in own}
+        for slot in written:
+            open_.pop(slot)
+        self._open = tuple(open_.values())
+        self._native = native_kernels.native.Program(steps, slots.sizes, [*written, *open_])
+        for slot, array in own.items():
+            self._native.bind(slot, array)
+            self._kept.append(array)
+        shared = sum(p.work for r in recipes.values() for p in r.loops if p.pieces > 1)
+        helped = shared >= HELP_WORK and workers.count > 1
+        self._begin = partial(workers.help, self._native.help) if helped else None
+        self._most, self._paused = workers.count - 1, workers.paused
+
+    def __call__(self, values: Values, states: HostValues) -> None:
+        for node_id, take in self._takes:
+            values[node_id] = take()
+        arrays = [values[value] for value in self._open]
+        if self._states:
+            states.change(self._states, lambda written: self._run([*written, *arrays]))
+        else:
+            self._run(arrays)
+
+    def _run(self, arrays: list[NDArray], again: bool = True) -> None:
+        try:
+            if self._begin is None or not self._paused.helpers(self._most):
+                self._native.run(arrays)
+            else:
+                self._paused.tell(self._native.run(arrays, self._begin))
+        except (BufferError, ValueError):  # one does not lie as loops read it
+            if not again:
+                raise
+            plain = [a if _lies_plain(a) else np.array(a, order="C") for a in arrays]
+            self._run(plain, again=False)
+        except IndexError as error:
+            number, _, text = str(error).partition(" ")
+            raise named(IndexOutOfRange(text), self._made_by[int(number)]) from None
+
+
+class _Slots:
+    """Numbers where values lie. by_value: the slots of nodes and of what stands beside them."""
+
+    def __init__(self, graph: Graph) -> None:
+        of_call = [node.type.host_bytes for node in graph.calls]
+        self._bytes = [of_call[call] for call in graph.signatures]
+        self.by_value: dict[int, int] = {}
+        self.sizes: list[int] = []
+
+    def steps(
+        self, node: Node, recipe: Recipe, beside: Sequence[int]
+    ) -> list[tuple[str, list[int], tuple[int, ...], tuple[float, ...], int]]:
+        """Returns the loops of a node as the native program takes them."""
+        registers = [self._of(value, self._bytes[value]) for value in node.inputs]
+        made = []
+        for number, loop in enumerate(recipe.loops):
+            if number < len(beside):
+                result = self._of(beside[number], loop.elements * WORD_BYTES)
+            elif writes_state(node):
+                result = registers[0]
+            else:
+                result = self._of(node.id, self._bytes[node.id])
+            registers.append(result)
+            at = [*(registers[r] for r in loop.operands), result]
+            made.append((loop.name, at, loop.numbers, loop.reals, loop.pieces))
+        return made
+
+    def _of(self, value: int, size_bytes: int) -> int:
+        slot = self.by_value.get(value)
+        if slot is None:
+            slot = self.by_value[value] = len(self.sizes)
+            self.sizes.append(size_bytes)
+        return slot

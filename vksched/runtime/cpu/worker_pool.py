@@ -1,0 +1,182 @@
+"""The CPU backend's threads and memory: pieces of a call side by side, results in memory that is
+used again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...common.cpu_count import usable_cores
+from ...common.dtypes import NDArray
+from . import helper_backoff
+
+LEAST_PIECE_BYTES = 1 << 16
+"""Below this, the system's memory allocator is as good."""
+
+
+class _Shared:
+    """Pieces that several threads take, until there are none or one fails."""
+
+    def __init__(self, call: Callable[..., None], items: Iterable[tuple[object, ...]]) -> None:
+        self.error: BaseException | None = None
+        self.longest_s = 0.0
+        """What a piece takes at most: seconds of the caller's clock, or of a core on any thread. A
+        helper may have a slower core than the caller, but not lose it.
+        """
+        self._call, self._left = call, iter(items)
+        self._at_work = 0
+        self._changed = threading.Condition()
+
+    def work(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """Makes pieces until there are none."""
+        try:
+            with np.errstate(all="ignore"):
+                while (item := self._take()) is not None:
+                    start_s = clock()
+                    self._call(*item)
+                    took_s = clock() - start_s
+                    with self._changed:
+                        self.longest_s = max(self.longest_s, took_s)
+        except BaseException as error:
+            self._stop(error)
+
+    def help(self) -> None:
+        """The same on another thread, for which `end` waits."""
+        with self._changed:
+            self._at_work += 1
+        try:
+            self.work(time.thread_time)
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Returns when all helpers have ended, whatever interrupts. The pool may not know of one
+        whose start was interrupted; who begins after this finds no piece.
+        """
+        while True:
+            try:
+                self._stop()
+                with self._changed:
+                    self._changed.wait_for(lambda: not self._at_work)
+                return
+            except KeyboardInterrupt as error:
+                self.error = error
+
+    def _take(self) -> tuple[object, ...] | None:
+        with self._changed:
+            return next(self._left, None)
+
+    def _stop(self, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._left = iter(())
+            self.error = self.error or error
+
+
+class Workers:
+    """Threads that help the calling one, as many as there are cores; started when first needed. One
+    that gets no core, as other programs hold it, takes nothing, and is not waited for. Where one
+    has lost its core within a piece, fewer help for a while.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        count: int | None = None,
+        paused: helper_backoff.Pauses = helper_backoff.of_process,
+    ) -> None:
+        self.count = usable_cores() if count is None else count
+        self.paused = paused
+        self._name = name
+        self._pool: ThreadPoolExecutor | None = None
+
+    def each(self, call: Callable[..., None], pieces: Iterable[tuple[object, ...]]) -> None:
+        """Calls with each piece, in any order, on several threads.
+
+        Raises: the first error, when all threads have ended.
+        """
+        items = list(pieces)
+        helpers = min(self.paused.helpers(self.count - 1), len(items) - 1)
+        if helpers < 1:
+            with np.errstate(all="ignore"):
+                for item in items:
+                    call(*item)
+            return
+        shared, is_whole = _Shared(call, items), False
+        try:
+            with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+                for _ in range(helpers):
+                    self._started().submit(shared.help)
+            shared.work()
+            is_whole = True
+        finally:
+            start_s = time.perf_counter()
+            shared.end()
+            waited_s = time.perf_counter() - start_s
+            if is_whole and waited_s > shared.longest_s + helper_backoff.DELAY_S:
+                self.paused.tell(waited_s)
+        if shared.error is not None:
+            raise shared.error
+
+    def help(self, call: Callable[[], None]) -> None:
+        """Begins a call on all other threads that may help; it ends when the work does."""
+        with suppress(RuntimeError):  # when the interpreter ends, no thread starts any more
+            for _ in range(self.paused.helpers(self.count - 1)):
+                self._started().submit(call)
+
+    def _started(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.count - 1, self._name)
+        return self._pool
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
+class Buffers:
+    """Memory of results, kept from run to run. It is free again when no array shows it any more,
+    whoever holds that array: numpy's views all hold the one that was made for their memory.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+        self._closed = False
+
+    def taker(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[], NDArray]:
+        """Returns what gives such an array each time."""
+        small = math.prod(shape) * dtype.itemsize < LEAST_PIECE_BYTES
+        return partial(np.empty if small else self.take, shape, dtype)
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
+        """Returns an array with any content that nothing else shares."""
+        size = math.prod(shape) * dtype.itemsize
+        fitting = [m for m in self._free if size <= m.nbytes <= 2 * size]
+        if fitting:
+            memory = min(fitting, key=lambda m: m.nbytes)
+            self._free = [m for m in self._free if m is not memory]
+        else:
+            memory = np.empty(size, np.uint8).data
+        owner = np.frombuffer(memory, np.uint8, size)
+        weakref.finalize(owner, self._give_back, memory).atexit = False
+        return owner.view(dtype).reshape(shape)
+
+    def _give_back(self, memory: memoryview) -> None:
+        if not self._closed:
+            self._free.append(memory)
+
+    def close(self) -> None:
+        """Keeps nothing any more: what is shown somewhere is freed with the last who shows it."""
+        self._closed = True
+        self._free.clear()

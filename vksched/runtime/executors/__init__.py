@@ -1,0 +1,1 @@
+"""Executors: they run a plan on open devices."""

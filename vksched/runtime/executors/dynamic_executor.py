@@ -1,0 +1,391 @@
+"""The executor of runs that decide while they go: which piece of a graph goes to which device.
+
+    plan/dynamic/dispatcher.py decides --piece, device--> here: bring values, submit
+                     ^---- which piece ended, and how long it took ----'
+
+Problem: pieces end in an order that nobody knows beforehand. Method: every device has recorded all
+pieces that it may run. The host gives each what was decided for it and watches the first piece of
+all of them. It learns of an end by asking, without waiting, as another device may end first. Where
+only one device works, it waits for that. Each run ends as a plan like any other, which says what it
+did. With VKSCHED_CHECK=1 that plan is verified, and all that the run really did is judged by the
+happens-before checker.
+
+One run goes on at a time, as it has all devices to itself. Examples:
+tests/scheduler/test_dynamic_runs.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError
+from ...plan.dynamic.dispatcher import POLICIES, Speeds, carry_out
+from ...plan.dynamic.options import DynamicPlan, Options
+from ...plan.dynamic.plan_of_run import plan_of
+from ...plan.dynamic.solo_selector import Company
+from ...plan.types.plan_types import HOST
+from ...plan.verify import memory_events
+from ...plan.verify.happens_before import Checker, Finding, fail_on
+from ...plan.verify.memory_events import Narrator
+from ...plan.verify.verify_plan import verify_plan
+from ...trace import Event, Trace
+from ..cpu.evaluate import Values
+from ..device import Aside, Device, Session, Times
+from ..run_stats import RunStats
+from . import race_checker
+from .base_executor import INTERRUPTED_S, Carrier, Results
+from .run_record import AtWork, Observers, Reporter, RunRecord
+
+POLL_S = 50e-6
+"""Between two questions whether one of several devices has ended its piece."""
+
+
+class DynamicExecutor(Carrier):
+    """Carries out the pieces of a graph, and decides in each run where they go."""
+
+    def __init__(
+        self,
+        plan: DynamicPlan,
+        devices: Sequence[Device],
+        trace: Trace,
+        timeout_s: float,
+        progress: Progress | None = None,
+        numbers: Iterator[int] | None = None,
+        number: int = -1,
+    ) -> None:
+        assert plan.options is not None
+        self.options = plan.options
+        super().__init__(plan, devices, trace, timeout_s, numbers, self.options.on, number)
+        self.speeds = Speeds(len(plan.machine.devices))
+        """How fast the devices are, as all runs so far showed."""
+        self._company = Company(self.options)
+        self._warm: set[tuple[int, int]] = set()
+        """Pieces that ran on a device: the first time pays for what drivers put off until then."""
+        self._hands: _Hands | None = None
+        """Of the run under way."""
+        self.prepare(progress, self._make_session)
+
+    def at_work(self) -> list[AtWork]:
+        hands = self._hands
+        return hands.at_work() if hands is not None else []
+
+    def _make_session(self, index: int, progress: Progress | None) -> None:
+        recorded = self.options.on[index].plan
+        self._sessions[index] = self.devices[index].prepare(recorded, index, progress)
+
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+        number, ticket = next(self._numbers), next(self._tickets) & 0xFFFFFFFF
+        run = RunRecord(number, slot, ticket, feeds, observers, split=-1)
+        self._company.forget(self.speeds.begin())
+        alone = self._company.choose(self.speeds)
+        dispatch = POLICIES[self.plan.policy](self.options, self.speeds, alone)
+        about = self._trace, self._reporter.number, self._timeout_s, self._warm
+        self._hands = hands = _Hands(self.options, self._sessions, run, *about)
+        start = self._trace.clock.now()
+        try:
+            for run.device, session in self._sessions.items():
+                session.begin(slot)
+            carry_out(dispatch, hands)
+            outputs = tuple(hands.output(node) for _, node in self.options.graph.outputs)
+        except BaseException as error:
+            device = run.device
+            if isinstance(error, DeviceError):
+                self._fail(run, error)
+            self._settle(hands, interrupted=not isinstance(error, Exception))
+            self._reporter.tell_failed(run, device, start, error)
+            raise
+        finally:
+            self._hands = None
+        end = self._trace.clock.now()
+        self._company.see(end - start, hands.cold)
+        plan = plan_of(self.options, dispatch.tape, self.plan.policy, self.plan.notes)
+        if race_checker.wanted():
+            fail_on(judge(verify_plan(plan), hands.told))
+        self.last_run = plan, self._report(plan, run, hands, start, end)
+        return Results(outputs, (), self.last_run)
+
+    def _report(
+        self, plan: DynamicPlan, run: RunRecord, hands: _Hands, start: float, end: float
+    ) -> RunStats:
+        """Tells of a run as of one of the plan that it turned out to be."""
+        numbers = {sent.piece: split for split, sent in enumerate(hands.sent)}
+        run.submitted_s = {numbers[piece]: s for piece, s in hands.submitted_s.items()}
+        run.complete_s = {numbers[piece]: s for piece, s in hands.complete_s.items()}
+        times = _Told([sent.times for sent in hands.sent])
+        reporter = Reporter(plan, self._trace, self._reporter.number)
+        return reporter.report(run, dict.fromkeys(self._sessions, times), start, end)
+
+    def _describe(self, run: RunRecord) -> str:
+        if run.split < 0:
+            return "the start of a run"
+        nodes = self.options.pieces[run.split].nodes
+        names = [self.options.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
+        return f"piece {run.split} ({' .. '.join(dict.fromkeys(names))})"
+
+    def _settle(self, hands: _Hands, interrupted: bool) -> None:
+        """After a failed run: waits for what was submitted, so that the next one finds nothing
+        under way. A device that has failed is not waited for again.
+        """
+        limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
+        left = {device for device, _ in hands.given} - self._failed
+        try:
+            # each of them: an interrupt may have come before the last one was submitted
+            for device, split in hands.given:
+                if device in self._failed:
+                    continue
+                try:
+                    self._sessions[device].wait(hands.run.slot, split, limit_s)
+                except DeviceError as error:
+                    hands.run.device = device
+                    self._fail(hands.run, error, blame=not interrupted)
+                except Exception:
+                    continue
+        except BaseException:  # interrupted again: nobody knows what goes on
+            with self._state:
+                self._retired = True
+                self._busy.update(left)
+                self._state.notify_all()
+            raise
+
+
+@dataclass(slots=True)
+class _Piece:
+    """A piece that was submitted. entries: what was copied in for it, as splits of its device.
+    number: how many were before it in this run.
+    """
+
+    piece: int
+    device: int
+    split: int
+    entries: tuple[int, ...]
+    number: int
+    times: Times = (None, None)
+
+
+@dataclass(slots=True)
+class _Told:
+    """The times of a run's splits, as the devices told them."""
+
+    times: Sequence[Times]
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self.times[split]
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return {}
+
+
+Deed = tuple[str, int, int, int]
+"""Something the host did, for the checker: what, a piece or value, a device, the piece of the value
+or HOST.
+"""
+
+
+@dataclass(slots=True)
+class _Hands:
+    """The devices of one run, as the dispatcher sees them."""
+
+    options: Options
+    sessions: Mapping[int, Session]
+    run: RunRecord
+    trace: Trace
+    number: int
+    timeout_s: float
+    warm: set[tuple[int, int]]
+    sent: list[_Piece] = field(default_factory=list)
+    submitted_s: dict[int, float] = field(default_factory=dict)
+    complete_s: dict[int, float] = field(default_factory=dict)
+    given: list[tuple[int, int]] = field(default_factory=list)
+    """Devices with the splits that were submitted to them, or were about to be, in order."""
+    cold: bool = False
+    """Whether a piece ran on a device for the first time."""
+    told: list[Deed] = field(default_factory=list)
+    _of: dict[int, _Piece] = field(default_factory=dict)
+    _entries: dict[int, list[int]] = field(default_factory=dict)
+    _free_s: dict[int, float] = field(default_factory=dict)
+
+    def now(self) -> float:
+        return self.trace.clock.now()
+
+    def bring(self, value: int, source: int, device: int) -> None:
+        slot, there = self.run.slot, self.options.on[device]
+        array = self.run.feeds.get(value)
+        start = self.now()
+        if array is None:
+            array = self._fetch(value, source)
+            about = {"node": value, "bytes": array.nbytes, "way": "out"}
+            start = self._keep("copy", source, start, **about, needed_by=len(self.sent))
+            self.run.crossing_bytes += self.options.graph.nodes[value].type.device_bytes
+        else:
+            self.run.input_bytes += array.nbytes
+        self.run.device = device
+        self.told.append(("stage", value, device, source))
+        copy = there.copies[value]
+        self.sessions[device].stage(slot, copy, array)
+        if value in there.entries:
+            self._submit(device, there.entries[value])
+            self._entries.setdefault(device, []).append(there.entries[value])
+        about = {"node": value, "bytes": array.nbytes, "way": "in", "needed_by": len(self.sent)}
+        self._tell("copy", len(self.sent), device, start, about)
+
+    def submit(self, piece: int, device: int) -> None:
+        self.run.split, self.run.device = piece, device
+        split = self.options.on[device].pieces[piece]
+        self.submitted_s[piece] = self.now()
+        self.told.append(("submit", piece, device, HOST))
+        self._submit(device, split)
+        entries = tuple(self._entries.pop(device, ()))
+        known = self._of[piece] = _Piece(piece, device, split, entries, len(self.sent))
+        self.sent.append(known)
+        about = {"nodes": self.options.pieces[piece].nodes}
+        self._emit("submit", known.number, device, self.submitted_s[piece], self.now(), about)
+
+    def wait(self, heads: list[tuple[int, int]]) -> tuple[int, float]:
+        piece = heads[0][0] if len(heads) == 1 else self._first(heads)
+        known = self._of[piece]
+        self.run.split, self.run.device = piece, known.device
+        start = self.now()
+        session, slot = self.sessions[known.device], self.run.slot
+        session.wait(slot, known.split, self.timeout_s)
+        end = self._keep("wait", piece, start, needed_by=HOST)
+        self.told.append(("wait", piece, known.device, HOST))
+        for split in (*known.entries, known.split):
+            session.check(slot, split, self.run.ticket)
+        self.told.append(("check", piece, known.device, HOST))
+        self.run.waits += 1
+        self.run.fences_waited += not self.options.machine.is_cpu(known.device)
+        self.complete_s[piece] = end
+        known.times = _sum([session.times_s(slot, s) for s in (*known.entries, known.split)])
+        own_s, _ = session.times_s(slot, known.split)
+        began_s = max(self.submitted_s[piece], self._free_s.get(known.device, 0.0))
+        self._free_s[known.device] = end
+        if (piece, known.device) not in self.warm:
+            self.warm.add((piece, known.device))
+            self.cold = True
+            return piece, 0.0  # which says nothing
+        return piece, own_s if own_s is not None else end - began_s
+
+    def output(self, node_id: int) -> NDArray:
+        """Returns a result of its own memory."""
+        graph, start = self.options.graph, self.now()
+        root = graph.root(node_id)
+        values = Values(graph)
+        for fed, given in self.run.feeds.items():
+            values[fed] = given
+        if root in self.options.makers:
+            values[root] = self._fetch(root, self.options.makers[root])
+        result = np.array(values[node_id], order="C", copy=True)
+        self.run.output_bytes += result.nbytes
+        if root in self.options.makers:
+            about = {"node": node_id, "bytes": result.nbytes, "way": "out", "needed_by": HOST}
+            self._keep("copy", self.options.makers[root], start, **about)
+        return result
+
+    def at_work(self) -> list[AtWork]:
+        """Returns what the devices have, for another thread."""
+        out: list[AtWork] = []
+        for sent in [each for each in self.sent if each.piece not in self.complete_s]:
+            nodes = self.options.pieces[sent.piece].nodes
+            ops = tuple(dict.fromkeys(self.options.graph.nodes[n].op for n in nodes))
+            name = self.options.machine.devices[sent.device].name
+            since_s = self.submitted_s[sent.piece]
+            out.append(AtWork(name, sent.number, len(nodes), ops, self.run.number, since_s))
+        return out
+
+    def _keep(self, kind: str, piece: int, start: float, **about: object) -> float:
+        """Keeps what the host did for a piece that was submitted; returns when that ended: now."""
+        known = self._of[piece]
+        return self._tell(kind, known.number, known.device, start, about)
+
+    def _tell(
+        self, kind: str, split: int, device: int, start: float, about: Mapping[str, object]
+    ) -> float:
+        """Keeps what the host did for a device, and tells the sinks; returns when that ended."""
+        end = self.now()
+        self.run.spans.append((kind, split, start, end))
+        self._emit(kind, split, device, start, end, about)
+        return end
+
+    def _emit(
+        self,
+        kind: str,
+        split: int,
+        device: int,
+        start: float,
+        end: float,
+        about: Mapping[str, object],
+    ) -> None:
+        if self.trace.active:
+            name, run = self.options.machine.devices[device].name, self.run.number
+            fields = {**about, "split": split}
+            self.trace.emit(Event(kind, name, start, end, run, fields, self.number))
+
+    def _fetch(self, value: int, source: int) -> NDArray:
+        device = self.run.device = self._of[source].device
+        self.run.split = source
+        self.told.append(("fetch", value, device, source))
+        return self.sessions[device].fetch(self.run.slot, value)
+
+    def _submit(self, device: int, split: int) -> None:
+        self.given.append((device, split))
+        self.sessions[device].submit(self.run.slot, split, self.run.ticket)
+
+    def _first(self, heads: list[tuple[int, int]]) -> int:
+        """Returns the piece that ends first, or one that has to be asked for what became of it."""
+        limit = time.monotonic() + self.timeout_s
+        while True:
+            ends: list[tuple[float, int]] = []
+            for piece, device in heads:
+                self.run.split, self.run.device = piece, device
+                at = self.sessions[device].ends_s(self.run.slot, self._of[piece].split)
+                if at is not None:
+                    ends.append((at, piece))
+            first = min(ends, default=None, key=lambda found: found[0])
+            if first is not None and (first[0] <= self.now() or len(ends) == len(heads)):
+                return first[1]
+            if time.monotonic() > limit:
+                return min(heads, key=lambda head: self.submitted_s[head[0]])[0]
+            time.sleep(POLL_S)
+
+
+def _sum(each: Sequence[Times]) -> Times:
+    """Returns the seconds of some splits together, and of the longest submission among them."""
+    taken = [seconds for seconds, _ in each if seconds is not None]
+    longest = [seconds for _, seconds in each if seconds is not None]
+    return (
+        sum(taken) if len(taken) == len(each) else None,
+        max(longest) if longest and len(longest) == len(each) else None,
+    )
+
+
+def judge(plan: DynamicPlan, deeds: Sequence[Deed]) -> list[Finding]:
+    """Returns what was in no order in a run, given the plan that it turned out to be."""
+    tell, checker = Narrator(plan), Checker(plan)
+    number = {n: split.id for split in plan.splits for n in split.nodes}
+    assert plan.options is not None
+    pieces = plan.options.pieces
+    copies = {(s.device, c.node): c for s in plan.splits for c in s.copies_in}
+
+    def each() -> Iterator[memory_events.Event]:
+        yield tell.acquire(0, 0)
+        for what, about, device, _ in deeds:
+            if what == "stage":
+                yield tell.stage(0, device, copies[device, about])
+            elif what == "fetch":
+                yield tell.fetch(0, about, device)
+            else:
+                split = number[pieces[about].nodes[0]]
+                if what == "check":
+                    yield tell.check(0, split)
+                else:
+                    tell_of = tell.submit if what == "submit" else tell.wait
+                    yield from tell_of(0, split)
+        yield tell.end(0)
+        yield tell.release(0)
+
+    return [finding for event in each() for finding in checker.feed(event)]

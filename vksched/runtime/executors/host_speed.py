@@ -1,0 +1,121 @@
+"""Host paces: how fast other computers carry out their parts, waits of their hosts included.
+
+Problem: a computer that is stopped most of the time, or busy with other programs, is slow, though
+its devices are not: they tell the time of their own work, and a split that falls between two stalls
+takes as long as ever. Method: from its first copy or split of a run to its last one a host takes a
+time by the clock, which a stall makes longer. The mean of its last runs, divided by what a
+simulated run takes there, is the pace of the host. The mean counts, as a stall that hits one run of
+four is missing in the median; the longest run is left out, so that one that was held up changes
+nothing.
+
+    node1   [ split 0 ]        8 ms by simulation
+    runs    8 8 88 8 8 8 88 8 8 88 ...   mean without the longest: 24 ms, the pace is 3
+
+What a host waits for others within its part is in both times. A part of less than LEAST_S says
+nothing: what Python does about it takes as long. Complexity: O(splits) for each run, and a
+simulated run for each plan. Examples: tests/runtime/test_host_pace.py.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ...plan.simulation.simulate_plan import simulate
+from ...plan.types.plan_types import PlanValue
+from ...topology.host_names import CALLER, host_of
+from ..run_stats import RunStats
+
+LAST, FEWEST = 16, 8
+"""Runs whose mean counts, and so many at least."""
+LEAST_S = 1e-3
+HALF_S = 120.0
+"""After so long without a run, half of what a host is slower is forgotten."""
+
+
+@dataclass(slots=True)
+class _Host:
+    """What the last runs showed of a host. times: how many times as long as expected. seen_s: when
+    the last of them ended.
+    """
+
+    times: deque[float] = field(default_factory=lambda: deque(maxlen=LAST))
+    seen_s: float = 0.0
+
+    def pace(self) -> float:
+        """Returns the logarithm of how many times longer than expected the host takes."""
+        if len(self.times) < FEWEST:
+            return 0.0
+        mean = (sum(self.times) - max(self.times)) / (len(self.times) - 1)
+        return max(0.0, math.log(mean))
+
+
+class HostPaces:
+    """The paces of other computers. May be used from any number of threads."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, _Host] = {}
+        self._plans: weakref.WeakKeyDictionary[PlanValue, Mapping[str, float]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+
+    def of(self, device: str, now_s: float) -> float:
+        """Returns the logarithm of how many times longer than expected the host of a device takes;
+        0 of the caller's own devices.
+        """
+        with self._lock:
+            host = self._hosts.get(host_of(device))
+            if host is None:
+                return 0.0
+            idle_s = max(0.0, now_s - host.seen_s)
+            return host.pace() * float(0.5 ** (idle_s / HALF_S))
+
+    def see(self, plan: PlanValue, stats: RunStats) -> None:
+        """Takes in what a run measured."""
+        if len(plan.machine.hosts) == 1:
+            return
+        with self._lock:
+            expected = self._plans.get(plan)
+            if expected is None:
+                self._plans[plan] = _expected(plan)
+                return  # the first run pays for what is put off until then
+            taken = _taken(plan, stats)
+            for name, expected_s in expected.items():
+                if name in taken:
+                    host = self._hosts.setdefault(name, _Host())
+                    host.times.append(taken[name] / expected_s)
+                    host.seen_s = stats.end_s
+
+
+def _expected(plan: PlanValue) -> dict[str, float]:
+    """Returns by other host what it takes from its first copy or split to its last one, at the
+    paces that devices had at first.
+    """
+    devices, first, last = plan.machine.devices, dict[str, float](), dict[str, float]()
+    at_first = [replace(spec, costs=spec.costs.at_pace({})) for spec in devices]
+    machine = replace(plan.machine, devices=tuple(at_first))
+    spans = simulate(replace(plan, machine=machine)).spans
+    for span in (span for span in spans if span.kind != "wait"):
+        host = host_of(devices[span.device].name)
+        first[host] = min(span.start_s, first.get(host, math.inf))
+        last[host] = max(span.finish_s, last.get(host, 0.0))
+    took = {host: last[host] - start_s for host, start_s in first.items() if host != CALLER}
+    return {host: seconds for host, seconds in took.items() if seconds >= LEAST_S}
+
+
+def _taken(plan: PlanValue, stats: RunStats) -> dict[str, float]:
+    """Returns the same as a run had it."""
+    devices, splits = plan.machine.devices, plan.splits
+    times = [(split.device, split.begin_s, split.end_s) for split in stats.splits]
+    times += [(devices[splits[at].device].name, a, b) for _, at, a, b in stats.spans]
+    first, last = dict[str, float](), dict[str, float]()
+    for device, start_s, end_s in times:
+        host = host_of(device)
+        first[host] = min(start_s, first.get(host, math.inf))
+        last[host] = max(end_s, last.get(host, -math.inf))
+    return {host: last[host] - start_s for host, start_s in first.items()}

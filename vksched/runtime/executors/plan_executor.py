@@ -1,0 +1,290 @@
+"""Executor: carries out a Plan on devices, to the letter. It decides nothing.
+
+    for each split, in plan order:  send and take what crosses from and to other hosts
+                                    -> write its inputs to the inbox -> wait for the crossings it
+                                    needs, and for windows that it takes -> move crossings from
+                                    outbox to inbox, write weights there -> submit, without waiting
+    after each wait:                check the sequence words of what has ended
+    at the end:                     wait for the outputs, copy the results
+
+Each run has a slot of its own (memory and recordings) and goes through this loop on its own thread,
+so up to `copies` runs are under way at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, RunCancelled
+from ...plan.plan import Plan
+from ...plan.types.plan_types import HOST, CopyIn, Split
+from ...storage.lazy_array import as_array
+from ...trace import Trace
+from ..cpu.evaluate import Values
+from ..device import Device, Session
+from . import race_checker
+from .base_executor import INTERRUPTED_S, Carrier, CommitFailed, Results
+from .run_record import Observers, RunRecord
+
+
+class Executor(Carrier):
+    """Carries out a plan that says all beforehand."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        devices: Sequence[Device],
+        trace: Trace,
+        timeout_s: float,
+        progress: Progress | None = None,
+        numbers: Iterator[int] | None = None,
+        number: int = -1,
+    ) -> None:
+        working = {split.device for split in plan.splits}
+        super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
+        self._makers = {copy.node: split.id for split in plan.splits for copy in split.copies_out}
+        self._splits_of: dict[int, list[int]] = {}
+        for split in plan.splits:
+            self._splits_of.setdefault(split.device, []).append(split.id)
+        self._refilled = _refilled(plan)
+        self._log = race_checker.Log(plan) if race_checker.wanted() else None
+        self._before_commits = plan.splits[: len(plan.splits) - len(plan.commits)]
+        self._results_wait = plan.commits[0].waits if plan.commits else plan.final_waits
+        self._outputs = tuple(node for _, node in plan.graph.outputs)
+        self.prepare(progress, self._make_session)
+
+    def _make_session(self, index: int, progress: Progress | None) -> None:
+        session = self._sessions[index] = self.devices[index].prepare(self.plan, index, progress)
+        _stage_streamed(self.plan, self._splits_of[index], session)
+        if self._log:
+            self._sessions[index] = self._log.watch(session, index)
+
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+        number, ticket = next(self._numbers), self._ticket(slot) & 0xFFFFFFFF
+        run = self._under_way[slot] = RunRecord(number, slot, ticket, feeds, observers)
+        start = self._trace.clock.now()
+        try:
+            for run.device, session in self._sessions.items():
+                session.begin(slot)
+            for split in self._before_commits:
+                self._cross(run, split.id)
+                self._start_split(run, split)
+            self._cross(run, len(self._before_commits))
+            for split_id in self._results_wait:
+                self._wait(run, split_id, HOST)
+            outputs = tuple([self._output(run, node) for node in self._outputs])
+            kept = self.plan.graph.kept
+            results = Results(outputs, tuple([self._output(run, node) for node in kept]))
+            if self._log:
+                self._log.end(slot)
+            self._agree(run, results)
+        except BaseException as error:
+            device = run.device
+            if isinstance(error, DeviceError):
+                self._fail(run, error)
+            self._settle(run, interrupted=not isinstance(error, Exception))
+            self._reporter.tell_failed(run, device, start, error)
+            raise
+        if self.plan.commits:
+            self._commit(run, results)
+        end = self._trace.clock.now()
+        try:
+            stats = self._reporter.report(run, self._sessions, start, end)
+            results.ran = self.last_run = self.plan, stats
+        except BaseException as error:  # the states have changed: whoever keeps track must know
+            raise CommitFailed(error, results, frozenset()) from error
+        return results
+
+    def _ticket(self, slot: int) -> int:
+        """Returns the ticket of the run that has a slot now."""
+        return next(self._tickets)
+
+    def _cross(self, run: RunRecord, split_id: int) -> None:
+        """Before a split, or with the number after the last one: sends and takes values that cross
+        between hosts. In a plan of one host there are none.
+        """
+
+    def _agree(self, run: RunRecord, results: Results) -> None:
+        """Has results: waits until all hosts have, before states are written."""
+
+    def _commit(self, run: RunRecord, results: Results) -> None:
+        """Puts the next values of states in their places, on each device that can."""
+        causes: list[BaseException] = []
+        steps: list[Callable[[], None]] = [
+            *(partial(self._start_split, run, split) for split in self.plan.commits),
+            *(partial(self._wait_if_begun, run, split_id) for split_id in self.plan.final_waits),
+        ]
+        if self._log:
+            steps.append(partial(self._log.end, run.slot))
+        done = 0
+        while done < len(steps):
+            try:  # an interrupt may come between any two calls
+                while done < len(steps):
+                    steps[done]()
+                    done += 1
+            except BaseException as error:
+                causes.append(error)
+                if isinstance(error, DeviceError):
+                    self._fail(run, error)
+                done += isinstance(error, Exception)  # an interrupt comes after all is in place
+        if causes:
+            self._settle(run, interrupted=not isinstance(causes[0], Exception))
+            self._reporter.tell_failed(run, run.device, self._trace.clock.now(), causes[0])
+            torn = {s.device for s in self.plan.commits if s.id not in run.complete_s}
+            raise CommitFailed(causes[0], results, frozenset(torn)) from causes[0]
+
+    def _ask(self, run: RunRecord, split_id: int) -> Session:
+        """Returns the session of a split, and notes whom the run is talking to."""
+        run.split, run.device = split_id, self.plan.splits[split_id].device
+        return self._sessions[run.device]
+
+    def _start_split(self, run: RunRecord, split: Split) -> None:
+        if split.id in run.handed_over:  # asked again after an interrupt
+            return
+        for copy in split.copies_in:
+            if copy.source == HOST and copy.node in run.feeds:
+                array = run.feeds[copy.node]
+                run.input_bytes += array.nbytes
+                self._stage(run, split, copy, array)
+        for split_id in split.waits:
+            self._wait(run, split_id, split.id)
+        for copy in split.copies_in:
+            if split.refills and copy.node in self._refilled:
+                self._stage(run, split, copy, self._refilled[copy.node])
+            elif copy.source != HOST:
+                start = self._trace.clock.now()
+                array = self._ask(run, copy.source).fetch(run.slot, copy.node)
+                self._fetched(run, copy.source, copy.node, array, start, split.id)
+                run.crossing_bytes += self.plan.graph.nodes[copy.node].type.device_bytes
+                self._stage(run, split, copy, array)
+        if self.stream is not None:
+            self.stream.clock.wait_for_turn()
+        start = run.submitted_s[split.id] = self._trace.clock.now()
+        self._ask(run, split.id).submit(run.slot, split.id, run.ticket)
+        run.handed_over.add(split.id)
+        if self._trace.active:
+            self._reporter.emit(("submit", split.id, start, self._trace.clock.now()), run)
+
+    def _stage(self, run: RunRecord, split: Split, copy: CopyIn, array: NDArray) -> None:
+        start = self._trace.clock.now()
+        self._ask(run, split.id).stage(run.slot, copy, array)
+        run.spans.append(("copy", split.id, start, self._trace.clock.now()))
+        if self._trace.active:
+            about = {"node": copy.node, "bytes": array.nbytes, "way": "in", "needed_by": split.id}
+            self._reporter.emit(run.spans[-1], run, **about)
+
+    def _fetched(
+        self, run: RunRecord, source: int, node: int, array: NDArray, start: float, needed_by: int
+    ) -> None:
+        """Notes that the host has read a value of a split until now."""
+        run.spans.append(("copy", source, start, self._trace.clock.now()))
+        if self._trace.active:
+            about = {"node": node, "bytes": array.nbytes, "way": "out", "needed_by": needed_by}
+            self._reporter.emit(run.spans[-1], run, **about)
+
+    def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
+        """Waits for a split; every earlier one on its device is complete then, too. needed_by: the
+        split that waits, or HOST.
+        """
+        if split_id in run.complete_s:
+            return
+        device = self.plan.splits[split_id].device
+        start = self._trace.clock.now()
+        self._ask(run, split_id).wait(run.slot, split_id, self._timeout_s)
+        end = self._trace.clock.now()
+        run.spans.append(("wait", split_id, start, end))
+        run.waits += 1
+        run.fences_waited += self.plan.machine.devices[device].kind != "cpu"
+        splits, done = self._splits_of[device], run.done_on.get(device, 0)
+        while done < len(splits) and splits[done] <= split_id:
+            # before anything of it is used: did it really run, and on good data?
+            self._ask(run, splits[done]).check(run.slot, splits[done], run.ticket)
+            run.complete_s[splits[done]] = end
+            done += 1
+        first, run.done_on[device] = run.done_on.get(device, 0), done
+        if self._trace.active:
+            self._reporter.emit(("wait", split_id, start, end), run, needed_by=needed_by)
+        for complete in splits[first:done]:
+            if self.plan.splits[complete].observed:
+                self._show(run, self.plan.splits[complete].observed)
+
+    def _wait_if_begun(self, run: RunRecord, split_id: int) -> None:
+        if split_id in run.submitted_s:
+            self._wait(run, split_id, HOST)
+
+    def _show(self, run: RunRecord, values: Iterable[int]) -> None:
+        """Calls the observers of values that are there."""
+        for node_id in values:
+            name = self.plan.graph.nodes[node_id].name
+            for observer in run.observers.get(node_id, ()):
+                value = self._output(run, node_id)
+                try:
+                    goes_on = observer(name, value)
+                except DeviceError as error:  # no device of this run's
+                    raise RunCancelled(f"[run] the observer of {name!r} failed: {error}") from error
+                if goes_on is False:
+                    raise RunCancelled(f"[run] an observer stopped the run at {name!r}")
+
+    def _output(self, run: RunRecord, node_id: int) -> NDArray:
+        """Returns a result of its own memory: fetched, or, for a view, evaluated from what it
+        views, which may be an input or a weight.
+        """
+        start, root = self._trace.clock.now(), node_id
+        if node_id in self._makers:
+            array = self._ask(run, self._makers[node_id]).fetch(run.slot, node_id)
+        else:
+            values, root = Values(self.plan.graph), self.plan.graph.root(node_id)
+            for fed, given in run.feeds.items():
+                values[fed] = given
+            if root in self._makers:
+                values[root] = self._ask(run, self._makers[root]).fetch(run.slot, root)
+            array = values[node_id]
+        result = np.array(array, order="C", copy=True)
+        run.output_bytes += result.nbytes
+        if root in self._makers:
+            self._fetched(run, self._makers[root], node_id, result, start, HOST)
+        return result
+
+    def _settle(self, run: RunRecord, interrupted: bool) -> None:
+        """After a failed run: waits for what was submitted, so that the slot may be used again.
+
+        A device that has failed is not waited for again: the executor is out of use then.
+        """
+        limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._timeout_s
+        left = [s for s in run.submitted_s if s not in run.complete_s]
+        try:
+            for split_id in left:
+                if self.plan.splits[split_id].device in self._failed:
+                    continue
+                try:
+                    self._ask(run, split_id).wait(run.slot, split_id, limit_s)
+                except DeviceError as error:
+                    self._fail(run, error, blame=not interrupted)
+                except Exception:
+                    continue
+        except BaseException:  # interrupted again: nobody knows what goes on in this slot
+            with self._state:
+                self._retired = True
+                self._busy.update(self.plan.splits[s].device for s in left)
+                self._state.notify_all()
+            raise
+
+
+def _refilled(plan: Plan) -> dict[int, NDArray]:
+    """Returns the weights that the host writes to windows in each run."""
+    data, splits = plan.graph.data, (split for split in plan.splits if split.refills)
+    copies = (copy for split in splits for copy in split.copies_in)
+    return {copy.node: as_array(data[copy.node]) for copy in copies if copy.node in data}
+
+
+def _stage_streamed(plan: Plan, splits: Sequence[int], session: Session) -> None:
+    """Puts weights of host memory into windows of their own, where every run finds them."""
+    lasting = (plan.splits[split] for split in splits if not plan.splits[split].refills)
+    for copy in (copy for split in lasting for copy in split.copies_in):
+        if copy.node in plan.graph.data:
+            for slot in range(plan.copies):
+                session.stage(slot, copy, as_array(plan.graph.data[copy.node]))

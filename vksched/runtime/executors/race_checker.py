@@ -1,0 +1,127 @@
+"""The happens-before check at run time (VKSCHED_CHECK=1): sessions that tell a checker all they do.
+
+    executor --stage, submit, wait, check, fetch--> Watched --> the device's session
+                                                       \\--> Log --> plan.happens.Checker
+
+The order told is the order done: a submission and its event are one step under the queue's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from ...common.dtypes import NDArray
+from ...common.env import is_on
+from ...common.errors import DeviceError
+from ...plan.types.plan_types import CopyIn, PlanValue
+from ...plan.verify.happens_before import Checker, Finding, fail_on
+from ...plan.verify.memory_events import Event, Narrator
+from ..device import Aside, Session, Times
+
+
+def wanted() -> bool:
+    """Returns whether runs are to be checked."""
+    return is_on("VKSCHED_CHECK")
+
+
+class Log:
+    """What the runs of one executor do, judged as it happens."""
+
+    def __init__(self, plan: PlanValue) -> None:
+        self._plan = plan
+        self._tell = Narrator(plan)
+        self._checker = Checker(plan)
+        self._found: list[Finding] = []
+        self._runs = 0
+        self._lock = threading.Lock()
+
+    def watch(self, session: Session, device: int) -> Session:
+        """Returns the session as one that tells what it does."""
+        return _Watched(session, device, self)
+
+    def acquire(self, slot: int) -> None:
+        """A run gets a slot; called before anybody knows, as `release` is while it has the slot."""
+        self.take([self._tell.acquire(slot, self._runs)])
+        self._runs += 1
+
+    def release(self, slot: int) -> None:
+        """A run gives its slot back, whatever became of it. What one that failed has left undone
+        is no fault of the next, unless it meets it.
+        """
+        self.take([self._tell.release(slot)])
+        self._take_found(slot)
+
+    def end(self, slot: int) -> None:
+        """A run has its results.
+
+        Raises:
+            PlanError: something that it did was in no order with something else.
+        """
+        self.take([self._tell.end(slot)])
+        fail_on(self._take_found(slot))
+
+    def _take_found(self, slot: int) -> list[Finding]:
+        with self._lock:
+            found = [f for f in self._found if f.slot == slot]
+            self._found = [f for f in self._found if f.slot != slot]
+        return found
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Takes events in the order in which they were done."""
+        with self._lock:
+            for event in events:
+                self._found += self._checker.feed(event)
+
+
+class _Watched:
+    """A session and the log that it tells."""
+
+    def __init__(self, session: Session, device: int, log: Log) -> None:
+        self._session = session
+        self._device = device
+        self._log = log
+        self._tell = log._tell
+        self._queue = threading.Lock()
+
+    def begin(self, slot: int) -> None:
+        self._session.begin(slot)
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._session.stage(slot, copy, array)
+        self._log.take([self._tell.stage(slot, self._device, copy)])
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        with self._queue:
+            self._session.submit(slot, split, ticket)
+            self._log.take(self._tell.submit(slot, split))
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        try:
+            self._session.wait(slot, split, timeout_s)
+        except Exception as error:
+            if not isinstance(error, DeviceError):  # the split has ended, though with an error
+                self._log.take(self._tell.wait(slot, split))
+            raise
+        self._log.take(self._tell.wait(slot, split))
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return self._session.ends_s(slot, split)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        self._log.take([self._tell.check(slot, split)])
+        self._session.check(slot, split, ticket)
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        self._log.take([self._tell.fetch(slot, node, self._device)])
+        return self._session.fetch(slot, node)
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._session.times_s(slot, split)
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return self._session.aside_s(slot, split)
+
+    def close(self) -> None:
+        self._log.take([self._tell.free(self._device)])
+        self._session.close()

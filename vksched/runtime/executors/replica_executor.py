@@ -1,0 +1,112 @@
+"""Replicas: carries out a plan of which each run goes whole to one of several devices.
+
+Problem: in a stream all devices shall be at work, and a run that comes alone shall not go to the
+slow one. Method: a run goes to the device that would have done it first, after all that it has got
+already: the one with the least (runs + 1) * period. So a device that is four times slower gets its
+first run when the fast one has three, and a device that slows down gets fewer, as its runs stay
+longer.
+
+    period 1 s   runs 0 1 2 . 4 5 6 .       the runs of each, in the order in which they came
+    period 4 s   runs       3       7
+
+Complexity: O(devices) for each run. Examples: tests/scheduler/test_streams.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceError
+from ...plan.plan import Plan
+from ...plan.simulation.plan_metrics import measure_plan
+from ...trace import Trace
+from ..device import Closing
+from .base_executor import Carrier, Results
+from .run_record import AtWork, Observers
+
+
+class Replicas(Carrier):
+    """Several executors of one graph, each on devices of its own.
+
+    Parameters
+    ----------
+    plan
+        That of the first executor, with all others as its replicas.
+    each
+        The executors, in the order of the plan and its replicas.
+    """
+
+    def __init__(self, plan: Plan, each: Sequence[Carrier], trace: Trace, timeout_s: float) -> None:
+        first = each[0]
+        about = trace, timeout_s, None, plan.working, first.number
+        super().__init__(plan, first.devices, *about)
+        self._each = tuple(each)
+        own = [measure_plan(carrier.plan)[0] for carrier in self._each[1:]]
+        periods = [metrics.period_s for metrics in own]
+        # the first one's rate is that of all less those of the others
+        whole_s = plan.metrics.period_s
+        self._period_s = [1 / (1 / whole_s - sum(1 / s for s in periods)), *periods]
+        self._has = [0] * len(self._each)
+        """How many runs each executor has got that have not ended."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(number for carrier in self._each for number in carrier.numbers)
+
+    @property
+    def threads(self) -> int:
+        copies = [carrier.plan.copies for carrier in self._each]
+        longest_s = max(c * s for c, s in zip(copies, self._period_s, strict=True))
+        return sum(
+            max(c, math.ceil(longest_s / s)) for c, s in zip(copies, self._period_s, strict=True)
+        )
+
+    @property
+    def retired(self) -> bool:
+        return any(carrier.retired for carrier in self._each)
+
+    @property
+    def under_way(self) -> int:
+        return sum(carrier.under_way for carrier in self._each)
+
+    def at_work(self) -> list[AtWork]:
+        return [work for carrier in self._each for work in carrier.at_work()]
+
+    def open(self) -> None:
+        if self.stream is not None:
+            limits = {carrier.number: carrier.plan.copies for carrier in self._each}
+            self.stream.open(limits, self.threads)
+
+    def run(
+        self,
+        feeds: Mapping[int, NDArray],
+        observers: Observers | None = None,
+        slot: int | None = None,
+    ) -> Results:
+        at = self._take()
+        try:
+            return self._each[at].run(feeds, observers, slot)
+        finally:
+            with self._state:
+                self._has[at] -= 1
+
+    def _take(self) -> int:
+        """Returns the number of the executor that a run goes to."""
+        with self._state:
+            each = zip(self._has, self._period_s, strict=True)
+            ends_s = [(has + 1) * period_s for has, period_s in each]
+            at = ends_s.index(min(ends_s))
+            self._has[at] += 1
+        if self.stream is not None:
+            self.stream.wait_at(self._each[at].number)
+        return at
+
+    def take_faults(self) -> list[DeviceError]:
+        return [fault for carrier in self._each for fault in carrier.take_faults()]
+
+    def retire(self) -> tuple[Closing, ...]:
+        for carrier in self._each:  # none takes a run that another one turns away
+            carrier.put_out()
+        return tuple(left for carrier in self._each for left in carrier.retire())

@@ -1,0 +1,253 @@
+"""What is recorded of a run while it is under way, and what is told of it at its end.
+
+Examples: tests/runtime/test_executor.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceError
+from ...plan.costs.node_cost import op_seconds
+from ...plan.types.plan_types import COMING, PlanValue, Split
+from ...trace import Event, Trace
+from ..device import Aside, Times
+from ..run_stats import HostSpan, RunStats, SplitStats
+
+Observers = Mapping[int, Sequence[Callable[[str, NDArray], object]]]
+"""By node what is called with its name and value; one that returns False cancels the run."""
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run under way."""
+
+    number: int
+    slot: int
+    ticket: int
+    feeds: Mapping[int, NDArray]
+    observers: Observers
+    submitted_s: dict[int, float] = field(default_factory=dict)
+    handed_over: set[int] = field(default_factory=set)
+    """The splits that the device has got for certain: an interrupt may come in between."""
+    complete_s: dict[int, float] = field(default_factory=dict)
+    done_on: dict[int, int] = field(default_factory=dict)
+    device: int = 0
+    split: int = 0
+    """What is being asked, and for which split: where to look for the cause of an error."""
+    fences_waited: int = 0
+    waits: int = 0
+    crossing_bytes: int = 0
+    input_bytes: int = 0
+    output_bytes: int = 0
+    spans: list[HostSpan] = field(default_factory=list)
+
+
+class AtWork(NamedTuple):
+    """A split that a device has and whose end the host has not seen yet.
+
+    ops: of executors that plan beforehand the longest first. since_s: when it was handed over, in
+    seconds of the scheduler's clock.
+    """
+
+    device: str
+    split: int
+    nodes: int
+    ops: tuple[str, ...]
+    run: int
+    since_s: float
+
+
+class Timed(Protocol):
+    """Who tells how long splits took."""
+
+    def times_s(self, slot: int, split: int) -> Times: ...
+
+    def aside_s(self, slot: int, split: int) -> Aside: ...
+
+
+class Reporter:
+    """Tells of the runs of one plan."""
+
+    def __init__(self, plan: PlanValue, trace: Trace, number: int = -1) -> None:
+        """number: of the plan, among those of the process."""
+        self._plan = plan
+        self._trace = trace
+        self.number = number
+
+    @cached_property
+    def _op_seconds(self) -> tuple[dict[str, float], ...]:
+        return op_seconds(self._plan)
+
+    def at_work(self, run: RunRecord) -> list[AtWork]:
+        """Returns what devices have of a run that another thread carries out, in plan order."""
+        out: list[AtWork] = []
+        for split_id, since_s in sorted(run.submitted_s.copy().items()):
+            if split_id not in run.complete_s:
+                split, ops = self._plan.splits[split_id], self._op_seconds[split_id]
+                name = self._plan.machine.devices[split.device].name
+                longest = tuple(sorted(ops, key=lambda op: -ops[op]))
+                out.append(AtWork(name, split_id, len(split.nodes), longest, run.number, since_s))
+        return out
+
+    def describe(self, split_id: int) -> str:
+        """Returns a split as errors name it."""
+        nodes = self._plan.splits[split_id].nodes
+        names = [self._plan.graph.nodes[n].name for n in (nodes[0], nodes[-1])]
+        text = names[0] if len(nodes) == 1 else f"{names[0]} .. {names[-1]}, {len(nodes)} nodes"
+        return f"split {split_id} ({text})"
+
+    def report(
+        self, run: RunRecord, sessions: Mapping[int, Timed], start: float, end: float
+    ) -> RunStats:
+        """Returns what a run has cost, and tells the sinks of it."""
+        splits: list[SplitStats] = []
+        free_at: dict[int, float] = {}
+        active, devices = self._trace.active, self._plan.machine.devices
+        for split in self._plan.splits:
+            submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
+            begin = max(submitted, free_at.get(split.device, submitted))
+            beside = self._place_aside(run, split, sessions[split.device]) if split.aside else {}
+            if COMING in beside:
+                begin = max(begin, beside[COMING][1])
+            measured, longest = times_of(sessions[split.device], run, split)
+            seconds = measured if measured is not None else complete - begin
+            # A device's clock has another origin: place its duration right behind what came before.
+            finish = min(complete, begin + seconds)
+            free_at[split.device] = finish
+            name = devices[split.device].name
+            splits.append(
+                SplitStats(split.id, name, len(split.nodes), seconds, longest, begin, finish)
+            )
+            if active:
+                fields = {
+                    "split": split.id,
+                    "device_s": measured,
+                    "observed_s": complete,
+                    "ops": self._op_seconds[split.id],
+                }
+                self._trace.emit(
+                    Event("split", name, begin, finish, run.number, fields, self.number)
+                )
+                self._tell_aside(run, split, beside)
+        stats = RunStats(
+            run.number,
+            end - start,
+            run.fences_waited,
+            run.waits,
+            run.crossing_bytes,
+            run.input_bytes,
+            run.output_bytes,
+            tuple(splits),
+            start,
+            tuple(run.spans),
+        )
+        if active:
+            self._tell_run(stats)
+        return stats
+
+    def tell(self, stats: RunStats, events: Iterable[Event], clocks: str) -> None:
+        """Tells the sinks, if there are any, of a run that several hosts have carried out. clocks:
+        how well their clocks are known.
+        """
+        self.tell_events(stats.run, events)
+        if self._trace.active:
+            self._tell_run(stats, clocks=clocks)
+
+    def tell_events(self, run: int, events: Iterable[Event]) -> None:
+        """Tells the sinks of what has happened in a run, as one of this plan."""
+        for event in events:
+            self._trace.emit(replace(event, run=run, plan=self.number))
+
+    def _tell_run(self, stats: RunStats, **more: object) -> None:
+        about = {"stats": stats, **more}
+        when = stats.start_s, stats.end_s
+        self._trace.emit(Event("run", "host", *when, stats.run, about, self.number))
+
+    def _place_aside(
+        self, run: RunRecord, split: Split, session: Timed
+    ) -> dict[str, tuple[float, float, float | None]]:
+        """Returns for each stage that a copy queue carried out its start and end, by the
+        scheduler's clock, and its seconds by the device's own, or None. Where the device does not
+        tell when, copies in stand right behind their submission, and copies out right before the
+        host saw them.
+        """
+        out: dict[str, tuple[float, float, float | None]] = {}
+        submitted, complete = run.submitted_s[split.id], run.complete_s[split.id]
+        for stage, (start, seconds) in _aside_of(session, run, split).items():
+            took = seconds or 0.0
+            if start is None:
+                start = submitted if stage == COMING else max(submitted, complete - took)
+            out[stage] = start, min(complete, start + took), seconds
+        return out
+
+    def _tell_aside(
+        self,
+        run: RunRecord,
+        split: Split,
+        beside: Mapping[str, tuple[float, float, float | None]],
+    ) -> None:
+        nodes, name = self._plan.graph.nodes, self._plan.machine.devices[split.device].name
+        for stage, (start, end, seconds) in beside.items():
+            copied = split.copies_in if stage == COMING else split.copies_out
+            fields = {
+                "split": split.id,
+                "way": "in" if stage == COMING else "out",
+                "bytes": sum(nodes[copy.node].type.device_bytes for copy in copied),
+                "device_s": seconds,
+            }
+            self._trace.emit(Event("aside", name, start, end, run.number, fields, self.number))
+
+    def emit(self, span: HostSpan, run: RunRecord, **fields: object) -> None:
+        """Tells the sinks of something that the host did for a device."""
+        kind, split, start, end = span
+        name = self._plan.machine.devices[self._plan.splits[split].device].name
+        fields["split"] = split
+        self._trace.emit(Event(kind, name, start, end, run.number, fields, self.number))
+
+    def tell_failed(self, run: RunRecord, device: int, start: float, error: BaseException) -> None:
+        """Tells the sinks, if there are any, that a run ends without results. device: which one it
+        was talking to.
+        """
+        if not self._trace.active:
+            return
+        name = self._plan.machine.devices[device].name
+        fields = {"error": type(error).__name__, "message": str(error)}
+        now = self._trace.clock.now()
+        self._trace.emit(Event("failed", name, start, now, run.number, fields, self.number))
+
+    def tell_memory(self, kind: str, device: int, start: float, resident_bytes: int) -> None:
+        """Tells the sinks, if there are any, that memory of a plan is there, or is given back.
+        resident_bytes: of weights and states, what was there before, or stays.
+        """
+        if not self._trace.active:
+            return
+        memory = self._plan.memory[device]
+        shared = memory.weight_bytes + memory.state_bytes
+        fields = {
+            "bytes": max(0, memory.peak_bytes - shared),
+            "weight_bytes": memory.weight_bytes,
+            "state_bytes": memory.state_bytes,
+            "resident_bytes": resident_bytes,
+        }
+        name, now = self._plan.machine.devices[device].name, self._trace.clock.now()
+        self._trace.emit(Event(kind, name, start, now, -1, fields, self.number))
+
+
+def times_of(session: Timed, run: RunRecord, split: Split) -> Times:
+    """Returns what a device tells of a split that has ended."""
+    try:
+        return session.times_s(run.slot, split.id)
+    except DeviceError:  # the results are there: the next run will find the device lost
+        return None, None
+
+
+def _aside_of(session: Timed, run: RunRecord, split: Split) -> Aside:
+    try:
+        return session.aside_s(run.slot, split.id)
+    except DeviceError:  # as above
+        return {}

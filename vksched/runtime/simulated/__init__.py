@@ -1,0 +1,1 @@
+"""Simulated devices, and devices that add faults or delays to real ones."""

@@ -1,0 +1,119 @@
+"""Wrapped: a device around another one, for those that fail or slow down on purpose.
+
+    executor --> WrappedDevice  --> the device inside       a subclass changes some of the calls;
+             --> WrappedSession --> the session inside      all others go through as they are
+
+Examples: tests/scheduler/test_faults.py, tests/scheduler/test_dynamic_runs.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError
+from ...plan.types.plan_types import CopyIn, PlanValue
+from ...topology.device_spec import DeviceSpec
+from ...topology.links import Link
+from ..device import Aside, Device, Gauge, Gauged, Session, Times
+from ..state_store import StateStore
+from ..vulkan import device_probe
+from ..vulkan.open_device import open_device
+
+
+class WrappedDevice(ABC):
+    """A device that hands everything on but the sessions that it prepares.
+
+    device: a Vulkan device's name, which is opened, or any Device but the CPU.
+
+    Raises:
+        DeviceError: it is the CPU, or there is no such device.
+    """
+
+    def __init__(self, device: str | Device) -> None:
+        if isinstance(device, str):
+            info = device_probe.resolve(device)
+            opened = None if info.name == "cpu" else open_device(info, info.name)
+        else:
+            opened = None if device.spec.kind == "cpu" else device
+        if opened is None:
+            raise DeviceError(
+                f"[{type(self).__name__}] expected a device other than the cpu, got cpu; try a "
+                "Vulkan device"
+            )
+        self.device = opened
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self.device.spec
+
+    def gauge(self) -> Gauge:
+        return self.device.gauge() if isinstance(self.device, Gauged) else Gauge()
+
+    @property
+    def link(self) -> Link | None:
+        return self.device.link
+
+    @property
+    def states(self) -> StateStore:
+        return self.device.states
+
+    def holds(self, key: object) -> bool:
+        return self.device.holds(key)
+
+    @abstractmethod
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> WrappedSession:
+        """Prepares a plan on the device inside, and returns a session around that one."""
+
+    def close(self) -> None:
+        self.device.close()
+
+
+def innermost(device: Device) -> Device:
+    """Returns the device that all wrappers of a device hand on to; itself without a wrapper."""
+    while isinstance(device, WrappedDevice):
+        device = device.device
+    return device
+
+
+class WrappedSession:
+    """One plan's share of a wrapped device; hands everything on."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def begin(self, slot: int) -> None:
+        self._session.begin(slot)
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._session.stage(slot, copy, array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        self._session.submit(slot, split, ticket)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        self._session.wait(slot, split, timeout_s)
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        return self._session.ends_s(slot, split)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        self._session.check(slot, split, ticket)
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._session.fetch(slot, node)
+
+    def times_s(self, slot: int, split: int) -> Times:
+        return self._session.times_s(slot, split)
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        return self._session.aside_s(slot, split)
+
+    def close(self) -> None:
+        self._session.close()

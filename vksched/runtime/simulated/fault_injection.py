@@ -1,0 +1,172 @@
+"""A device that fails on purpose, for tests and drills: what does my program do when a GPU dies?
+
+    FaultyDevice(device, at=3, kind="lost")     submission 0, 1, 2: normal       3 and later: lost
+
+Everything else is the wrapped device's own work, so that a failure comes with real memory held and
+real submissions under way. Examples: tests/scheduler/test_faults.py, examples/device_loss.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, OutOfMemory
+from ...plan.types.plan_types import CopyIn, PlanValue
+from ..device import Device, Session
+from ..state_store import Item, StateStore
+from .device_wrapper import WrappedDevice, WrappedSession
+
+KINDS = ("lost", "timeout", "sequence", "memory", "error")
+CALLS = ("prepare", "stage", "submit", "wait", "check", "fetch", "states")
+
+
+class FaultyDevice(WrappedDevice):
+    """A device that works until a chosen call and fails from then on.
+
+    device: a Vulkan device's name or any Device but the CPU. at: the number of the call that fails,
+    counted from 0 over all graphs; None for never; may be set at any time. call: which calls are
+    counted, one of "prepare", "stage", "submit", "wait", "check", "fetch" and "states", which are
+    what adds, reads and writes states.
+    kind: "lost": that call and all later ones of any kind raise DeviceLost, as with real drivers.
+        "timeout": the submission is handed on, but no later wait sees its end. "sequence": the
+        submission is dropped without a word. "memory": OutOfMemory. "error": another DeviceError.
+    times: how many calls fail, None for all from the first on; one that is lost stays lost.
+
+    Raises:
+        DeviceError: a kind or a call that is unknown, or a number that is no whole number of 0 or
+            more; the device is the CPU, or there is none.
+    """
+
+    def __init__(
+        self,
+        device: str | Device,
+        at: int | None,
+        kind: str = "lost",
+        call: str = "submit",
+        times: int | None = None,
+    ) -> None:
+        if kind not in KINDS or call not in CALLS:
+            raise DeviceError(
+                f"[FaultyDevice] expected a kind of {', '.join(KINDS)} and a call of "
+                f"{', '.join(CALLS)}, got {kind!r} and {call!r}"
+            )
+        if kind in ("timeout", "sequence") and call != "submit":
+            raise DeviceError(f'[FaultyDevice] expected call="submit" for {kind!r}, got {call!r}')
+        self.at = at  # refused before anything is opened
+        self.times = _count(times, "times")
+        super().__init__(device)
+        self.kind = kind
+        self.call = call
+        self.calls: Counter[str] = Counter()
+        """How often each call was made, failed ones too."""
+        self.failed = 0
+        self._hung = False
+        self._lock = threading.Lock()
+
+    @property
+    def at(self) -> int | None:
+        return self._at
+
+    @at.setter
+    def at(self, number: int | None) -> None:
+        self._at = _count(number, "at")
+
+    @property
+    def states(self) -> StateStore:
+        return FaultyStates(self)
+
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> FaultySession:
+        self.meet("prepare")
+        return FaultySession(self, self.device.prepare(plan, index, progress))
+
+    def meet(self, call: str) -> bool:
+        """Counts a call; raises what it meets, or returns whether it is to be dropped."""
+        with self._lock:
+            number = self.calls[call]
+            self.calls[call] += 1
+            hit = call == self.call and self.at is not None and number >= self.at
+            hit = hit and (self.times is None or self.failed < self.times)
+            self.failed += hit
+            lost = self.kind == "lost" and self.failed
+            self._hung = self._hung or (hit and self.kind == "timeout")
+        if lost:
+            raise DeviceLost(f"[{call}] {self.name} is lost (injected)")
+        if self._hung and call == "wait":
+            raise DeviceTimeout(f"[wait] {self.name} does not end (injected)")
+        if hit and self.kind == "memory":
+            raise OutOfMemory(f"[{call}] {self.name} has no memory left (injected)")
+        if hit and self.kind == "error":
+            raise DeviceError(f"[{call}] {self.name} failed (injected)")
+        return hit and self.kind == "sequence"
+
+
+def _count(number: int | None, word: str) -> int | None:
+    """Returns a number of calls, or None."""
+    if number is None or (isinstance(number, int) and number >= 0):
+        return number
+    raise DeviceError(
+        f"[FaultyDevice] expected a whole number of 0 or more, or None, as {word}, got {number!r}; "
+        'try at=3, kind="lost"'
+    )
+
+
+class FaultyStates:
+    """The states of a device that fails on purpose."""
+
+    def __init__(self, device: FaultyDevice) -> None:
+        self._device = device
+        self._states = device.device.states
+
+    def holds(self, key: object) -> bool:
+        return self._states.holds(key)
+
+    def add(self, items: Iterable[Item]) -> None:
+        self._device.meet("states")
+        self._states.add(items)
+
+    def read(self, key: object) -> NDArray:
+        self._device.meet("states")
+        return self._states.read(key)
+
+    def write(self, key: object, array: NDArray) -> None:
+        self._device.meet("states")
+        self._states.write(key, array)
+
+    def remove(self, key: object) -> None:
+        self._states.remove(key)
+
+    def keys(self) -> tuple[object, ...]:
+        return self._states.keys()
+
+
+class FaultySession(WrappedSession):
+    """One plan's share of a device that fails on purpose."""
+
+    def __init__(self, device: FaultyDevice, session: Session) -> None:
+        super().__init__(session)
+        self._device = device
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        self._device.meet("stage")
+        self._session.stage(slot, copy, array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        if not self._device.meet("submit"):
+            self._session.submit(slot, split, ticket)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        self._device.meet("wait")
+        self._session.wait(slot, split, timeout_s)
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        self._device.meet("check")
+        self._session.check(slot, split, ticket)
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        self._device.meet("fetch")
+        return self._session.fetch(slot, node)

@@ -1,0 +1,41 @@
+"""Blank devices: null devices that compute nothing, for replays without what a graph computes with.
+
+Times, waits and bytes are those of null devices. All values are zeros that take no memory.
+Examples: tests/trace/test_replay.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Progress, TensorType, numpy_dtype
+from ...plan.types.plan_types import PlanValue
+from .simulated_device import NullDevice, NullSession
+
+
+def blank(type_: TensorType) -> NDArray:
+    """Returns zeros of a type, without memory of their own."""
+    return np.broadcast_to(np.zeros((), numpy_dtype(type_.dtype)), type_.shape)
+
+
+class BlankDevice(NullDevice):
+    """A simulated device without values; see NullDevice."""
+
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> BlankSession:
+        return BlankSession(self, plan, index)
+
+
+class BlankSession(NullSession):
+    """One plan's share of a blank device."""
+
+    def _kept(self, array: NDArray) -> NDArray:
+        return array
+
+    def _has_operands(self, slot: int, split: int) -> bool:
+        return True
+
+    def _compute(self, slot: int, split: int) -> None:
+        for copy in self._plan.splits[split].copies_out:
+            self._values[slot][copy.node] = blank(self._plan.graph.nodes[copy.node].type)

@@ -1,0 +1,352 @@
+"""The null device: a Vulkan device that is not there, with a simulated clock, for tests and what-if
+plans.
+
+It computes with numpy. It takes the time that its DeviceSpec predicts, and that values need on the
+link to the host and back; of measured costs the host takes its part, as with hardware. One with a
+copy queue (`Limits.copy_queue`) copies beside its work what the plan says. It is stricter than
+hardware: a value that is read before the host waited for it is an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, DeviceLost, DeviceTimeout, PlanError
+from ...plan.costs.node_cost import COPY_IN, COPY_OUT, copy_seconds, node_seconds
+from ...plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, PlanValue, Split
+from ...topology.device_spec import DeviceSpec
+from ...topology.links import Link
+from ...topology.perf_model import Costs
+from ..cpu.evaluate import Values, last_uses, run_split
+from ..device import Aside, Device, Times
+from ..simulated_clock import Cores, SimulatedClock, SimulatedStream
+from ..state_store import HostStates
+from .device_wrapper import innermost
+
+Interval = tuple[float, float]
+"""Start and end, in seconds."""
+
+HERE = Link(math.inf)
+"""The way from the host to itself."""
+
+
+class NullDevice:
+    """A simulated device. Devices that share a clock run beside each other on it.
+
+    link: the way to the host, which the machine of a plan has; its default where none is given.
+    slowdown: above 0, how many times longer than its spec says its work takes; may be set at any
+    time. cores: that it takes all of while it works, as do others that are given the same ones; by
+    default those of the clock for a device whose spec says that it computes on the host's cores.
+
+    Raises:
+        DeviceError: the slowdown is not above 0 or not finite.
+    """
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        clock: SimulatedClock,
+        link: Link | None = None,
+        slowdown: float = 1.0,
+        cores: Cores | None = None,
+    ) -> None:
+        self._spec = spec
+        self.clock = clock
+        self.link = link
+        self.slowdown = slowdown
+        self.states = HostStates()
+        self.cores = cores or (clock.cores if spec.on_cores else Cores())
+        self.copying_until_s = 0.0
+        self.submissions = 0
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return self._spec
+
+    @property
+    def slowdown(self) -> float:
+        return self._slowdown
+
+    @slowdown.setter
+    def slowdown(self, times: float) -> None:
+        if not (isinstance(times, (int, float)) and 0 < times < math.inf):
+            raise DeviceError(f"[NullDevice] expected a slowdown above 0, got {times!r}; try 1.0")
+        self._slowdown = float(times)
+
+    def holds(self, key: object) -> bool:
+        return self.states.holds(key)
+
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> NullSession:
+        return NullSession(self, plan, index)
+
+    def close(self) -> None:
+        return None
+
+
+def stream_on(devices: Sequence[Device]) -> SimulatedStream | None:
+    """Returns an account of a graph's runs by the clock of the null devices among some; None where
+    there are none, or several clocks.
+    """
+    inside = map(innermost, devices)
+    clocks = {id(d.clock): d.clock for d in inside if isinstance(d, NullDevice)}
+    return next(iter(clocks.values())).stream() if len(clocks) == 1 else None
+
+
+class _Later:
+    """The states as one split sees them, with what it writes, until that is put in its place."""
+
+    def __init__(self, states: HostStates) -> None:
+        self._states = states
+        self.written: dict[object, NDArray] = {}
+
+    def view(self, key: object) -> NDArray:
+        return self.written.get(key, self._states.view(key))
+
+    def write(self, key: object, array: NDArray) -> None:
+        self.written[key] = array
+
+    def change(self, keys: Sequence[object], write: Callable[[list[NDArray]], None]) -> None:
+        arrays = [self.view(key).copy() for key in keys]
+        write(arrays)
+        self.written.update(zip(keys, arrays, strict=True))
+
+
+class NullSession:
+    """One plan's share of a simulated device."""
+
+    def __init__(self, device: NullDevice, plan: PlanValue, index: int) -> None:
+        self._device = device
+        self._plan = plan
+        self._index = index
+        self._dead = last_uses(plan, index)
+        machine = plan.machine
+        # what the host itself computes with is there already
+        self._link = HERE if machine.is_cpu(index) else machine.link_in(index)
+        self._way_back = HERE if machine.is_cpu(index) else machine.link_out(index)
+        self._makers: dict[int, list[int]] = {}
+        for split in plan.splits:
+            for copy in split.copies_out:
+                self._makers.setdefault(copy.node, []).append(split.id)
+        self._values = [Values(plan.graph) for _ in range(plan.copies)]
+        self._intervals: list[dict[int, Interval]] = [{} for _ in range(plan.copies)]
+        self._aside: list[dict[tuple[int, str], Interval]] = [{} for _ in range(plan.copies)]
+        """Of copies that the copy queue has made, by split and stage."""
+        self._given: list[set[int]] = [set() for _ in range(plan.copies)]
+        """Splits whose copies out the host has waited for."""
+        own = [split for split in plan.splits if split.device == index]
+        self._comes_aside = {c.node for s in own if COMING in s.aside for c in s.copies_in}
+        self._leaves_aside = {
+            (s.id, c.node) for s in own if LEAVING in s.aside for c in s.copies_out
+        }
+        self._tickets: list[dict[int, int]] = [{} for _ in range(plan.copies)]
+        self._waited_until_s = [0.0] * plan.copies
+        self._beside_s = {s.id: self._copies_s(s) for s in plan.splits}
+        self._alone = plan.machine.is_cpu(index) and len(plan.splits) == 1 and not plan.any_order
+        specs, used = plan.machine.devices, {s.device for s in plan.splits}
+        if plan.any_order:  # it tells of this device only, and any other one may take part
+            used = {d for d, spec in enumerate(specs) if not spec.out_of_use}
+        runs_s = [specs[d].costs.run_s for d in used if d != index]
+        # what the host does for a run it does once, at its first device
+        first = index == min(used, default=-1)
+        self._run_s = max([self._costs.run_s, *runs_s]) if first else 0.0
+
+    @property
+    def _costs(self) -> Costs:
+        """The costs of the device now, as they count for this plan."""
+        spec = self._device.spec
+        return spec.costs.alone() if self._alone else spec.costs
+
+    def _copies_s(self, split: Split) -> float:
+        """Returns what the device itself takes for values that enter and leave a split. Of weights
+        that are streamed in it takes all, even where nobody has measured it, unless the host writes
+        them in each run.
+        """
+        data, nodes, seconds = self._plan.graph.data, self._plan.graph.nodes, 0.0
+        for copy in () if COMING in split.aside else split.copies_in:
+            size_bytes = nodes[copy.node].type.device_bytes
+            own_s = self._own_s(COPY_IN, size_bytes)
+            streams = copy.node in data and not split.refills
+            streamed_s = size_bytes / self._link.bytes_per_s if streams else 0.0
+            seconds += own_s or streamed_s
+        for out in () if LEAVING in split.aside else split.copies_out:
+            seconds += self._own_s(COPY_OUT, nodes[out.node].type.device_bytes)
+        return seconds
+
+    def _own_s(self, way: str, size_bytes: int, aside: bool = False) -> float:
+        """Returns the device's own part of a transfer, as measured. aside: its copy queue takes all
+        where nobody has measured it.
+        """
+        if self._link is HERE:
+            return 0.0
+        link = self._link if way == COPY_IN else self._way_back
+        measured_s = copy_seconds(self._device.spec, way, size_bytes)
+        return link.seconds(size_bytes) if aside and not measured_s else measured_s
+
+    @property
+    def _submission_s(self) -> float:
+        """What the device takes about a submission."""
+        spec = self._device.spec
+        return spec.costs.start_s if spec.costs.calls else spec.submit_s
+
+    def _copy_aside(self, slot: int, split: Split, stage: str) -> float:
+        """Gives the copy queue the copies of a stage; returns their end."""
+        way = COPY_IN if stage == COMING else COPY_OUT
+        device, nodes, seconds = self._device, self._plan.graph.nodes, self._submission_s
+        for copy in split.copies_in if stage == COMING else split.copies_out:
+            seconds += self._own_s(way, nodes[copy.node].type.device_bytes, aside=True)
+        device.submissions += 1
+        device.clock.advance_to(device.clock.now() + self._costs.submit_s)
+        start = max(device.clock.now(), device.copying_until_s, self._ready_s(slot, split, stage))
+        device.copying_until_s = start + seconds
+        self._aside[slot][split.id, stage] = (start, start + seconds)
+        return start + seconds
+
+    def _ready_s(self, slot: int, split: Split, stage: str) -> float:
+        """Returns when all that a stage waits for has ended; what was dropped holds nothing up."""
+        ends = [0.0]
+        for after, number in split.after(stage):
+            known = self._intervals[slot].get(number)
+            if after != WORK:
+                known = self._aside[slot].get((number, after))
+            ends.append(known[1] if known is not None else 0.0)
+        return max(ends)
+
+    def begin(self, slot: int) -> None:
+        self._values[slot].clear()
+        self._intervals[slot].clear()
+        self._aside[slot].clear()
+        self._given[slot].clear()
+        self._tickets[slot].clear()
+        clock = self._device.clock
+        clock.advance_to(clock.now() + self._run_s)
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        clock = self._device.clock
+        size_bytes = self._plan.graph.nodes[copy.node].type.device_bytes
+        aside = copy.node in self._comes_aside
+        host_s = self._link.seconds(size_bytes) - self._own_s(COPY_IN, size_bytes, aside)
+        clock.advance_to(clock.now() + max(0.0, host_s))
+        self._values[slot][copy.node] = self._kept(array)
+
+    def _kept(self, array: NDArray) -> NDArray:
+        """Returns what stays of a value that is staged, whatever the caller does to it."""
+        kept: NDArray = array.copy()
+        return kept
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        device, graph = self._device, self._plan.graph
+        if self._tickets[slot].get(split) == ticket:  # an interrupt came: it is under way
+            return
+        made = self._plan.splits[split]
+        if COMING in made.aside:
+            self._copy_aside(slot, made, COMING)
+        device.submissions += 1
+        spec = device.spec
+        device.clock.advance_to(device.clock.now() + self._costs.submit_s)
+        duration = self._submission_s
+        duration += sum(node_seconds(spec, graph, graph.nodes[n]) for n in made.nodes)
+        duration = device.slowdown * duration + self._beside_s[split]
+        ready = self._ready_s(slot, made, WORK)
+        start = max(device.clock.now(), device.cores.busy_until_s, ready)
+        device.cores.busy_until_s = start + duration
+        self._intervals[slot][split] = (start, start + duration)
+        if self._has_operands(slot, split):
+            # else one was dropped, and there is nothing to compute with: the check will tell
+            self._compute(slot, split)
+        for number in made.hands_over:
+            if number in self._intervals[slot]:  # else its submission was dropped
+                self._copy_aside(slot, self._plan.splits[number], LEAVING)
+        self._tickets[slot][split] = ticket
+
+    def _compute(self, slot: int, split: int) -> None:
+        """An interrupt leaves a split that writes over what it reads as if it had not begun."""
+        values, states = self._values[slot], _Later(self._device.states)
+        if self._plan.splits[split].in_place:
+            values = values.copy()
+        run_split(self._plan, self._plan.splits[split], values, self._dead, states)
+        self._device.states.replace(states.written.items())
+        self._values[slot] = values
+
+    def _has_operands(self, slot: int, split: int) -> bool:
+        graph, values, nodes = self._plan.graph, self._values[slot], self._plan.splits[split].nodes
+        made, roots = set(nodes), graph.roots
+        read = {operand for node in nodes for operand in graph.nodes[node].inputs}
+        outside = [i for i in read if roots[i] not in made and roots[i] not in graph.data]
+        return all(operand in values or roots[operand] in values for operand in outside)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        known = self._intervals[slot]
+        # of a dropped submission the fence says no more than those before it
+        last = split if split in known else max((n for n in known if n < split), default=None)
+        end = known[last][1] if last is not None else 0.0
+        if end > self._device.clock.now() + timeout_s:
+            raise DeviceTimeout(f"[wait] split {split} takes longer than {timeout_s:g} simulated s")
+        self._device.clock.advance_to(end)
+        if split in known:
+            self._see_fence()
+        self._waited_until_s[slot] = max(self._waited_until_s[slot], end)
+        self._give_out(slot, split)
+
+    def _see_fence(self) -> None:
+        clock = self._device.clock
+        clock.advance_to(clock.now() + self._costs.fence_s)
+
+    def _give_out(self, slot: int, split: int) -> None:
+        """Has copied out, and waits for, what a split and those before it give."""
+        aside, waited = self._aside[slot], self._given[slot]
+        made = [self._plan.splits[n] for n in sorted(self._intervals[slot]) if n <= split]
+        now = [s for s in made if LEAVING in s.aside and s.id not in waited]
+        for each in now:
+            if (each.id, LEAVING) not in aside:
+                self._device.clock.wait_for_turn()
+                self._copy_aside(slot, each, LEAVING)
+        if now:
+            self._device.clock.advance_to(max(aside[each.id, LEAVING][1] for each in now))
+            self._see_fence()
+            waited.update(each.id for each in now)
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        known = self._intervals[slot].get(split)
+        return known[1] if known is not None else -math.inf  # dropped: the check will tell
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        if self._tickets[slot].get(split) != ticket:
+            raise DeviceLost(f"[check] split {split} of {self._device.name} did not run")
+        if self._intervals[slot][split][1] > self._waited_until_s[slot]:
+            raise PlanError(f"[check] split {split} of {self._device.name} was not waited for")
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        for split in self._makers.get(node, ()):
+            if split in self._intervals[slot]:
+                if self._intervals[slot][split][1] > self._waited_until_s[slot]:
+                    name = self._plan.graph.nodes[node].name
+                    raise PlanError(f"[fetch] {name} is read before its split was waited for")
+                clock, aside = self._device.clock, (split, node) in self._leaves_aside
+                size_bytes = self._plan.graph.nodes[node].type.device_bytes
+                own_s = self._own_s(COPY_OUT, size_bytes, aside)
+                host_s = self._way_back.seconds(size_bytes) - own_s
+                clock.advance_to(clock.now() + max(0.0, host_s))
+                return self._values[slot][node]
+        raise PlanError(f"[fetch] {self._plan.graph.nodes[node].name} was not copied out")
+
+    def times_s(self, slot: int, split: int) -> Times:
+        start, end = self._intervals[slot][split]
+        return end - start, end - start
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        made = self._aside[slot]
+        return {
+            stage: (start, end - start)
+            for (number, stage), (start, end) in made.items()
+            if number == split
+        }
+
+    def close(self) -> None:
+        for values in self._values:
+            values.clear()

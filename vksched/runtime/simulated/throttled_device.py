@@ -1,0 +1,111 @@
+"""A device that is slower than it is, for tests and drills: what does my program do when a card
+gets hot or another program takes its turn?
+
+    SlowedDevice("vulkan:0", slowdown=4.0)       each submission seems to take four times as long
+
+The work is the wrapped device's own. Its submissions end later, one after the other, each by what
+it really took times the slowdown, whenever the host asks. Only without timestamps does what the
+host saw count. `slowdown` may be set at any time, also while runs go on.
+Examples: tests/scheduler/test_dynamic_runs.py, benchmarks/slowdown.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from ...common.dtypes import Progress
+from ...common.errors import DeviceError, DeviceTimeout
+from ...plan.types.plan_types import PlanValue
+from ..device import Device, Session, Times
+from .device_wrapper import WrappedDevice, WrappedSession
+
+
+class SlowedDevice(WrappedDevice):
+    """A device whose submissions take longer.
+
+    device: a Vulkan device's name or any Device with a real clock but the CPU. slowdown: at least
+    1, how many times longer than they really do.
+
+    Raises:
+        DeviceError: the slowdown is below 1 or not finite, the device is the CPU, or there is none.
+    """
+
+    def __init__(self, device: str | Device, slowdown: float = 1.0) -> None:
+        self.slowdown = slowdown  # refused before anything is opened
+        super().__init__(device)
+        self.free_s = -math.inf
+        """When all that was submitted before seems to end."""
+
+    @property
+    def slowdown(self) -> float:
+        return self._slowdown
+
+    @slowdown.setter
+    def slowdown(self, times: float) -> None:
+        if not (isinstance(times, (int, float)) and 1 <= times < math.inf):
+            raise DeviceError(f"[SlowedDevice] expected a slowdown of at least 1, got {times!r}")
+        self._slowdown = float(times)
+
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> SlowedSession:
+        return SlowedSession(self, self.device.prepare(plan, index, progress))
+
+
+class SlowedSession(WrappedSession):
+    """One plan's share of a device that is slower than it is."""
+
+    def __init__(self, device: SlowedDevice, session: Session) -> None:
+        super().__init__(session)
+        self._device = device
+        self._slow: dict[tuple[int, int], float] = {}
+        self._sent_s: dict[tuple[int, int], float] = {}
+        """By slot and split that has not ended, when it was submitted; in that order."""
+        self._ends_s: dict[tuple[int, int], float] = {}
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        self._ends_s.pop((slot, split), None)
+        self._sent_s[slot, split] = time.perf_counter()
+        self._slow[slot, split] = self._device.slowdown
+        self._session.submit(slot, split, ticket)
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        limit_s = time.perf_counter() + timeout_s
+        self._session.wait(slot, split, timeout_s)
+        ends_s = self._end(slot, split)
+        if ends_s > limit_s:
+            raise DeviceTimeout(f"[wait] split {split} of {self._device.name} takes too long")
+        time.sleep(max(0.0, ends_s - time.perf_counter()))
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        if self._session.ends_s(slot, split) is None:
+            return None
+        return None if self._end(slot, split) > time.perf_counter() else -math.inf
+
+    def times_s(self, slot: int, split: int) -> Times:
+        taken_s, longest_s = self._session.times_s(slot, split)
+        slow = self._slow.get((slot, split), 1.0)
+        return (
+            None if taken_s is None else slow * taken_s,
+            None if longest_s is None else slow * longest_s,
+        )
+
+    def _end(self, slot: int, split: int) -> float:
+        """Returns when a split that has really ended seems to end, and so all before it."""
+        for key in list(self._sent_s) if (slot, split) in self._sent_s else ():
+            if key[0] == slot:
+                self._end_one(key)
+            if key == (slot, split):
+                break
+        return self._ends_s.get((slot, split), -math.inf)
+
+    def _end_one(self, key: tuple[int, int]) -> None:
+        sent_s = self._sent_s.pop(key)
+        taken_s, _ = self._session.times_s(*key)
+        start_s = max(sent_s, self._device.free_s)
+        if taken_s is None:  # a driver without timestamps: what the host saw
+            taken_s = time.perf_counter() - start_s
+        # the clock says when the host asked; by then the next one may have been at work for long
+        end_s = start_s + self._slow[key] * max(0.0, taken_s)
+        self._device.free_s = self._ends_s[key] = end_s

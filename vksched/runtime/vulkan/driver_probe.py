@@ -1,0 +1,258 @@
+"""Asks the Vulkan drivers for their devices in a child process: a driver may crash while answering.
+
+    list -> child: loader -> driver, driver, ... -> devices as JSON         (the first time)
+             died: one child per driver finds the one at fault, the caller gets a reason
+
+A child costs a Python start and the import of the native modules; later lists are made in this
+process, whose drivers are by then known to survive it. `survived.py` keeps that on disk for later
+processes. VKSCHED_PROBE=inprocess never starts a child.
+Examples: tests/runtime/test_drivers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...common.env import word_of
+from ...common.errors import VkschedError
+from ...common.fork_guard import in_child
+from . import binding
+from .driver_probe_cache import Entry
+from .mesa_shader_cache import settle_shader_cache
+
+CHILD_LIMIT_S = 60.0
+"""A driver that has no answer by then hangs; a cold NVIDIA driver needs a few seconds."""
+
+_MARK = "vksched-devices:"
+_CHILD = (
+    "import sys; sys.path[:] = sys.argv[1:]; "
+    "from vksched.runtime.vulkan.drivers import child; child()"
+)
+_FILES = (".so", ".dll", ".dylib", ".json")
+_NVIDIA = "libGLX_nvidia"
+_NO_DISPLAY = "; without a display try libEGL_nvidia in its manifest (docs/platforms.md)"
+_NOISE = ("Ignoring this JSON", "wrong ELF class", "wrong bit-type", "Found no drivers")
+
+RawDevice = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the drivers said.
+
+    problem: why there is no list at all. notes: drivers that the loader left out, and why.
+    """
+
+    devices: tuple[RawDevice, ...] = ()
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+_lock = threading.Lock()
+_first: dict[tuple[str | None, ...], Answer] = {}
+
+
+def ask_drivers() -> Answer:
+    """Returns the devices of all drivers, or why there are none; never dies with a driver."""
+    missing = binding.available()
+    if missing is not None:
+        return Answer(problem=missing)
+    if not _child_possible():
+        return _ask_here()
+    key = tuple(v for k, v in sorted(os.environ.items()) if k.startswith("VK_"))
+    with _lock:
+        known = _first.get(key)
+        if known is None:
+            known = _first[key] = _ask_first()
+            return known
+    if known.problem is not None or binding.forked():
+        return known
+    here = _ask_here()
+    return Answer(here.devices, here.problem, known.notes)
+
+
+def _ask_first() -> Answer:
+    """Asks in this process where the drivers, as they are, have survived that, else in a child."""
+    settle_shader_cache()
+    entry = Entry(manifests(), _settings())
+    notes = entry.take()
+    if notes is None and settle_shader_cache(tries=True):
+        entry = Entry(manifests(), _settings())  # by another variable
+    answer = Answer() if notes is None else replace(_ask_here(), notes=notes)
+    if not answer.devices:
+        answer = _ask_child()
+    if answer.devices:
+        entry.put(answer.notes)
+    return answer
+
+
+@in_child
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+def child() -> None:
+    """Runs in the child: prints the devices as one marked line."""
+    try:
+        import resource
+
+        resource.setrlimit(
+            resource.RLIMIT_CORE, (0, 0)
+        )  # no core file for a crash that is foreseen
+    except (ImportError, OSError, ValueError):
+        pass
+    answer = _ask_here()
+    print(_MARK + json.dumps({"devices": answer.devices, "problem": answer.problem}), flush=True)
+    os._exit(0)  # some drivers crash while the process ends, when the answer is long given
+
+
+def _ask_here() -> Answer:
+    try:
+        return Answer(tuple(binding.describe_devices()))
+    except (VkschedError, RuntimeError, OSError) as error:
+        return Answer(problem=" ".join(str(error).split()) or type(error).__name__)
+
+
+def _child_possible() -> bool:
+    if word_of("VKSCHED_PROBE", ("inprocess",)):
+        return False
+    # A frozen application would start itself again instead of Python.
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def _ask_child() -> Answer:
+    died, out, err = _run_child({})
+    notes = _loader_errors(err)
+    if died is None:
+        for line in out.splitlines():
+            if line.startswith(_MARK):
+                data = json.loads(line[len(_MARK) :])
+                return Answer(tuple(data["devices"]), data["problem"], notes)
+        died = "ended without an answer"
+    if died == "could not start":
+        return _ask_here()
+    return Answer(problem=_explain_death(died, err), notes=notes)
+
+
+def _run_child(changes: Mapping[str, str]) -> tuple[str | None, str, str]:
+    """Returns how the child died (None: it did not), what it printed, and its errors."""
+    env = {**os.environ, "VK_LOADER_DEBUG": "error", **changes}
+    command = [sys.executable, "-c", _CHILD, *(p or os.getcwd() for p in sys.path)]
+    try:
+        done = subprocess.run(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=CHILD_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"gave no answer for {CHILD_LIMIT_S:.0f} s", "", ""
+    except OSError:
+        return "could not start", "", ""
+    if done.returncode < 0:
+        return f"crashed with {_signal_name(-done.returncode)}", done.stdout, done.stderr
+    if done.returncode > 0:
+        return f"ended the process with code {done.returncode}", done.stdout, done.stderr
+    return None, done.stdout, done.stderr
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _explain_death(died: str, err: str) -> str:
+    """Returns one line with the driver at fault, found by asking each alone, and the way out."""
+    bad: list[str] = []
+    good: list[str] = []
+    for manifest in manifests():
+        how, _, _ = _run_child(
+            {**dict.fromkeys(binding.DRIVER_SELECTORS[:2], manifest), "VK_ADD_DRIVER_FILES": ""}
+        )
+        if how is None:
+            good.append(manifest)
+        else:
+            bad.append(f"the Vulkan driver of {manifest} {how}")
+    if bad:
+        way_out = "install it anew"
+        if good:
+            others = os.pathsep.join(good)
+            way_out = (
+                f"leave it out with VK_DRIVER_FILES={others} (VK_ICD_FILENAMES with Vulkan loaders "
+                "before 1.3.207)"
+            )
+        return (
+            f"{', '.join(bad)} while it listed its devices; {way_out}, or use numpy alone with "
+            "VKSCHED_NO_VULKAN=1"
+        )
+    last = (err.strip().splitlines() or [""])[-1].strip()
+    return (
+        f"a Vulkan driver {died} while the devices were listed{f' ({last})' if last else ''}; "
+        "try one driver at a time with VK_DRIVER_FILES=<its .json file>, or use numpy alone with "
+        "VKSCHED_NO_VULKAN=1"
+    )
+
+
+def manifests() -> tuple[str, ...]:
+    """Returns the driver manifests that the loader reads (Linux: environment, then folders)."""
+    for name in binding.DRIVER_SELECTORS[:2]:
+        if name in os.environ:
+            return tuple(dict.fromkeys(_expand(_split(os.environ[name]))))
+    added = _split(os.environ.get("VK_ADD_DRIVER_FILES"))
+    return tuple(dict.fromkeys([*_expand(added), *_expand(_data_folders("icd.d"))]))
+
+
+def _settings() -> list[str]:
+    """Returns the other files that the loader reads: those of layers, and its own settings."""
+    return _expand(_data_folders("implicit_layer.d", "explicit_layer.d", "loader_settings.d"))
+
+
+def _data_folders(*kinds: str) -> list[str]:
+    """Returns the folders of the loader that there are, root by root."""
+    get, home = os.environ.get, str(Path.home())
+    roots = [
+        get("XDG_CONFIG_HOME") or f"{home}/.config",
+        *_split(get("XDG_CONFIG_DIRS") or "/etc/xdg"),
+        "/etc",
+        get("XDG_DATA_HOME") or f"{home}/.local/share",
+        *_split(get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"),
+    ]
+    folders = [os.path.join(root, "vulkan", kind) for root in roots for kind in kinds]
+    return list(filter(os.path.isdir, folders))
+
+
+def _split(paths: str | None) -> list[str]:
+    return [p for p in (paths or "").split(os.pathsep) if p]
+
+
+def _expand(paths: list[str]) -> list[str]:
+    """Returns files as they are and folders as the .json files in them."""
+    out: list[str] = []
+    for path in paths:
+        folder = Path(path)
+        out += sorted(map(str, folder.glob("*.json"))) if folder.is_dir() else [path]
+    return out
+
+
+def _loader_errors(err: str) -> tuple[str, ...]:
+    """Returns what the loader said about drivers it could not load, each thing once."""
+    found = (re.search(r"ERROR[^:]*:\s*(.+)", line) for line in err.splitlines())
+    texts = [match.group(1).strip() for match in found if match]
+    told = [t for t in texts if any(e in t for e in _FILES) and not any(n in t for n in _NOISE)]
+    return tuple(dict.fromkeys(t.rstrip(".") + _NO_DISPLAY if _NVIDIA in t else t for t in told))

@@ -1,0 +1,18 @@
+"""Opening a Vulkan device: apart from what imports without the native modules."""
+
+from __future__ import annotations
+
+from ...common.errors import DeviceError
+from ..device import Device
+from . import device_probe
+
+
+def open_device(info: device_probe.DeviceInfo, name: str) -> Device:
+    """Opens a Vulkan device under a name; raises DeviceError."""
+    from .vulkan_device import VulkanDevice  # needs the native modules, which may be absent
+
+    try:
+        return VulkanDevice(device_probe.device_spec(info, name), info.index)
+    except DeviceError as error:
+        error.device = name
+        raise

@@ -1,0 +1,376 @@
+"""Splits of a plan as Vulkan commands.
+
+Recording of a split:  barrier | copies in (inbox -> activations) | nodes, with the plan's barriers
+                       | copies out (activations -> outbox), ticket -> status word | barrier to host
+
+Copies that run beside the work are recordings of their own, each with its ticket and its barriers.
+
+A barrier orders dispatches alone where no copy is near: then drivers need not wait for their copy
+engines. A node that alone takes longer than drivers allow is spread over several recordings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Protocol
+
+from ...common.errors import DeviceError
+from ...ir.graph import Graph
+from ...ir.op import OUTPUT, SCRATCH, STATUS, Dispatch
+from ...ops.lowering.lower import Lowering
+from ...plan.costs import node_cost
+from ...plan.types.plan_types import (
+    COMING,
+    LEAVING,
+    WORK,
+    CopyIn,
+    CopyOut,
+    PlanValue,
+    Span,
+    Split,
+    scratch_of,
+)
+from ...plan.types.split_draft import SUBMISSION_S
+from .buffers import Buffer
+from .context import Context, Pipeline, Recording, Wanted
+from .device_states import DeviceStates
+from .host_memory_import import Pages
+from .shaders import Shader, load_shader
+from .weight_store import WeightStore
+
+TICKET, ECHO, FLAGS, STATUS_WORDS = 0, 1, 2, 4
+"""Words of a split in its slot's status buffer: number given by the host, number written back,
+error bits.
+"""
+ASIDE_ECHO, ASIDE_WORDS = {COMING: 1, LEAVING: 2}, 4
+"""Words of a split in its slot's buffer for copies beside the work: first the ticket, then what
+each stage has written back. It is apart, as kernels bind all of the other one.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an operand lies: a buffer, a word offset in it, and how many words it has there."""
+
+    buffer: Buffer
+    offset: int
+    words: int
+
+    def part(self, words: int, name: str, at: int = 0) -> _Place:
+        """Returns the place of so many words from word `at` of this one.
+
+        Raises:
+            DeviceError: it has fewer, or its buffer ends before; kernels do not look where.
+        """
+        end = self.offset + at + words
+        if min(at, words) < 0 or at + words > self.words or end > self.buffer.words:
+            there = min(self.words, self.buffer.words - self.offset)
+            raise DeviceError(
+                f"[record] expected {words} words for {name} from word {at} of its memory, got "
+                f"{there}; try to plan again"
+            )
+        return _Place(self.buffer, self.offset + at, words)
+
+
+class SlotMemory(Protocol):
+    """What splits read and write in one slot."""
+
+    @property
+    def activations(self) -> Sequence[Buffer]: ...
+
+    @property
+    def inbox(self) -> Sequence[Buffer]: ...
+
+    @property
+    def outbox(self) -> Sequence[Buffer]: ...
+
+    @property
+    def status(self) -> Buffer: ...
+
+    @property
+    def status_of(self) -> dict[int, int]: ...
+
+    @property
+    def aside(self) -> Buffer | None: ...
+
+    @property
+    def aside_of(self) -> dict[int, int]: ...
+
+
+class _Commands:
+    """Recordings under way. The last one is written to; this knows its commands since a barrier."""
+
+    def __init__(
+        self, context: Context, copies: bool = False, first: Recording | None = None
+    ) -> None:
+        """copies: for the queue that copies. first: the recording to begin with, anew."""
+        self._context = context
+        self._copies = copies
+        self._first = first
+        self.parts: list[Recording] = []
+        self.next_part()
+
+    def next_part(self) -> None:
+        """Begins a recording; what comes first in it waits for all that was submitted before.
+
+        What the host wrote before a submission is visible to it without a barrier.
+        """
+        if self.parts:
+            self.parts[-1].end()
+        self.parts.append(self._first or self._context.recording(self._copies))
+        self._first = None
+        self.parts[-1].begin()
+        self.parts[-1].barrier("device", "device")
+        self._copied = self._dispatched = False
+        self._taken_s = 0.0
+
+    def make_room(self, seconds: float) -> None:
+        """Begins another recording where drivers may not allow one for so much more work."""
+        if self._dispatched and self._taken_s + seconds > SUBMISSION_S:
+            self.next_part()
+        self._taken_s += seconds
+
+    def copy(self, source: _Place, target: _Place) -> None:
+        """Copies all words of the target."""
+        if target.words:
+            ends = source.buffer, target.buffer, source.offset, target.offset
+            self.parts[-1].copy(*ends, target.words)
+            self._copied = True
+
+    def copy_imported(self, pages: Pages, target: _Place) -> None:
+        to = target.buffer, pages.offset, target.offset
+        self.parts[-1].copy_imported(pages.native, *to, target.words)
+        self._copied = True
+
+    def dispatch(self, pipeline: Pipeline, groups: tuple[int, int, int], push: bytes) -> None:
+        self.parts[-1].dispatch(pipeline, groups, push)
+        self._dispatched = True
+
+    def barrier(self, copies_follow: bool = False) -> None:
+        around = "device" if self._copied or copies_follow else "shader"
+        self.parts[-1].barrier(around, around)
+        self._copied = self._dispatched = False
+
+    def finish(self, ticket: _Place, echo: _Place) -> tuple[Recording, ...]:
+        """Ends with the ticket, which no dispatch comes after."""
+        if self._dispatched:
+            self.barrier(copies_follow=True)
+        self.copy(ticket, echo)
+        self.parts[-1].barrier("device", "host")
+        self.parts[-1].end()
+        return tuple(self.parts)
+
+
+class Recorder:
+    """Records the splits that a plan gives one device; the recordings use its pipelines.
+
+    checked: by split the nodes that look at indices.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        plan: PlanValue,
+        index: int,
+        splits: Sequence[Split],
+        weights: WeightStore,
+        states: DeviceStates,
+    ) -> None:
+        self._context = context
+        self._plan = plan
+        self._graph: Graph = plan.graph
+        self._index = index
+        self._spec = plan.machine.devices[index]
+        self._splits = splits
+        self._weights = weights
+        self._states = states
+        self._lowerings: dict[int, tuple[Lowering, float]] = {}
+        """By distinct call, with the seconds it is thought to take; by the text of its attributes,
+        too, as 0.0 and -0.0 are equal.
+        """
+        self.pipelines: dict[tuple[object, ...], Pipeline] = {}
+        self.checked: dict[int, dict[str, None]] = {}
+
+    @cached_property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """All that is to be compiled, each once."""
+        found: dict[Wanted, None] = {}
+        nodes = (n for split in self._splits for n in split.nodes)
+        calls = {self._graph.signatures[node_id]: node_id for node_id in nodes}
+        for node_id in calls.values():
+            for dispatch in self._lower(node_id)[0].dispatches:
+                shader = load_shader(dispatch.shader)
+                values = shader.specialize(dict(dispatch.constants))
+                count = len(dispatch.operands)
+                module = shader.module(dispatch.steps)
+                found[module, values, count, shader.push_bytes, dispatch.subgroup] = None
+        return tuple(found)
+
+    def record(self, split: Split, slot: SlotMemory) -> dict[str, tuple[Recording, ...]]:
+        """Returns for each stage one recording, or several where one submission of work would take
+        too long.
+        """
+        return {stage: self._record_stage(split, slot, stage) for stage in split.stages}
+
+    def record_imported(
+        self,
+        split: Split,
+        slot: SlotMemory,
+        pages: Mapping[int, Pages],
+        recording: Recording | None,
+    ) -> Recording:
+        """Returns the copies in of a split, some of them by node from pages of the caller's.
+
+        recording: one that this returned before.
+        """
+        return self._record_stage(split, slot, COMING, pages, recording)[0]
+
+    def _record_stage(
+        self,
+        split: Split,
+        slot: SlotMemory,
+        stage: str,
+        pages: Mapping[int, Pages] = MappingProxyType({}),
+        first: Recording | None = None,
+    ) -> tuple[Recording, ...]:
+        commands = _Commands(self._context, stage != WORK, first)
+        first_out = len(split.copies_in) + len(split.nodes)
+        last_barrier = max((b for b in split.barriers if b <= first_out), default=-1)
+        items: tuple[CopyIn | int | CopyOut, ...] = (
+            *split.copies_in,
+            *split.nodes,
+            *split.copies_out,
+        )
+        for position in split.stages[stage]:
+            item = items[position]
+            if position in split.barriers:
+                # the last one before the copies out stands for those without one, too
+                commands.barrier(position == last_barrier or position >= first_out)
+            if isinstance(item, CopyIn):
+                words, name = item.target.words, self._graph.nodes[item.node].name
+                source = _within(slot.inbox, item.inbox).part(words, name)
+                target = _within(slot.activations, item.target)
+                if item.node in pages:
+                    commands.copy_imported(pages[item.node], target)
+                else:
+                    commands.copy(source, target)
+            elif isinstance(item, CopyOut):
+                target = _within(slot.outbox, item.outbox)
+                name = self._graph.nodes[item.node].name
+                commands.copy(self._place(item.node, slot).part(target.words, name), target)
+            else:
+                self._record_node(commands, item, slot, split)
+        if stage == WORK:
+            at, status = slot.status_of[split.id], slot.status
+            return commands.finish(_Place(status, at + TICKET, 1), _Place(status, at + ECHO, 1))
+        assert slot.aside is not None
+        at, echo = slot.aside_of[split.id], ASIDE_ECHO[stage]
+        return commands.finish(_Place(slot.aside, at + TICKET, 1), _Place(slot.aside, at + echo, 1))
+
+    def close(self) -> None:
+        for pipeline in self.pipelines.values():
+            pipeline.close()
+        self.pipelines.clear()
+
+    def _lower(self, node_id: int) -> tuple[Lowering, float]:
+        node = self._graph.nodes[node_id]
+        call = self._graph.signatures[node_id]
+        known = self._lowerings.get(call)
+        if known is None:
+            known = (
+                node_cost.lower_node(self._spec, self._graph, node),
+                node_cost.longest_seconds(self._spec, self._graph, node),
+            )
+            self._lowerings[call] = known
+        return known
+
+    def _record_node(
+        self, commands: _Commands, node_id: int, slot: SlotMemory, split: Split
+    ) -> None:
+        lowering, seconds = self._lower(node_id)
+        each_s = seconds / max(1, len(lowering.dispatches))
+        for position, dispatch in enumerate(lowering.run(node_id in self._plan.in_place)):
+            commands.make_room(each_s)
+            # Dispatches of a node write different words, and status words only collect bits: no
+            # hazard, but validation with own buffers would see one.
+            apart = self._spec.own_buffers and (position or STATUS in dispatch.operands)
+            if dispatch.barrier or apart:
+                commands.barrier()
+            self._record_dispatch(commands, lowering, dispatch, node_id, slot, split)
+
+    def _record_dispatch(
+        self,
+        commands: _Commands,
+        lowering: Lowering,
+        dispatch: Dispatch,
+        node_id: int,
+        slot: SlotMemory,
+        split: Split,
+    ) -> None:
+        node = self._graph.nodes[node_id]
+        shader = load_shader(dispatch.shader)
+        places = []
+        for operand in dispatch.operands:
+            if operand == OUTPUT:
+                places.append(self._place(node_id, slot))
+            elif operand == STATUS:
+                places.append(_Place(slot.status, slot.status_of[split.id] + FLAGS, 1))
+                self.checked.setdefault(split.id, {})[node.name] = None
+            elif operand <= SCRATCH:
+                scratch = self._plan.locations[self._index, scratch_of(node_id)]
+                number = SCRATCH - operand
+                words, at = lowering.scratch[number], lowering.scratch_offset(number)
+                places.append(_within(slot.activations, scratch).part(words, node.name, at))
+            else:
+                places.append(self._place(node.inputs[operand], slot))
+        shifts = dispatch.shifts or (0,) * len(places)
+        offsets = [place.offset + shift for place, shift in zip(places, shifts, strict=True)]
+        pipeline = self._pipeline(shader, dispatch, [p.buffer for p in places])
+        push = shader.pack_push(offsets, dict(dispatch.push))
+        commands.dispatch(pipeline, dispatch.groups, push)
+
+    def _pipeline(
+        self,
+        shader: Shader,
+        dispatch: Dispatch,
+        buffers: Sequence[Buffer],
+    ) -> Pipeline:
+        values = shader.specialize(dict(dispatch.constants))
+        key = (shader.name, values, dispatch.steps, dispatch.subgroup, *map(id, buffers))
+        if key not in self.pipelines:
+            self.pipelines[key] = self._context.pipeline(
+                shader.module(dispatch.steps),
+                buffers,
+                values,
+                shader.push_bytes,
+                dispatch.subgroup,
+            )
+        return self.pipelines[key]
+
+    def _place(self, node_id: int, slot: SlotMemory) -> _Place:
+        """Returns where a node's words are in this slot: its own span, its root's, a state's
+        memory, or a weight page.
+        """
+        own = self._plan.locations.get((self._index, node_id))
+        root, offset = self._graph.views.get(node_id, (node_id, 0))
+        span = own or self._plan.locations.get((self._index, root))
+        if own is not None:
+            offset = 0
+        state = self._plan.state_at(self._index, span) if span is not None else None
+        if state is not None:
+            buffer, held = self._states.place(self._graph.keys[state])
+            whole = _Place(buffer, held.offset, held.words)
+        elif span is not None:
+            whole = _within(slot.activations, span)
+        else:
+            held = self._weights.span(self._graph.keys[root])
+            whole = _Place(self._weights.buffer(held.page), held.offset, held.words)
+        node = self._graph.nodes[node_id]
+        return whole.part(node.type.words, node.name, offset)
+
+
+def _within(pages: Sequence[Buffer], span: Span) -> _Place:
+    return _Place(pages[span.page], span.offset, span.words)

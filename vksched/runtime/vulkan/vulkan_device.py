@@ -1,0 +1,389 @@
+"""A Vulkan device: memory for a plan, one recording per split and slot, submissions and their
+checks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ...common.dtypes import NDArray, Progress, TensorType
+from ...common.errors import DeviceError, DeviceLost, IndexOutOfRange
+from ...ir.graph import Graph
+from ...plan.types.plan_types import COMING, LEAVING, WORK, CopyIn, CopyOut, PlanValue, Split
+from ...storage.lazy_array import Held
+from ...topology.device_spec import DeviceSpec
+from ...topology.links import Link
+from ..device import Aside, Gauge, Times
+from .buffers import Buffer, HostBuffer
+from .context import Context, Recording, Wanted, is_same_queue
+from .device_handle import CLOSE_LIMIT_S
+from .device_probe import PLANNED_SHARE
+from .device_states import DeviceStates
+from .host_memory_import import Pages, import_array
+from .prefetch import UploadAhead
+from .shaders import left_out
+from .split_recorder import (
+    ASIDE_ECHO,
+    ASIDE_WORDS,
+    ECHO,
+    FLAGS,
+    STATUS_WORDS,
+    TICKET,
+    Recorder,
+)
+from .weight_store import WeightStore
+from .word_view import WordView
+
+B = TypeVar("B", Buffer, HostBuffer)
+
+
+class VulkanDevice:
+    """One logical Vulkan device."""
+
+    def __init__(self, spec: DeviceSpec, index: int) -> None:
+        self.context = Context(index, spec.name, spec.limits.copy_queue)
+        if not self.context.featured:
+            spec = dataclasses.replace(spec, limits=spec.limits.without_features())
+        if left_out():
+            spec = dataclasses.replace(spec, limits=dataclasses.replace(spec.limits, matrices=()))
+        copy_queue = bool(self.context.copies) and (spec.limits.copy_queue or is_same_queue())
+        limits = dataclasses.replace(spec.limits, copy_queue=copy_queue)
+        spec = dataclasses.replace(spec, limits=limits)
+        self._spec = spec
+        self.limits = spec.limits
+        self.own_buffers = spec.own_buffers
+        self.import_alignment = self.context.import_alignment if limits.host_import else 0
+        self._ahead: list[UploadAhead] = []
+        self.weights = WeightStore(self.context, spec.page_bytes)
+        self.states = DeviceStates(self.context, spec.page_bytes, spec.own_buffers)
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def spec(self) -> DeviceSpec:
+        free = int(self.context.free_bytes() * PLANNED_SHARE)
+        return dataclasses.replace(self._spec, memory_bytes=min(self._spec.memory_bytes, free))
+
+    def busy(self) -> bool:
+        """Whether a submission is under way."""
+        return self.context.pending()
+
+    def gauge(self) -> Gauge:
+        with self.context.kept_open():  # another thread may be closing it
+            return Gauge(*self.context.memory_bytes(), self.context.pci)
+
+    @property
+    def link(self) -> Link | None:
+        return None
+
+    def holds(self, key: object) -> bool:
+        return self.weights.holds(key) or self.states.holds(key)
+
+    def upload_ahead(self, weights: Sequence[tuple[object, Held]]) -> UploadAhead:
+        made = UploadAhead(self.context, self.weights, weights)
+        self._ahead = [made, *(each for each in self._ahead if not each.closing)]
+        return made
+
+    def prepare(
+        self, plan: PlanValue, index: int, progress: Progress | None = None
+    ) -> VulkanSession:
+        return VulkanSession(self, plan, index, progress)
+
+    def close(self) -> None:
+        while self._ahead:
+            self._ahead.pop().close()
+        self.context.close()
+
+
+class _Slot:
+    """The memory and the recordings of one slot."""
+
+    def __init__(
+        self, context: Context, plan: PlanValue, index: int, splits: Sequence[Split]
+    ) -> None:
+        memory = plan.memory[index]
+        self.activations: list[Buffer] = []
+        self.inbox: list[HostBuffer] = []
+        self.outbox: list[HostBuffer] = []
+        self.recordings: dict[int, dict[str, tuple[Recording, ...]]] = {}
+        """By split and stage."""
+        self.status_of = {s.id: STATUS_WORDS * i for i, s in enumerate(splits)}
+        beside = [s.id for s in splits if s.aside]
+        self.aside_of = {split: ASIDE_WORDS * i for i, split in enumerate(beside)}
+        self.aside: HostBuffer | None = None
+        self.tickets: dict[int, int] = {}
+        """By split, of the run that submitted it last, or was about to."""
+        self.order: dict[int, int] = {}
+        """By split, the number of its submission in the run under way."""
+        self.given: dict[int, int] = {}
+        """By split, the run whose copies out the copy queue got last."""
+        self.imported: dict[int, dict[int, Pages]] = {}
+        """By split and node what the run under way copies in from where the caller has it."""
+        self.importing: dict[int, Recording] = {}
+        """By split the recording that does so, made anew for each run."""
+        self.made_for: dict[int, int] = {}
+        """By split the run for which that recording was made."""
+        self.imported_s: dict[int, float | None] = {}
+        """By split what that took, in the run under way."""
+        self._buffers: list[Buffer] = []
+        self._views: dict[int, WordView] = {}
+        try:
+            self.status = self._keep(context.host(STATUS_WORDS * max(1, len(splits)), read=True))
+            self.status.array[:] = 0
+            if beside:
+                words = ASIDE_WORDS * len(beside)
+                self.aside = self._keep(context.host(words, read=True))
+            for words in memory.activation_pages:
+                self.activations.append(self._keep(context.storage(words)))
+            for words in memory.inbox_pages:
+                self.inbox.append(self._keep(context.host(words)))
+            for words in memory.outbox_pages:
+                self.outbox.append(self._keep(context.host(words, read=True)))
+        except BaseException:
+            self.close()
+            raise
+
+    def stage(self, split: int, stage: str) -> tuple[Recording, ...]:
+        """Returns the recordings of a stage in the run under way."""
+        if stage == COMING and split in self.imported:
+            return (self.importing[split],)
+        return self.recordings[split][stage]
+
+    def stages(self, split: int) -> Iterator[Recording]:
+        """Yields all recordings of a split that may be under way."""
+        for stage in self.recordings[split]:
+            yield from self.stage(split, stage)
+
+    def give_back(self, split: int) -> None:
+        """Lets go of what a complete split has copied in from where the caller has it."""
+        if self.imported.pop(split, None) is not None and split in self.importing:
+            self.imported_s[split] = self.importing[split].duration_s()
+            self.importing[split].begin()  # which forgets the pages
+
+    def view(self, copy: CopyIn | CopyOut, type_: TensorType) -> WordView:
+        """Returns a value's words in the window that the host sees."""
+        found = self._views.get(id(copy))
+        if found is None:
+            pages, span = (
+                (self.inbox, copy.inbox) if isinstance(copy, CopyIn) else (self.outbox, copy.outbox)
+            )
+            words = pages[span.page].array[span.offset : span.offset + span.words]
+            found = self._views[id(copy)] = WordView(words, type_)
+        return found
+
+    def _keep(self, buffer: B) -> B:
+        self._buffers.append(buffer)
+        return buffer
+
+    def close(self) -> None:
+        self._views.clear()
+        self.imported.clear()
+        for buffer in self._buffers:
+            buffer.close()
+        self._buffers.clear()
+
+
+class VulkanSession:
+    """One plan's share of a Vulkan device."""
+
+    def __init__(
+        self, device: VulkanDevice, plan: PlanValue, index: int, progress: Progress | None
+    ) -> None:
+        self._device = device
+        self._context = device.context
+        self._graph: Graph = plan.graph
+        self._index = index
+        self._splits = tuple(s for s in plan.splits if s.device == index)
+        self._by_id = {split.id: split for split in self._splits}
+        self._imports: dict[int, int] = {
+            copy.node: split.id
+            for split in self._splits
+            if COMING in split.aside
+            for copy in split.copies_in
+            if plan.graph.nodes[copy.node].op == "input"
+        }
+        """By input the split that it enters, where it may be copied from the caller's memory."""
+        self._outboxes: dict[int, CopyOut] = {
+            copy.node: copy for split in self._splits for copy in split.copies_out
+        }
+        self._recorder = Recorder(
+            self._context, plan, index, self._splits, device.weights, device.states
+        )
+        self._slots: list[_Slot] = []
+        self._numbers = itertools.count()
+        self._pages: tuple[int, ...] = ()
+        self._closed = False
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            leaves = plan.memory[index].weights
+            with ThreadPoolExecutor(1, thread_name_prefix="vksched-compile") as compiler:
+                compiled = compiler.submit(self._compile, self._recorder.wanted)
+                self._pages = device.weights.acquire(
+                    [(self._graph.keys[n], self._graph.data[n]) for n in leaves], progress
+                )
+                compiled.result()
+            for _ in range(plan.copies):
+                self._slots.append(_Slot(self._context, plan, index, self._splits))
+                for split in self._splits:
+                    recorded = self._recorder.record(split, self._slots[-1])
+                    self._slots[-1].recordings[split.id] = recorded
+            undo.pop_all()
+
+    def _compile(self, wanted: Collection[Wanted]) -> None:
+        with self._context.kept_open():
+            self._context.make_pipelines(wanted)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def begin(self, slot: int) -> None:
+        memory = self._slots[slot]
+        memory.order.clear()
+        for split in list(memory.imported):  # of a run that failed
+            memory.give_back(split)
+
+    def stage(self, slot: int, copy: CopyIn, array: NDArray) -> None:
+        if copy.inbox.words:
+            type_, split = self._graph.nodes[copy.node].type, self._imports.get(copy.node)
+            if split is not None:
+                pages = import_array(self._context, self._device.import_alignment, type_, array)
+                if pages is not None:
+                    self._slots[slot].imported.setdefault(split, {})[copy.node] = pages
+                    return
+            self._slots[slot].view(copy, type_).write(array)
+
+    def submit(self, slot: int, split: int, ticket: int) -> None:
+        memory = self._slots[slot]
+        at = memory.status_of[split]
+        memory.status.array[at + TICKET] = ticket
+        memory.status.array[at + FLAGS] = 0
+        again = memory.tickets.get(split) == ticket  # an interrupt came, maybe after the device's
+        memory.tickets[split] = ticket
+        memory.order[split] = next(self._numbers)
+        made = self._by_id[split]
+        if memory.aside is not None and made.aside:
+            memory.aside.array[memory.aside_of[split] + TICKET] = ticket
+        if COMING in made.aside:
+            self._record_imported(memory, made, ticket)
+            self._hand_over(memory, split, COMING, again)
+        self._hand_over(memory, split, WORK, again)
+        for number in made.hands_over:
+            if number in memory.order:  # else its submission was dropped
+                self._hand_over(memory, number, LEAVING, again)
+
+    def _record_imported(self, memory: _Slot, split: Split, ticket: int) -> None:
+        """Records the copies in of a split anew, once for a run, where some are imported."""
+        pages, first = memory.imported.get(split.id), memory.importing.get(split.id)
+        if pages is None:
+            memory.imported_s.pop(split.id, None)
+        elif memory.made_for.get(split.id) != ticket:
+            memory.importing[split.id] = self._recorder.record_imported(split, memory, pages, first)
+            memory.made_for[split.id] = ticket
+
+    def _hand_over(self, memory: _Slot, split: int, stage: str, again: bool = False) -> None:
+        """Submits a stage of a split, behind what it waits for. again: but what is under way."""
+        after = [memory.stage(n, of)[-1] for of, n in self._by_id[split].after(stage)]
+        for recording in memory.stage(split, stage):
+            if not (again and recording.pending):
+                recording.submit(after)
+                after = []
+        if stage == LEAVING:
+            memory.given[split] = memory.tickets[split]
+
+    def wait(self, slot: int, split: int, timeout_s: float) -> None:
+        """One fence for all work that was submitted before, as a queue ends its submissions in
+        order, and one for copies out that run beside it.
+        """
+        limit_s = time.monotonic() + timeout_s
+        memory = self._slots[slot]
+        recordings, order = memory.recordings, memory.order
+        until = order.get(split, math.inf)  # one that was dropped is behind all others
+        recordings[split][WORK][-1].wait(timeout_s)
+        ended = [number for number, at in order.items() if at <= until]
+        leaving = [number for number in ended if LEAVING in recordings[number]]
+        for number in leaving:
+            if memory.given.get(number) != memory.tickets[number]:
+                self._hand_over(memory, number, LEAVING, again=True)
+        for number in leaving:
+            recordings[number][LEAVING][-1].wait(max(0.0, limit_s - time.monotonic()))
+        for number in ended:
+            for recording in memory.stages(number):
+                if recording.pending and not recording.done():
+                    recording.wait(timeout_s)  # its own fence comes a moment after its work
+            memory.give_back(number)
+
+    def ends_s(self, slot: int, split: int) -> float | None:
+        parts = self._slots[slot].recordings[split][WORK]
+        return None if any(part.pending and not part.done() for part in parts) else -math.inf
+
+    def check(self, slot: int, split: int, ticket: int) -> None:
+        memory = self._slots[slot]
+        at = memory.status_of[split]
+        echo, flags = int(memory.status.array[at + ECHO]), int(memory.status.array[at + FLAGS])
+        if memory.aside is not None:
+            words, beside = memory.aside.array, self._by_id[split].aside
+            echoes = [int(words[memory.aside_of[split] + ASIDE_ECHO[stage]]) for stage in beside]
+            echo = next((each for each in echoes if each != ticket), echo)
+        if echo != ticket:
+            raise DeviceLost(
+                f"[check] {self._device.name}: expected sequence word {ticket} after split "
+                f"{split}, got {echo}: the driver dropped the submission; try another "
+                f"device or driver"
+            )
+        if flags:
+            names = ", ".join(self._recorder.checked[split])
+            raise IndexOutOfRange(
+                f"[run] {self._device.name}: an index is outside its axis, in: {names}"
+            )
+
+    def fetch(self, slot: int, node: int) -> NDArray:
+        return self._slots[slot].view(self._outboxes[node], self._graph.nodes[node].type).read()
+
+    def times_s(self, slot: int, split: int) -> Times:
+        each = [r.duration_s() for r in self._slots[slot].recordings[split][WORK]]
+        known = [t for t in each if t is not None]
+        return (sum(known), max(known)) if known and len(known) == len(each) else (None, None)
+
+    def aside_s(self, slot: int, split: int) -> Aside:
+        """A queue that only copies has timestamps where the host may reset them."""
+        memory, out = self._slots[slot], dict[str, tuple[None, float | None]]()
+        if split in memory.imported_s:
+            out[COMING] = None, memory.imported_s[split]
+        elif COMING in memory.recordings[split]:
+            out[COMING] = None, memory.recordings[split][COMING][-1].duration_s()
+        if LEAVING in memory.recordings[split]:
+            out[LEAVING] = None, memory.recordings[split][LEAVING][-1].duration_s()
+        return out
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        stuck: list[DeviceError] = []
+        limit = time.monotonic() + CLOSE_LIMIT_S  # for all: one that hangs holds up the others
+        for slot in self._slots:
+            stages = (parts for recorded in slot.recordings.values() for parts in recorded.values())
+            own = itertools.chain.from_iterable(stages)
+            for recording in (*own, *slot.importing.values()):
+                try:
+                    recording.close(max(0.0, limit - time.monotonic()))
+                except DeviceError as error:
+                    stuck.append(error)
+        if stuck:
+            self._context.keep(self._slots, self._recorder)
+            self._slots = []
+            raise stuck[0]
+        self._recorder.close()
+        for slot in self._slots:
+            slot.close()
+        self._slots.clear()
+        self._device.weights.release(self._pages)
+        self._pages = ()
