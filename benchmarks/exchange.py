@@ -23,11 +23,11 @@ import numpy as np
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.distributed.protocols import RunKey
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.remote.ports import RunKey
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link, Links
 from vksched.topology.topology import Machine

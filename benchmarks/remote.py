@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 
 import vksched as vs
+from vksched.distributed.driver.client import Nodes
+from vksched.distributed.driver.cluster_executor import ClusterExecutor
+from vksched.distributed.wire.channel import Channel
+from vksched.distributed.wire.credentials import Credentials
+from vksched.distributed.wire.tls import SECURITY, Security
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.cpu.cpu_device import CpuDevice
-from vksched.runtime.remote.channel import Channel
-from vksched.runtime.remote.client import Nodes
-from vksched.runtime.remote.cluster import ClusterExecutor
-from vksched.runtime.remote.keys import Credentials
-from vksched.runtime.remote.secure import SECURITY, Security
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock

@@ -35,11 +35,11 @@ from .runtime.executors.slowdown_tracker import Watchdog
 from .runtime.vulkan import device_probe
 from .topology.topology import Machine
 from .trace import Sink, Trace, as_trace, with_tape, write_tape
-from .tuner.calibrator import Calibrator
-from .tuner.cost_store import CostStore
-from .tuner.first_use import FirstUse
-from .tuner.store import Store
-from .tuner.tuner import Tuner, mode_of
+from .tuning.autotuner import Tuner, mode_of
+from .tuning.calibrator import Calibrator
+from .tuning.cost_cache import CostStore
+from .tuning.first_use import FirstUse
+from .tuning.variant_cache import Store
 
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster

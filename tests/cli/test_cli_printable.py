@@ -34,8 +34,8 @@ from vksched.cluster.cluster import Cluster  # noqa: E402
 from vksched.common.console import Bars, Described, PrintableConsole  # noqa: E402
 from vksched.common.formatting import printable  # noqa: E402
 from vksched.common.terminal import guard_streams, printable_streams  # noqa: E402
+from vksched.distributed.wire.error_codec import error_of, fields_of  # noqa: E402
 from vksched.monitor.client import Client  # noqa: E402
-from vksched.runtime.remote.refusals import error_of, fields_of  # noqa: E402
 from vksched.topology.device_spec import DeviceSpec  # noqa: E402
 from vksched.topology.links import Link  # noqa: E402
 

@@ -16,9 +16,9 @@ from test_devices import Show, plain_environment, raw, show
 import vksched as vs
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.presets import card_names, machine_names
-from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
-from vksched.tuner.calibrator import kept_as
-from vksched.tuner.cost_store import CostStore
+from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
+from vksched.tuning.calibrator import kept_as
+from vksched.tuning.cost_cache import CostStore
 
 __all__ = ["model", "plain_environment", "show"]  # fixtures
 

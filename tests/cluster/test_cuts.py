@@ -15,12 +15,12 @@ import vksched as vs
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
+from vksched.distributed.driver.client import Nodes
+from vksched.distributed.driver.cluster_executor import ClusterExecutor
+from vksched.distributed.wire.tls import Security, place_of
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.executors.base_executor import CommitFailed
-from vksched.runtime.remote.client import Nodes
-from vksched.runtime.remote.cluster import ClusterExecutor
-from vksched.runtime.remote.secure import Security, place_of
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.topology import Machine
 from vksched.trace.events import SystemClock

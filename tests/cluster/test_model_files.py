@@ -16,7 +16,7 @@ from onnx import numpy_helper, parser
 from test_chat import GREEDY, PROMPT, tokens_of_file
 
 import vksched as vs
-from vksched.runtime.remote.channel import Channel
+from vksched.distributed.wire.channel import Channel
 
 KINDS = ("F32", "Q4_K")
 

@@ -23,16 +23,16 @@ from vksched.cluster import on_ray
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, HostLost, VkschedError
+from vksched.distributed.driver.client import Node, Nodes
+from vksched.distributed.driver.cluster_executor import ClusterExecutor
+from vksched.distributed.wire.credentials import Credentials
+from vksched.distributed.wire.heartbeat import PULSE, SILENT_S
+from vksched.distributed.wire.tls import Security
+from vksched.distributed.worker.weight_registry import Holding
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
-from vksched.runtime.remote.client import Node, Nodes
-from vksched.runtime.remote.cluster import ClusterExecutor
-from vksched.runtime.remote.holding import Holding
-from vksched.runtime.remote.keys import Credentials
-from vksched.runtime.remote.pulse import PULSE, SILENT_S
-from vksched.runtime.remote.secure import Security
 from vksched.runtime.vulkan import device_probe
 from vksched.topology.host_names import on
 from vksched.topology.topology import Machine

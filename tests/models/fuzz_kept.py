@@ -47,10 +47,10 @@ from vksched.storage import disk_cache
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
 from vksched.topology.topology import Machine
-from vksched.tuner.calibration import Calibration, Overheads, Sample
-from vksched.tuner.cost_store import CostStore
-from vksched.tuner.device_files import Identity
-from vksched.tuner.store import Found, Store, choices
+from vksched.tuning.calibration_types import Calibration, Overheads, Sample
+from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.device_cache import Identity
+from vksched.tuning.variant_cache import Found, Store, choices
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 SIZES = (1, 8)

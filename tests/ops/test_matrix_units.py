@@ -43,9 +43,9 @@ from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
 from vksched.topology.limits import Limits
 from vksched.topology.tuned_variants import Choices
-from vksched.tuner.calls import calls_of, shader_hash
-from vksched.tuner.store import Found, Store
-from vksched.tuner.tuner import identity_of
+from vksched.tuning.autotuner import identity_of
+from vksched.tuning.tunable_calls import calls_of, shader_hash
+from vksched.tuning.variant_cache import Found, Store
 
 MATMUL, CONV = get_op("matmul"), get_op("conv")
 CARD = Limits(

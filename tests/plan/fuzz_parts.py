@@ -31,14 +31,14 @@ from mutated_json import mutate
 import vksched as vs
 from vksched.common.dtypes import NDArray, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
+from vksched.distributed.protocols import RunKey
+from vksched.distributed.worker.host_plan_executor import PartExecutor
 from vksched.plan.multi_host.host_plan import Part, Send
 from vksched.plan.multi_host.host_plan_codec import Weights, part_document, part_of
 from vksched.planner.partition.host_partition import cut
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
 from vksched.runtime.device import Device
-from vksched.runtime.remote.part import PartExecutor
-from vksched.runtime.remote.ports import RunKey
 
 SPARE_BYTES = 1 << 30
 DRAWN = 24

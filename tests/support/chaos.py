@@ -26,8 +26,9 @@ from forked_nodes import BRIEF, TICK_S, Forked, ForkedNode
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
-from vksched.runtime.remote import client, measuring
-from vksched.runtime.remote.client import Node, Nodes
+from vksched.distributed.driver import client
+from vksched.distributed.driver.client import Node, Nodes
+from vksched.distributed.wire import link_benchmark
 
 NAMES = ("node1", "node2")
 LIMIT_S = 10.0
@@ -307,7 +308,7 @@ def chaotic(hosts: Callable[..., dict[str, list[str]]] = _hosts) -> Iterator[Non
         made.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         made.enter_context(patch.object(Nodes, "hosts", hosts))
-        made.enter_context(patch.dict(measuring.TRIES, BRIEF, clear=True))
+        made.enter_context(patch.dict(link_benchmark.TRIES, BRIEF, clear=True))
         made.enter_context(patch.object(client, "CLOCK_TRIES", 1))
         yield
     assert left_behind() == []

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from vksched.runtime.remote.keys import Credentials
+from vksched.distributed.wire.credentials import Credentials
 
 
 @cache

@@ -18,8 +18,8 @@ from contextlib import suppress
 
 from relays import Relay, shut
 
-from vksched.runtime.remote.channel import BEAT, DATA, FRAME
-from vksched.runtime.remote.secure import GREETING, NONCE_BYTES, PROOF_BYTES
+from vksched.distributed.wire.channel import BEAT, DATA, FRAME
+from vksched.distributed.wire.tls import GREETING, NONCE_BYTES, PROOF_BYTES
 
 PIECE = 1 << 12
 TOLD_S = 0.02

@@ -17,8 +17,8 @@ from typing import Any
 
 from hostile import Caller, Said
 
-from vksched.runtime.remote.channel import BEAT, DATA, FRAME, HEAD
-from vksched.runtime.remote.messages import MESSAGES
+from vksched.distributed.wire.channel import BEAT, DATA, FRAME, HEAD
+from vksched.distributed.wire.messages import MESSAGES
 
 MOST_CHANGES = 4
 DOCUMENTS = ("missing", "prepare")

@@ -213,7 +213,7 @@ def _be_caller(asked: dict[str, Any]) -> None:
     import chaos
     import clusters
 
-    from vksched.runtime.remote.keys import Credentials
+    from vksched.distributed.wire.credentials import Credentials
 
     given = Credentials.load(Path(sys.argv[1]))
     clusters.made = lambda: given  # type: ignore[assignment]
@@ -228,8 +228,8 @@ def _be_caller(asked: dict[str, Any]) -> None:
 def _be_node(asked: dict[str, Any]) -> None:
     from vksched.cluster.node import ClusterNode
     from vksched.common.errors import DeviceError
-    from vksched.runtime.remote import hello, measuring
-    from vksched.runtime.remote.keys import Credentials
+    from vksched.distributed.wire import handshake, link_benchmark
+    from vksched.distributed.wire.credentials import Credentials
 
     ended: list[int] = []  # no event: a signal may come while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
@@ -238,10 +238,10 @@ def _be_node(asked: dict[str, Any]) -> None:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), "unshare")
         _note(about, {"apart": True})
-    hello.__version__ = asked.get("version", hello.__version__)  # type: ignore[attr-defined]
+    handshake.__version__ = asked.get("version", handshake.__version__)  # type: ignore[attr-defined]
     if asked.get("brief"):
-        measuring.TRIES.clear()  # type: ignore[attr-defined]
-        measuring.TRIES.update(BRIEF)  # type: ignore[attr-defined]
+        link_benchmark.TRIES.clear()  # type: ignore[attr-defined]
+        link_benchmark.TRIES.update(BRIEF)  # type: ignore[attr-defined]
     if "full" in asked:
         _fill_disk(asked["full"])
     key, security = sys.argv[1:]
@@ -269,7 +269,7 @@ def _fill_disk(at: int) -> None:
     """Has the cache's writes fail for want of room from one on: of each file the opening, the first
     bytes, the last ones, and the move to its place are one each.
     """
-    from vksched.runtime.remote import cache
+    from vksched.distributed.worker import weight_cache
 
     count = [0]
 
@@ -298,8 +298,8 @@ def _fill_disk(at: int) -> None:
         step()
         replace(source, target)
 
-    cache.open = opened  # type: ignore[attr-defined]
-    cache.os = type("os", (), {**vars(os), "replace": staticmethod(moved)})  # type: ignore[attr-defined]
+    weight_cache.open = opened  # type: ignore[attr-defined]
+    weight_cache.os = type("os", (), {**vars(os), "replace": staticmethod(moved)})  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

@@ -19,13 +19,13 @@ import pytest
 
 import vksched as vs
 from vksched.cluster.node import ClusterNode
-from vksched.runtime.remote.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
-from vksched.runtime.remote.hello import exchange, hello
-from vksched.runtime.remote.messages import encode
-from vksched.runtime.remote.secure import Security, place_of
-from vksched.runtime.remote.server import Server
-from vksched.runtime.remote.session import Session
-from vksched.runtime.remote.stream import Closed, Stream
+from vksched.distributed.wire.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
+from vksched.distributed.wire.handshake import exchange, hello
+from vksched.distributed.wire.messages import encode
+from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.tls import Security, place_of
+from vksched.distributed.worker.server import Server
+from vksched.distributed.worker.session import Session
 from vksched.runtime.vulkan.device_handle import live_bytes
 
 WAIT_S = 60.0

@@ -28,8 +28,8 @@ from pipeline import network as layers
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.distributed.wire.channel import Channel
 from vksched.ir.graph import Graph
-from vksched.runtime.remote.channel import Channel
 
 MESSAGES = 60
 """Of the caller in a conversation, at least."""

@@ -1,6 +1,6 @@
 """Hosts in this process: parts with devices and threads of their own, values handed over in memory.
 
-What they implement of `runtime/remote/ports.py` is what computers do over a network; a host may be
+What they implement of `distributed/protocols.py` is what computers do over a network; a host may be
 lost, or say nothing any more, at a message that a test chooses.
 """
 
@@ -16,13 +16,13 @@ import numpy as np
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
+from vksched.distributed.driver.cluster_executor import ClusterExecutor
+from vksched.distributed.protocols import Ran, RunKey
+from vksched.distributed.worker.worker import PartHost
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device
-from vksched.runtime.remote.cluster import ClusterExecutor
-from vksched.runtime.remote.ports import Ran, RunKey
-from vksched.runtime.remote.served import PartHost
 from vksched.runtime.run_stats import RunStats
 from vksched.runtime.state_store import HostStates
 from vksched.topology.host_names import device_of, host_of

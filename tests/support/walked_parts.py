@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from vksched.common.dtypes import NDArray, Progress
+from vksched.distributed.protocols import Caller, Post, RunKey
+from vksched.distributed.wire.channel import Payload
+from vksched.distributed.worker.weight_cache import hash_of
 from vksched.plan.multi_host.host_plan import Part, Send
 from vksched.runtime.cpu.evaluate import Values, evaluate_node
-from vksched.runtime.remote.cache import hash_of
-from vksched.runtime.remote.channel import Payload
-from vksched.runtime.remote.ports import Caller, Post, RunKey
 from vksched.runtime.run_stats import RunStats
 
 TAKE_S = 60.0

@@ -23,7 +23,8 @@ from vksched.runtime.vulkan import device_probe
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.perf_model import Costs, Curve
 from vksched.trace import SystemClock
-from vksched.tuner.calibrate import (
+from vksched.tuning.benchmarker import SessionRig, Transfer
+from vksched.tuning.calibrate_device import (
     MOST_PASSES,
     PASSES,
     QUICK_PASSES,
@@ -32,10 +33,9 @@ from vksched.tuner.calibrate import (
     Clocked,
     calibrate,
 )
-from vksched.tuner.calibration import Calibration, Overheads, speeds_of
-from vksched.tuner.calibrator import open_rig_of
-from vksched.tuner.rig import SessionRig, Transfer
-from vksched.tuner.samples import typical_samples, wanted_of
+from vksched.tuning.calibration_samples import typical_samples, wanted_of
+from vksched.tuning.calibration_types import Calibration, Overheads, speeds_of
+from vksched.tuning.calibrator import open_rig_of
 
 pytestmark = pytest.mark.own_devices
 
@@ -306,7 +306,7 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
         found.append(len(large))
         return taken(graph, *args, **given)
 
-    monkeypatch.setattr("vksched.tuner.rig.COLD_BYTES", most_bytes, raising=False)
+    monkeypatch.setattr("vksched.tuning.benchmarker.COLD_BYTES", most_bytes, raising=False)
     monkeypatch.setattr(rig, "_taken", spied)
     rig.seconds(wanted.op, wanted.call, wanted.weights)
     assert max(found) == sets
@@ -314,7 +314,7 @@ def test_sets_of_weights_take_no_more_memory_than_needed(
 
 @pytest.mark.parametrize("name", vulkan_names())
 def test_sets_of_weights_on_vulkan_fit_in_a_buffer(name: str) -> None:
-    from vksched.tuner.rig_vulkan import VulkanRig  # needs the native modules
+    from vksched.tuning.vulkan_benchmarker import VulkanRig  # needs the native modules
 
     with vs.Scheduler([name], tune=False) as sched:
         rig = open_rig_of(*sched.devices, SystemClock())

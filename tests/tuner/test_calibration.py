@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import vksched as vs
-from vksched.tuner.calibration import (
+from vksched.tuning.calibration_types import (
     Calibration,
     Overheads,
     Sample,

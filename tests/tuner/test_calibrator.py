@@ -22,15 +22,15 @@ from vksched.plan.costs.node_cost import first_cost
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.tuner import calibrator as calibrator_module
-from vksched.tuner.calibrate import QUICK_PASSES
-from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
-from vksched.tuner.calibrator import Calibrator, kept_as
-from vksched.tuner.cost_store import CostStore
-from vksched.tuner.device_files import Identity
-from vksched.tuner.first_use import FIRST_USE_S
-from vksched.tuner.rig import Transfer
-from vksched.tuner.tuner import Mode
+from vksched.tuning import calibrator as calibrator_module
+from vksched.tuning.autotuner import Mode
+from vksched.tuning.benchmarker import Transfer
+from vksched.tuning.calibrate_device import QUICK_PASSES
+from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
+from vksched.tuning.calibrator import Calibrator, kept_as
+from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.device_cache import Identity
+from vksched.tuning.first_use import FIRST_USE_S
 
 CARD = DeviceSpec("vulkan:0", "vulkan", "Card", "driver 1", pool="0123")
 X = np.ones((64, 64), np.float32)

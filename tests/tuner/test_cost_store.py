@@ -13,11 +13,11 @@ import pytest
 
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
-from vksched.tuner import device_files
-from vksched.tuner.calibration import Calibration, Overheads, Sample
-from vksched.tuner.calls import shader_hash
-from vksched.tuner.cost_store import CostStore
-from vksched.tuner.device_files import MOST_FILES, Identity
+from vksched.tuning import device_cache
+from vksched.tuning.calibration_types import Calibration, Overheads, Sample
+from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.device_cache import MOST_FILES, Identity
+from vksched.tuning.tunable_calls import shader_hash
 
 CARD = Identity("01234567", "driver 1.0", "Card")
 SPEEDS = (1e12, 1e10, 1e-7)
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_a_warning_and_is_written_anew(tmp_path: Path, text: s
     assert path is not None
     path.parent.mkdir()
     path.write_text(text)
-    device_files._told.clear()
+    device_cache._told.clear()
     with pytest.warns(VkschedWarning, match="is not used: .*try `vksched calibrate`"):
         assert store.load(CARD) is None
     with warnings.catch_warnings():

@@ -22,13 +22,13 @@ from vksched.plan.simulation.predict import predict
 from vksched.planner.planner import plan_graph
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
-from vksched.tuner import calibrator as calibrator_module
-from vksched.tuner import device_files
-from vksched.tuner.calibration import Calibration, Overheads, Sample, speeds_of
-from vksched.tuner.calibrator import kept_as
-from vksched.tuner.calls import shader_hash
-from vksched.tuner.cost_store import CostStore
-from vksched.tuner.lessons import NEAR, SLOWER, Seen, lesson_of
+from vksched.tuning import calibrator as calibrator_module
+from vksched.tuning import device_cache
+from vksched.tuning.calibration_types import Calibration, Overheads, Sample, speeds_of
+from vksched.tuning.calibrator import kept_as
+from vksched.tuning.cost_cache import CostStore
+from vksched.tuning.learned_costs import NEAR, SLOWER, Seen, lesson_of
+from vksched.tuning.tunable_calls import shader_hash
 
 A, B = "vulkan:0", "vulkan:1"
 SPEC = DeviceSpec(A, "vulkan", "Card", "driver 1", pool="0123", launch_s=1e-6)
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
     unmeasured: None, folder: Path
 ) -> None:
     (folder / "costs" / "lock").mkdir(parents=True)  # where the lock is to be
-    device_files._told.clear()
+    device_cache._told.clear()
     with pytest.warns(vs.VkschedWarning, match="results are not kept"):
         with Cards(8.0, 1.0) as cards:
             cards.runs(5)

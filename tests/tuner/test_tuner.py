@@ -34,16 +34,16 @@ from vksched.runtime.device import Device
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Recording
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
-from vksched.tuner import attempts
-from vksched.tuner import tuner as tuner_module
-from vksched.tuner.attempts import Attempt
-from vksched.tuner.bench import BLOCK_WORDS, CallBench
-from vksched.tuner.calls import Tunable, calls_of, shader_hash, typical_graph
-from vksched.tuner.device_files import Identity
-from vksched.tuner.samples import wanted_of
-from vksched.tuner.search import GivenUp, search
-from vksched.tuner.store import Found, Store
-from vksched.tuner.tuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
+from vksched.tuning import autotuner as tuner_module
+from vksched.tuning import crash_marker
+from vksched.tuning.autotuner import FIRST_USE_S, Mode, Tuner, identity_of, mode_of
+from vksched.tuning.calibration_samples import wanted_of
+from vksched.tuning.crash_marker import Attempt
+from vksched.tuning.device_cache import Identity
+from vksched.tuning.kernel_benchmark import BLOCK_WORDS, CallBench
+from vksched.tuning.search import GivenUp, search
+from vksched.tuning.tunable_calls import Tunable, calls_of, shader_hash, typical_graph
+from vksched.tuning.variant_cache import Found, Store
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 SHAPES = (8, 16), (16, 32)
@@ -294,14 +294,14 @@ def test_looking_for_a_note_that_goes_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, device = Store(tmp_path), Identity("00ff", "driver", "card")
-    attempt, notes = store.attempt(device), attempts._notes
+    attempt, notes = store.attempt(device), crash_marker._notes
 
     def notes_then_close(results: Path | None) -> list[Path]:
         found = list(notes(results))
         attempt.close(failed=False)
         return found
 
-    monkeypatch.setattr(attempts, "_notes", notes_then_close)
+    monkeypatch.setattr(crash_marker, "_notes", notes_then_close)
     assert store.lost(device) == {} and not list(tmp_path.glob("tuned/*"))
 
 
@@ -450,7 +450,7 @@ def test_command_measures_keeps_and_forgets(
     monkeypatch: pytest.MonkeyPatch,
     folder: Path,
 ) -> None:
-    monkeypatch.setattr("vksched.tuner.calls.typical_graph", small_graph)
+    monkeypatch.setattr("vksched.tuning.tunable_calls.typical_graph", small_graph)
     asked = ("tune", "--devices", name, "--budget", "60")
     code, out, err = call(capsys, *asked, "--json")
     assert (code, err) == (0, "")
@@ -476,7 +476,7 @@ def test_command_that_is_stopped_says_where_its_results_are(
 ) -> None:
     other = vs.matmul(vs.input("a", (24, 16)), vs.input("b", (16, 40)))
     graph = vs.build_graph({"one": product(), "other": other})[0]
-    monkeypatch.setattr("vksched.tuner.calls.typical_graph", lambda: graph)
+    monkeypatch.setattr("vksched.tuning.tunable_calls.typical_graph", lambda: graph)
     measure = tuner_module._measure
 
     most = 0

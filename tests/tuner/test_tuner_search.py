@@ -11,8 +11,8 @@ import pytest
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.tuner.search import CALL_S, LONGEST_S, ROUND_S, ROUNDS, search
-from vksched.tuner.store import Found
+from vksched.tuning.search import CALL_S, LONGEST_S, ROUND_S, ROUNDS, search
+from vksched.tuning.variant_cache import Found
 
 RIGHT = np.array([1, 2, np.inf, np.nan], np.float32)
 

@@ -19,8 +19,8 @@ from vksched.common.user_warning import VkschedWarning
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import default_folder
 from vksched.topology.tuned_variants import Choices
-from vksched.tuner.device_files import MOST_FILES, Identity
-from vksched.tuner.store import Found, Store, choices
+from vksched.tuning.device_cache import MOST_FILES, Identity
+from vksched.tuning.variant_cache import Found, Store, choices
 
 DEVICE = Identity("00ff", "driver 1.2", "card")
 ONE = Found("op f[1]", "b", "a", {"a": 2e-3, "b": 1e-3}, {"c": "wrong"}, "1234")

@@ -22,11 +22,11 @@ from ..engine.run import Run
 from ..plan.simulation.predict import predict
 from ..scheduler import Scheduler
 from ..trace import SystemClock
-from ..tuner.calibrator import Calibrator
-from ..tuner.cost_store import CostStore
-from ..tuner.samples import wanted_of
-from ..tuner.store import Store
-from ..tuner.tuner import Mode, Tuner
+from ..tuning.autotuner import Mode, Tuner
+from ..tuning.calibration_samples import wanted_of
+from ..tuning.calibrator import Calibrator
+from ..tuning.cost_cache import CostStore
+from ..tuning.variant_cache import Store
 from .facts import Fact
 from .models import NetworkRun
 from .peers.specs import Spec

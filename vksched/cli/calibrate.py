@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from ..ir.graph import Graph
     from ..runtime.device import Device
     from ..topology.device_spec import DeviceSpec
-    from ..tuner.calibration import Calibration
-    from ..tuner.calibrator import Calibrator
-    from ..tuner.tuner import Tuner
+    from ..tuning.autotuner import Tuner
+    from ..tuning.calibration_types import Calibration
+    from ..tuning.calibrator import Calibrator
 
 BUDGET_S = 15.0
 
@@ -41,11 +41,11 @@ def calibrate(
     measuring.check_budget("calibrate", budget_s)
     measuring.check_options(clear, model_files, dims, shapes)
     from ..scheduler import Scheduler
-    from ..tuner.calibrator import Calibrator
-    from ..tuner.cost_store import CostStore
-    from ..tuner.samples import typical_samples
-    from ..tuner.store import Store
-    from ..tuner.tuner import Mode, Tuner
+    from ..tuning.autotuner import Mode, Tuner
+    from ..tuning.calibration_samples import typical_samples
+    from ..tuning.calibrator import Calibrator
+    from ..tuning.cost_cache import CostStore
+    from ..tuning.variant_cache import Store
 
     with feeds.collected_warnings() as notes:
         wanted = feeds.parse_devices(devices)
@@ -79,8 +79,8 @@ def _measured(
 ) -> dict[str, Any]:
     """Measures one device; returns what is known of it then."""
     from ..trace import SystemClock
-    from ..tuner.samples import wanted_of
-    from ..tuner.tuner import progress_bar
+    from ..tuning.autotuner import progress_bar
+    from ..tuning.calibration_samples import wanted_of
 
     spec = tuner.tuned(calibrator.costed(device.spec))
     wanted = [call for graph in graphs for call in wanted_of(graph, spec)]

@@ -40,7 +40,7 @@ def cluster() -> None:
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
 def key(path: Path) -> None:
     """Make the key of a new cluster: a file to copy to each of its computers."""
-    from ..runtime.remote.keys import Credentials
+    from ..distributed.wire.credentials import Credentials
 
     Credentials.make().save(path)
     click.echo(f"{path}: copy it to each computer of the cluster; it must stay this user's alone")

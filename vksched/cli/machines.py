@@ -60,10 +60,10 @@ def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
     from ..runtime.vulkan import device_probe
     from ..topology.links import Links
     from ..topology.topology import Machine
-    from ..tuner.calibrator import Calibrator
-    from ..tuner.cost_store import CostStore
-    from ..tuner.store import Store
-    from ..tuner.tuner import Tuner, mode_of
+    from ..tuning.autotuner import Tuner, mode_of
+    from ..tuning.calibrator import Calibrator
+    from ..tuning.cost_cache import CostStore
+    from ..tuning.variant_cache import Store
 
     mode = mode_of("auto")
     tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())

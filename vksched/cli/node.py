@@ -100,8 +100,8 @@ def node(
     Whoever has the key may run graphs here. docs/cluster.md tells what to open and what not.
     """
     from ..cluster.node import ClusterNode
-    from ..runtime.remote.keys import Credentials
-    from ..runtime.remote.pulse import PULSE
+    from ..distributed.wire.credentials import Credentials
+    from ..distributed.wire.heartbeat import PULSE
 
     PULSE.silent_s = silent_s
     _allow_files()

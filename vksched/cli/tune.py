@@ -16,7 +16,7 @@ from .precision import SINGLE, parse_precision, precision_option
 if TYPE_CHECKING:
     from ..ir.graph import Graph
     from ..runtime.device import Device
-    from ..tuner.store import Found
+    from ..tuning.variant_cache import Found
 
 BUDGET_S = 60.0
 
@@ -45,7 +45,7 @@ def tune(
         raise click.UsageError("--precision needs a model; typical calls have each precision.")
     from ..engine.precision import apply_precision
     from ..scheduler import Scheduler
-    from ..tuner.calls import typical_graph
+    from ..tuning.tunable_calls import typical_graph
 
     with feeds.collected_warnings() as notes:
         names = _devices(feeds.parse_devices(devices))
@@ -81,9 +81,9 @@ def _devices(wanted: Sequence[str] | None) -> list[str]:
 
 def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
     """Measures what is missing on one device; returns what is known then."""
-    from ..tuner.calls import calls_of
-    from ..tuner.store import Store
-    from ..tuner.tuner import Mode, Tuner, progress_bar
+    from ..tuning.autotuner import Mode, Tuner, progress_bar
+    from ..tuning.tunable_calls import calls_of
+    from ..tuning.variant_cache import Store
 
     tuner = Tuner(Mode(True, budget_s, software=True), Store())
     calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
@@ -106,8 +106,8 @@ def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool)
 
 
 def _clear(device: Device) -> dict[str, Any]:
-    from ..tuner.store import Store
-    from ..tuner.tuner import Mode, Tuner, identity_of
+    from ..tuning.autotuner import Mode, Tuner, identity_of
+    from ..tuning.variant_cache import Store
 
     identity, store = identity_of(device.spec), Store()
     row = measuring.row_of(device.spec, Tuner(Mode(False), store).file(device.spec))
@@ -116,7 +116,7 @@ def _clear(device: Device) -> dict[str, Any]:
 
 
 def _call(found: Found) -> dict[str, Any]:
-    from ..tuner.store import found_as_dict
+    from ..tuning.variant_cache import found_as_dict
 
     return {**found_as_dict(found), "gain": found.gain}
 

@@ -19,7 +19,7 @@ from ..common.errors import DeviceError
 from ..trace.events import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from ..runtime.remote.keys import Credentials
+    from ..distributed.wire.credentials import Credentials
     from .joined import Joined
 
 
@@ -41,8 +41,10 @@ class Cluster:
     locate: Callable[[str], str | None] | None = None
 
     def __post_init__(self) -> None:
-        from ..runtime.remote.keys import Credentials  # whoever has no cluster needs no ssl
-        from ..runtime.remote.secure import place_of
+        from ..distributed.wire.credentials import (
+            Credentials,  # whoever has no cluster needs no ssl
+        )
+        from ..distributed.wire.tls import place_of
 
         texts = not isinstance(self.nodes, str) and all(isinstance(a, str) for a in self.nodes)
         if not texts or not self.nodes:
@@ -64,8 +66,8 @@ class Cluster:
         Raises:
             DeviceError: one cannot be reached, or is none of this cluster.
         """
-        from ..runtime.remote.keys import Credentials
-        from ..runtime.remote.secure import Security
+        from ..distributed.wire.credentials import Credentials
+        from ..distributed.wire.tls import Security
         from .joined import Joined
 
         given = self.credentials

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..common.errors import DeviceError, DeviceTimeout, HostLost, VkschedError
 from ..common.user_warning import warn
+from ..distributed.driver.client import Node, Nodes
+from ..distributed.driver.remote_device import RemoteDevice
+from ..distributed.protocols import Post
+from ..distributed.wire.tls import Security
 from ..plan.multi_host.host_plan_codec import PartDocuments
-from ..runtime.remote.client import Node, Nodes
-from ..runtime.remote.devices import RemoteDevice
-from ..runtime.remote.ports import Post
-from ..runtime.remote.secure import Security
 from ..topology.host_names import CALLER, CPU, on
 from ..topology.links import Link
 from ..trace.events import Clock

@@ -14,26 +14,26 @@ from functools import partial
 from pathlib import Path
 
 from ..common.errors import VkschedError
+from ..distributed.protocols import Caller, Post
+from ..distributed.wire.credentials import Credentials
+from ..distributed.wire.handshake import NAME
+from ..distributed.wire.peer_list import PeerList
+from ..distributed.wire.stats_codec import Told
+from ..distributed.wire.tls import Security, place_of, place_text
+from ..distributed.worker.local_weights import ModelFolders
+from ..distributed.worker.server import Server
+from ..distributed.worker.session import Here
+from ..distributed.worker.weight_cache import MOST_BYTES, WeightCache
+from ..distributed.worker.worker import PartHost
 from ..engine.devices import DeviceSet, Wanted
 from ..plan.multi_host.host_plan_codec import PartDocuments
-from ..runtime.remote.cache import MOST_BYTES, WeightCache
-from ..runtime.remote.folders import ModelFolders
-from ..runtime.remote.hello import NAME
-from ..runtime.remote.keys import Credentials
-from ..runtime.remote.peer_list import PeerList
-from ..runtime.remote.ports import Caller, Post
-from ..runtime.remote.secure import Security, place_of, place_text
-from ..runtime.remote.served import PartHost
-from ..runtime.remote.server import Server
-from ..runtime.remote.session import Here
-from ..runtime.remote.told import Told
 from ..storage.disk_cache import folder_of
 from ..topology.host_names import CPU
 from ..trace import Trace
-from ..tuner.calibrator import Calibrator
-from ..tuner.cost_store import CostStore
-from ..tuner.store import Store
-from ..tuner.tuner import Tuner, mode_of
+from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.calibrator import Calibrator
+from ..tuning.cost_cache import CostStore
+from ..tuning.variant_cache import Store
 
 TIMEOUT_S = 300.0
 

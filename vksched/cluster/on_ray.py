@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from ..common.env import is_on, names_in
 from ..common.errors import DeviceError, VkschedError
-from ..runtime.remote.keys import Credentials
-from ..runtime.remote.secure import SECURITY
+from ..distributed.wire.credentials import Credentials
+from ..distributed.wire.tls import SECURITY
 from .cluster import Cluster
 from .ray_address import AUTO, CLIENT, find_ray
 from .ray_room import release, reserved

@@ -69,7 +69,7 @@ class Making:
             executor = (SingleExecutor if is_single(plan) else Executor)(plan, devices, *about)
         else:
             # as for schedulers without a cluster: not imported there
-            from ..runtime.remote.cluster import ClusterExecutor
+            from ..distributed.driver.cluster_executor import ClusterExecutor
 
             return ClusterExecutor(plan, hosts.hosts, devices, hosts.post, *about)
         executor.stream = self.stream

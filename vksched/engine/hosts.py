@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from ..distributed.protocols import Host, Post
 from ..runtime.device import Device
-from ..runtime.remote.ports import Host, Post
 from ..topology.links import Link
 
 

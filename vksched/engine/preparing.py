@@ -39,9 +39,9 @@ from ..topology.device_spec import DeviceSpec
 from ..topology.links import Links
 from ..topology.topology import Machine
 from ..trace import Event, Trace
-from ..tuner.first_use import FirstUse
-from ..tuner.lessons import Lessons
-from ..tuner.tuner import Tuner
+from ..tuning.autotuner import Tuner
+from ..tuning.first_use import FirstUse
+from ..tuning.learned_costs import Lessons
 from .carriers import Making
 from .devices import DeviceSet
 from .drift import Again, Drift

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import needs_posix
 
-import vksched.runtime.remote.cache as cache_module
+import vksched.distributed.worker.weight_cache as cache_module
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
-from vksched.runtime.remote.cache import WeightCache, hash_of
+from vksched.distributed.worker.weight_cache import WeightCache, hash_of
 
 
 def weight(number: int, size: int = 100) -> tuple[str, NDArray]:

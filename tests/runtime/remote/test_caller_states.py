@@ -12,10 +12,10 @@ from graphs import A, make_plan
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, DeviceLost, OutOfMemory
+from vksched.distributed.worker.client_states import CallerStates
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
 from vksched.planner.partition.host_partition import cut
-from vksched.runtime.remote.caller_states import CallerStates
 from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.runtime.vulkan import device_probe

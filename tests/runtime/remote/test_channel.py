@@ -14,12 +14,12 @@ import pytest
 
 from vksched.common.errors import DeviceError, DeviceTimeout, HostLost, OutOfMemory, StateLost
 from vksched.common.schema import Wrong
-from vksched.runtime.remote import channel as channels
-from vksched.runtime.remote.channel import BEAT, CHUNK_BYTES, DATA, FRAME, HEAD, Channel
-from vksched.runtime.remote.messages import MOST_FIELD_BYTES, Message, encode
-from vksched.runtime.remote.pulse import Pulse
-from vksched.runtime.remote.refusals import error_of, fields_of
-from vksched.runtime.remote.stream import Stream, Turns
+from vksched.distributed.wire import channel as channels
+from vksched.distributed.wire.channel import BEAT, CHUNK_BYTES, DATA, FRAME, HEAD, Channel
+from vksched.distributed.wire.error_codec import error_of, fields_of
+from vksched.distributed.wire.heartbeat import Pulse
+from vksched.distributed.wire.messages import MOST_FIELD_BYTES, Message, encode
+from vksched.distributed.wire.stream import Stream, Turns
 
 RUN = {"plan": 1, "slot": 0, "ticket": 7}
 WAIT_S = 60

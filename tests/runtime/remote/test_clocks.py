@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from vksched.runtime.remote.clocks import DRIFT, OtherClock
+from vksched.distributed.driver.clock_sync import DRIFT, OtherClock
 
 
 def test_one_answer_tells_within_half_of_its_time() -> None:

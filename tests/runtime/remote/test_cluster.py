@@ -37,6 +37,9 @@ from vksched.common.errors import (
     PlanError,
     RunAborted,
 )
+from vksched.distributed.driver.first_error import Blame
+from vksched.distributed.protocols import RunKey
+from vksched.distributed.worker import sending
 from vksched.engine.devices import DeviceSet
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.plan import Plan
@@ -44,9 +47,6 @@ from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
 from vksched.runtime.executors.base_executor import CommitFailed, Retired
 from vksched.runtime.executors.plan_executor import Executor
-from vksched.runtime.remote import sending
-from vksched.runtime.remote.blame import Blame
-from vksched.runtime.remote.ports import RunKey
 from vksched.runtime.run_stats import RunStats
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine

@@ -9,8 +9,8 @@ import tracemalloc
 import pytest
 
 from vksched.common.schema import Table, Wrong
-from vksched.runtime.remote import documents
-from vksched.runtime.remote.documents import Budget, document_of, parsed_bytes
+from vksched.distributed.wire import json_payload
+from vksched.distributed.wire.json_payload import Budget, document_of, parsed_bytes
 
 WAIT_S = 30.0
 
@@ -32,7 +32,7 @@ def test_lists_and_objects_are_counted_before_anything_is_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = b"[" + b"[],{}," * (1 << 17) + b"[]]"
-    monkeypatch.setattr(documents, "MAX_CONTAINERS", 1 << 16)
+    monkeypatch.setattr(json_payload, "MAX_CONTAINERS", 1 << 16)
     tracemalloc.start()
     try:
         with pytest.raises(Wrong, match="at most 65536 lists and objects in it, got 262146"):

@@ -12,10 +12,10 @@ from conftest import needs_linux, needs_posix
 
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, ModelFormatError, VkschedError
+from vksched.distributed.worker.local_weights import ModelFolders, file_document
+from vksched.distributed.worker.weight_cache import WeightCache, hash_of
+from vksched.distributed.worker.weight_registry import Holding
 from vksched.ops.quantized.gguf_formats import held_words
-from vksched.runtime.remote.cache import WeightCache, hash_of
-from vksched.runtime.remote.folders import ModelFolders, file_document
-from vksched.runtime.remote.holding import Holding
 from vksched.storage.content_hash import digest_of
 from vksched.storage.lazy_array import Late, late_bytes, origin_of
 from vksched.storage.model_file import open_model

@@ -17,13 +17,14 @@ from hostile import WAIT_S, Caller, Said, Watched, conversation, numbered, play
 
 import vksched as vs
 from vksched.cluster.node import ClusterNode
+from vksched.distributed.wire import json_payload, quota
+from vksched.distributed.wire.stream import Closed
+from vksched.distributed.worker import server, transport
+from vksched.distributed.worker.host_plan_executor import PartExecutor
+from vksched.distributed.worker.session import THREADS
+from vksched.distributed.worker.transport import MAX_ECHOES
+from vksched.distributed.worker.worker import PartHost
 from vksched.plan.multi_host.host_plan_codec import PartDocuments
-from vksched.runtime.remote import documents, mail, quota, server
-from vksched.runtime.remote.mail import MAX_ECHOES
-from vksched.runtime.remote.part import PartExecutor
-from vksched.runtime.remote.served import PartHost
-from vksched.runtime.remote.session import THREADS
-from vksched.runtime.remote.stream import Closed
 
 SPECS = Said("specs", {}, ask=True)
 
@@ -198,7 +199,7 @@ def test_questions_that_wait_have_a_bounded_size_together(
 def test_a_document_of_too_many_lists_is_refused_before_it_is_parsed(
     node: ClusterNode, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "MAX_CONTAINERS", 1000)
+    monkeypatch.setattr(json_payload, "MAX_CONTAINERS", 1000)
     text = b"[" + b"[]," * 2000 + b"[]]"
     for said in (
         Said("missing", {"plan": 1}, text, ask=True),
@@ -311,7 +312,7 @@ def test_a_node_says_the_same_of_all_that_it_does_not_reach(
     node: ClusterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody there, somebody else, somebody silent, no address, no node of that name."""
-    monkeypatch.setattr(mail, "CONNECT_S", 0.2)
+    monkeypatch.setattr(transport, "CONNECT_S", 0.2)
     closed, speaks = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
     places = [f"127.0.0.1:{each.getsockname()[1]}" for each in (closed, speaks)]
     closed.close()
@@ -338,7 +339,7 @@ def test_a_node_with_a_list_of_peers_connects_to_these_alone(tmp_path: Path) -> 
     for peers, came in ((["10.0.0.0/8"], False), ([place], True)):
         made = ClusterNode("node1", "127.0.0.1:0", *about, cache_folder=tmp_path, peers=peers)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("vksched.runtime.remote.secure.HANDSHAKE_S", 0.05)
+            patch.setattr("vksched.distributed.wire.tls.HANDSHAKE_S", 0.05)
             text = reach_text(made, place)
         try:
             there.accept()[0].close()
@@ -390,8 +391,8 @@ def test_a_node_has_so_many_callers_and_no_more(
 def test_plans_of_a_caller_are_counted(
     node: ClusterNode, watched: Watched, said: list[Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vksched.runtime.remote.session.MAX_PLANS", 2)
-    monkeypatch.setattr("vksched.runtime.remote.holding.MAX_PLANS", 2)
+    monkeypatch.setattr("vksched.distributed.worker.session.MAX_PLANS", 2)
+    monkeypatch.setattr("vksched.distributed.worker.weight_registry.MAX_PLANS", 2)
     caller, of_plan = Caller(node.address), ("missing", "weight", "prepare")
     play(caller, [each for each in prepared(said) if each.kind not in of_plan], ends=False)
     for plan in range(3):
@@ -409,7 +410,7 @@ def test_runs_of_a_caller_are_counted(
     """Each has a thread, of which a process has only so many."""
     (start, *_) = [each for each in said if each.kind == "start"]
     for most, kind in ((0, "failed"), (1, "value")):
-        monkeypatch.setattr("vksched.runtime.remote.served.MAX_RUNS", most)
+        monkeypatch.setattr("vksched.distributed.worker.worker.MAX_RUNS", most)
         caller = Caller(node.address)
         play(caller, prepared(said), ends=False)
         caller.send(start)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
-import vksched.runtime.remote.client as client_module
-import vksched.runtime.remote.session as session_module
+import vksched.distributed.driver.client as client_module
+import vksched.distributed.worker.session as session_module
 from vksched.cluster import joined as joining
 from vksched.cluster.node import ClusterNode
 from vksched.common.dtypes import NDArray, Progress
@@ -30,16 +30,16 @@ from vksched.common.errors import (
     ShapeError,
 )
 from vksched.common.schema import Wrong
+from vksched.distributed.driver.first_error import Blame
+from vksched.distributed.protocols import RunKey
+from vksched.distributed.wire.error_codec import error_of, fields_of
+from vksched.distributed.wire.messages import Message
+from vksched.distributed.wire.stats_codec import Told
+from vksched.distributed.worker.client_states import CallerStates
+from vksched.distributed.worker.worker import PartHost
 from vksched.engine import faults, generations
 from vksched.engine.preparing import Preparing
 from vksched.plan.multi_host.host_plan import Part
-from vksched.runtime.remote.blame import Blame
-from vksched.runtime.remote.caller_states import CallerStates
-from vksched.runtime.remote.messages import Message
-from vksched.runtime.remote.ports import RunKey
-from vksched.runtime.remote.refusals import error_of, fields_of
-from vksched.runtime.remote.served import PartHost
-from vksched.runtime.remote.told import Told
 from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
 from vksched.topology.device_spec import DeviceSpec

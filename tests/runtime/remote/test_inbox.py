@@ -10,9 +10,9 @@ import pytest
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.common.errors import DeviceTimeout, HostLost, RunAborted
 from vksched.common.schema import Wrong
-from vksched.runtime.remote.inbox import AHEAD, Inbox
-from vksched.runtime.remote.messages import Message
-from vksched.runtime.remote.ports import RunKey
+from vksched.distributed.protocols import RunKey
+from vksched.distributed.wire.messages import Message
+from vksched.distributed.worker.inbox import AHEAD, Inbox
 
 WAIT_S = 60.0
 TYPE = TensorType((2, 3), "float32")

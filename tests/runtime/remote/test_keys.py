@@ -12,7 +12,7 @@ import pytest
 from conftest import needs_posix
 
 from vksched.common.errors import VkschedError
-from vksched.runtime.remote.keys import MOST_BYTES, Credentials
+from vksched.distributed.wire.credentials import MOST_BYTES, Credentials
 
 
 def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:

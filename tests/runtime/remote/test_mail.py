@@ -6,17 +6,17 @@ import pytest
 from test_strangers import Door
 
 from vksched.common.errors import HostLost
-from vksched.runtime.remote import mail
-from vksched.runtime.remote.inbox import Inbox
-from vksched.runtime.remote.mail import Peers
-from vksched.runtime.remote.secure import place_text
+from vksched.distributed.wire.tls import place_text
+from vksched.distributed.worker import transport
+from vksched.distributed.worker.inbox import Inbox
+from vksched.distributed.worker.transport import Peers
 
 
 @pytest.mark.parametrize("kind", ["tls", "plain"])
 def test_a_node_that_says_hello_and_then_nothing_is_not_reached(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mail, "CONNECT_S", 0.5)
+    monkeypatch.setattr(transport, "CONNECT_S", 0.5)
     door = Door(kind)  # it keeps who comes in, and never hears them
     peers = Peers("node2", "c1", door.security, Inbox())
     try:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from vksched.runtime.remote.measuring import TRIES, fit_link
+from vksched.distributed.wire.link_benchmark import TRIES, fit_link
 from vksched.topology.links import Link
 
 

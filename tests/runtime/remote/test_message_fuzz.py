@@ -20,7 +20,7 @@ from hostile import Caller, Said, Watched, conversation
 from selection import draws
 
 from vksched.cluster.node import ClusterNode
-from vksched.runtime.remote.stream import Closed
+from vksched.distributed.wire.stream import Closed
 
 SESSIONS = 12
 """Of a seed."""

@@ -19,7 +19,7 @@ from graphs import A, B, chain, make_plan
 from walked_parts import Registry, Walker, walk
 
 import vksched as vs
-import vksched.runtime.remote.client as client_module
+import vksched.distributed.driver.client as client_module
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import (
     DeviceError,
@@ -28,18 +28,18 @@ from vksched.common.errors import (
     OutOfMemory,
     RunAborted,
 )
+from vksched.distributed.driver.client import Node, Nodes
+from vksched.distributed.protocols import Caller, Post, RunKey
+from vksched.distributed.wire.stats_codec import Told
+from vksched.distributed.wire.tls import Security, place_text
+from vksched.distributed.worker.local_weights import ModelFolders
+from vksched.distributed.worker.server import Server
+from vksched.distributed.worker.session import Here
+from vksched.distributed.worker.weight_cache import WeightCache
+from vksched.distributed.worker.weight_registry import Holding
 from vksched.plan.multi_host.host_plan import Part
 from vksched.planner.partition.host_partition import cut
 from vksched.runtime.executors.base_executor import CommitFailed, Results
-from vksched.runtime.remote.cache import WeightCache
-from vksched.runtime.remote.client import Node, Nodes
-from vksched.runtime.remote.folders import ModelFolders
-from vksched.runtime.remote.holding import Holding
-from vksched.runtime.remote.ports import Caller, Post, RunKey
-from vksched.runtime.remote.secure import Security, place_text
-from vksched.runtime.remote.server import Server
-from vksched.runtime.remote.session import Here
-from vksched.runtime.remote.told import Told
 from vksched.runtime.run_stats import RunStats, SplitStats
 from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vksched.common.errors import VkschedError
-from vksched.runtime.remote.peer_list import PeerList
+from vksched.distributed.wire.peer_list import PeerList
 
 
 def test_addresses_are_allowed_by_network_host_and_port() -> None:

@@ -17,9 +17,9 @@ from conftest import needs_linux, needs_posix
 from test_channel import Echo
 
 from vksched.common.user_warning import VkschedWarning
-from vksched.runtime.remote.channel import Channel
-from vksched.runtime.remote.pulse import PATIENCE, SILENT_S, TICK_S, Pulse
-from vksched.runtime.remote.stream import Closed, Stream
+from vksched.distributed.wire.channel import Channel
+from vksched.distributed.wire.heartbeat import PATIENCE, SILENT_S, TICK_S, Pulse
+from vksched.distributed.wire.stream import Closed, Stream
 
 WAIT_S = 60
 SILENT_TICKS = int(SILENT_S / TICK_S) - 1

@@ -10,8 +10,8 @@ from memory_hosts import lost
 
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import HostLost, RunAborted
-from vksched.runtime.remote.ports import RunKey
-from vksched.runtime.remote.sending import SMALL_BYTES, Sending
+from vksched.distributed.protocols import RunKey
+from vksched.distributed.worker.sending import SMALL_BYTES, Sending
 from vksched.trace.events import SystemClock
 
 WAIT_S = 30.0

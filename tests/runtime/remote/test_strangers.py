@@ -15,15 +15,15 @@ import clusters
 import pytest
 
 from vksched.common.errors import DeviceError, VkschedError
+from vksched.distributed.wire import listener as listening
+from vksched.distributed.wire import tls
+from vksched.distributed.wire.credentials import Credentials
+from vksched.distributed.wire.handshake import exchange, hello, require_equal
+from vksched.distributed.wire.listener import Doors, Listener, network_of
+from vksched.distributed.wire.messages import Fields
+from vksched.distributed.wire.stream import Closed, Stream
+from vksched.distributed.wire.tls import GREETING, Security, place_of, place_text
 from vksched.ops.lowering import native_kernels
-from vksched.runtime.remote import listener as listening
-from vksched.runtime.remote import secure
-from vksched.runtime.remote.hello import exchange, hello, require_equal
-from vksched.runtime.remote.keys import Credentials
-from vksched.runtime.remote.listener import Doors, Listener, network_of
-from vksched.runtime.remote.messages import Fields
-from vksched.runtime.remote.secure import GREETING, Security, place_of, place_text
-from vksched.runtime.remote.stream import Closed, Stream
 
 LOOPBACK = ("127.0.0.1", 0)
 WAIT_S = 60
@@ -234,14 +234,14 @@ def test_who_says_nothing_is_sent_away_and_keeps_nobody_out(
     monkeypatch: pytest.MonkeyPatch, door: Door
 ) -> None:
     """More silent strangers than there are places, some of which say a byte now and then."""
-    monkeypatch.setattr(secure, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(tls, "HANDSHAKE_S", 0.05)
     slow = [socket.create_connection(door.address, WAIT_S) for _ in range(2 * listening.STRANGERS)]
     for own in slow[::2]:
         with suppress(OSError):
             own.sendall(GREETING[:1])
     for own in slow:
         said(own)  # ends, as the node hangs up
-    monkeypatch.setattr(secure, "HANDSHAKE_S", WAIT_S)
+    monkeypatch.setattr(tls, "HANDSHAKE_S", WAIT_S)
     assert door.let_in()
     assert len(door.came) == 1
 
@@ -250,7 +250,7 @@ def test_silent_strangers_of_any_number_keep_no_member_out(
     monkeypatch: pytest.MonkeyPatch, door: Door
 ) -> None:
     """Nobody is sent away as time is up; all are at the member's own address."""
-    monkeypatch.setattr(secure, "HANDSHAKE_S", WAIT_S)
+    monkeypatch.setattr(tls, "HANDSHAKE_S", WAIT_S)
     monkeypatch.setattr(listening, "WAITING", 16)
     monkeypatch.setattr(listening, "PATIENT_S", 0.2)
     slow = [socket.create_connection(door.address, WAIT_S) for _ in range(120)]

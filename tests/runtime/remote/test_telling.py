@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from vksched.runtime.remote.telling import MAX_KINDS, Telling
+from vksched.distributed.driver.progress import MAX_KINDS, Telling
 
 WAIT_S = 60.0
 

@@ -11,7 +11,7 @@ import vksched as vs
 from vksched.common.dtypes import DTYPES, NDArray, TensorType
 from vksched.common.errors import DeviceError
 from vksched.common.schema import Wrong
-from vksched.runtime.remote.arrays import (
+from vksched.distributed.wire.array_codec import (
     memory,
     pack,
     packed_bytes,
@@ -20,8 +20,8 @@ from vksched.runtime.remote.arrays import (
     typed_payload,
     unpack,
 )
-from vksched.runtime.remote.channel import flat
-from vksched.runtime.remote.told import (
+from vksched.distributed.wire.channel import flat
+from vksched.distributed.wire.stats_codec import (
     Told,
     devices_document,
     devices_of,

@@ -34,7 +34,7 @@ from ...storage.disk_cache import (
     set_aside,
 )
 from ...topology.topology import Machine
-from ...tuner.device_files import DAMAGE
+from ...tuning.device_cache import DAMAGE
 from .divide import Experts, Layer
 from .measure import Measured, places_of
 

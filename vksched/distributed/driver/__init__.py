@@ -1,0 +1,1 @@
+"""Driver: it runs a plan over several workers."""

@@ -1,0 +1,498 @@
+"""Client: another computer as the caller sees it, and its devices.
+
+    Nodes --connect--> Node, which is a `ports.Host`; Node.devices: a RemoteDevice each
+    ClusterExecutor --prepare, start, ready, commit, finish--> Node --messages--> Session there
+
+Planner and states see remote devices like others; only parts run there. Examples:
+tests/runtime/remote/test_node_server.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import itertools
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, DeviceTimeout, HostLost, RunAborted
+from ...common.fork_guard import Owner
+from ...common.schema import Wrong
+from ...plan.multi_host.host_plan import Part, Send
+from ...runtime.executors.base_executor import CommitFailed, Results
+from ...runtime.run_stats import RunStats
+from ...topology.links import Link
+from ...trace.events import Clock, Event
+from ..protocols import Ran, RunKey
+from ..wire.array_codec import typed_payload
+from ..wire.channel import Channel
+from ..wire.error_codec import again, error_of, refusing
+from ..wire.handshake import NAME, exchange, hello, require_equal
+from ..wire.link_benchmark import measure_link
+from ..wire.messages import Message
+from ..wire.stats_codec import (
+    Told,
+    devices_of,
+    events_seen,
+    link_of,
+    ran_of,
+    require_of,
+    seen_from,
+)
+from ..wire.stream import Closed
+from ..wire.tls import Security, place_of, place_text
+from ..worker.inbox import run_of
+from ..worker.session import Documents
+from ..worker.transport import CONNECT_S, Mail
+from .clock_sync import OtherClock
+from .progress import Telling
+from .remote_device import RemoteDevice
+from .weight_upload import send_weights
+
+ANSWER_S = 30.0
+PREPARE_S = 600.0
+FRESH_S = 1.0
+"""How long is true what a node told of its devices."""
+CLOCK_TRIES = 8
+"""When a node is connected."""
+CLOCK_S = 2.0
+"""Between two questions after that."""
+PAIR_DIGITS = 32
+
+
+class Nodes:
+    """The nodes that one caller is connected to, and the values that go between them and it."""
+
+    def __init__(self, security: Security, documents: Documents, clock: Clock) -> None:
+        self.security, self.documents, self.clock = security, documents, clock
+        self.caller = secrets.token_hex(16)
+        self._secret = secrets.token_bytes(32)
+        self.mail = Mail(self._channel_to)
+        self._nodes: dict[str, Node] = {}
+        self._names = itertools.count()
+        self._state_names: dict[object, str] = {}
+        self._owner = Owner()
+        self._closed = threading.Event()
+        self._clocks: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def connect(self, address: str, timeout_s: float = CONNECT_S) -> Node:
+        """Returns a node, whose name it tells itself.
+
+        Raises:
+            DeviceError: nobody is there, it is not of this cluster, runs another vksched, or has
+            the name of one that is connected.
+        """
+        self._owner.require("the nodes of a cluster")
+        mine = hello("caller", "", self.caller)
+        stream = self.security.connect(place_of(address), timeout_s)
+        try:
+            theirs = exchange(stream, mine)
+            require_equal(mine, theirs, address)
+            name = theirs["name"]
+            if not NAME.fullmatch(name):
+                raise DeviceError(f"[cluster] expected a node with a name, got {name!r}")
+            with self._lock:
+                known = self._nodes.get(name)
+                if known is not None and known.error is None:
+                    raise DeviceError(
+                        f"[cluster] expected nodes with names of their own, got {name} at "
+                        f"{known.address} and {address}; try `vksched node --name`"
+                    )
+                node = self._nodes[name] = Node(self, name, place_text(place_of(address)))
+        except Closed as error:
+            stream.close()
+            raise DeviceError(
+                f"[cluster] the node at {address} ended the connection: {error}"
+            ) from None
+        except BaseException:
+            stream.close()
+            raise
+        self.mail.regain(name)
+        node.begin(Channel(stream, name, node))
+        with self._lock:
+            if self._clocks is None and not self._closed.is_set():
+                self._clocks = threading.Thread(
+                    target=self._watch_clocks, name="vksched-clocks", daemon=True
+                )
+                self._clocks.start()
+        return node
+
+    def hosts(self, at: Node, names: Iterable[str]) -> dict[str, list[str]]:
+        """Returns where some nodes are, by name, and by what word each and the node `at` know that
+        the other one is who it says; see `messages.HELLO`.
+        """
+        with self._lock:
+            known = {name: self._nodes[name] for name in names if name in self._nodes}
+        return {name: [node.address, self._pair(at, node)] for name, node in known.items()}
+
+    def _pair(self, one: Node, other: Node) -> str:
+        lives = b"".join(sorted((one.life, other.life)))
+        return hmac.new(self._secret, lives, hashlib.sha256).hexdigest()[:PAIR_DIGITS]
+
+    def close(self) -> None:
+        """Ends all connections; what this caller had on the nodes is freed there."""
+        self._closed.set()
+        with self._lock:
+            nodes, clocks = list(self._nodes.values()), self._clocks
+        for each in nodes:
+            each.close()
+        if clocks is not None:
+            clocks.join()
+
+    def _watch_clocks(self) -> None:
+        """Asks all nodes again and again what their clocks show."""
+        while not self._closed.wait(CLOCK_S):
+            with self._lock:
+                nodes = [node for node in self._nodes.values() if node.error is None]
+            for node in nodes:
+                with suppress(HostLost, DeviceTimeout):  # who needs it hears of it
+                    node.measure_clock()
+
+    def state_name(self, key: object) -> str:
+        """Returns the name of a state in messages."""
+        with self._lock:
+            if key not in self._state_names:
+                self._state_names[key] = f"s{next(self._names)}"
+            return self._state_names[key]
+
+    def forget_state(self, key: object) -> None:
+        """Keeps a state no longer that no device has any more."""
+        with self._lock:
+            devices = [device for node in self._nodes.values() for device in node.devices]
+            if not any(device.states.holds(key) for device in devices):
+                self._state_names.pop(key, None)
+
+    def _channel_to(self, host: str) -> Channel:
+        with self._lock:
+            node = self._nodes.get(host)
+        if node is None:
+            raise HostLost(f"[cluster] there is no node {host}")
+        return node.channel
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run under way on a node. error: why it failed there."""
+
+    failed: Callable[[BaseException], None]
+    is_ready: bool = False
+    stats: RunStats | None = None
+    events: tuple[Event, ...] = ()
+    error: BaseException | None = None
+    torn: frozenset[int] | None = None
+
+
+class _Prepared(NamedTuple):
+    part: Part
+    telling: Telling
+    keys: frozenset[tuple[str, object]]
+
+
+class Node:
+    """A node that is connected; made by `Nodes.connect`. It implements `ports.Host`."""
+
+    def __init__(self, nodes: Nodes, name: str, address: str) -> None:
+        self.name, self.address = name, address
+        self.life = secrets.token_bytes(16)
+        """Of this connection, which nobody else knows."""
+        self._nodes = nodes
+        self._channel: Channel | None = None
+        self._error: HostLost | None = None
+        self._changed = threading.Condition()
+        self._runs: dict[RunKey, _Run] = {}
+        self._prepared: dict[int, _Prepared] = {}
+        self._told: dict[str, Told] = {}
+        self._stale, self._asked_s = True, 0.0
+        self._clock = OtherClock()
+        self.devices: tuple[RemoteDevice, ...] = ()
+
+    def begin(self, channel: Channel) -> None:
+        """Starts to talk, and asks for the devices."""
+        self._channel = channel
+        channel.start()
+        try:
+            self._ask_specs()
+            for _ in range(CLOCK_TRIES):
+                self.measure_clock()
+        except BaseException:
+            self.close()
+            raise
+        self.devices = tuple(RemoteDevice(self, name, self._nodes) for name in self._told)
+
+    @property
+    def channel(self) -> Channel:
+        if self._channel is None or self._error is not None:
+            raise again(self._error) if self._error else HostLost(f"[cluster] {self.name} is gone")
+        return self._channel
+
+    @property
+    def error(self) -> HostLost | None:
+        """Why the node is lost; None while it is there."""
+        return self._error
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._channel is not None:
+            self._channel.close()
+
+    def measure(self) -> Link:
+        """Returns the link from the caller's memory to the node's, measured now.
+
+        Raises:
+            HostLost, DeviceTimeout: it does not answer.
+        """
+        return measure_link(self.channel)
+
+    def measure_to(self, host: str) -> Link:
+        """Returns the link from this node's memory to another node's, measured now.
+
+        Raises:
+            HostLost: one of them does not answer.
+        """
+        found = self._ask_about(host, "measure", PREPARE_S).fields
+        try:
+            return link_of(found["bytes_per_s"], found["latency_s"])
+        except Wrong as error:
+            raise self._lose(f"it says what makes no sense: {error}") from error
+
+    def _lose(self, why: str) -> HostLost:
+        """Ends the connection, and returns the error that tells so."""
+        channel = self.channel
+        channel.lose(why)
+        assert channel.error is not None
+        return again(channel.error)
+
+    def reach(self, host: str) -> None:
+        """Has this node connect to another one, where it is not connected.
+
+        Raises:
+            HostLost: it cannot, or does not answer.
+        """
+        self._ask_about(host, "reach", ANSWER_S)
+
+    def _ask_about(self, host: str, kind: str, timeout_s: float) -> Message:
+        fields = {"host": host, "hosts": self._nodes.hosts(self, [host])}
+        try:
+            return self.channel.ask(kind, fields, (), timeout_s)
+        except HostLost as error:
+            if self._error is None:  # it speaks of the one that it was asked about
+                error.host, error.device = host, ""
+            raise
+
+    # -- ports.Host --------------------------------------------------------------------------------
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        if number in self._prepared:
+            raise DeviceError(f"[cluster] plan {number} is prepared already")
+        nodes, graph = self._nodes, part.plan.graph
+        text, weights = nodes.documents.write(part, nodes.state_name)
+        steps = list(part.walk())
+        sent = [step for step in steps if isinstance(step, Send) and not step.host]
+        awaited = {step.value: (self.name, graph.nodes[step.value].type) for step in sent}
+        nodes.mail.expect(number, part.plan.copies, awaited)
+        keys = frozenset(
+            (spec.name, graph.keys[node])
+            for spec, memory in zip(part.plan.machine.devices, part.plan.memory, strict=True)
+            for node in memory.weights
+        )
+        telling = Telling(progress)
+        self._prepared[number] = _Prepared(part, telling, keys)
+        try:
+            with refusing(self.name):
+                send_weights(self.channel, number, graph, weights, PREPARE_S)
+            hosts = json.dumps(nodes.hosts(self, {step.host for step in steps})).encode()
+            fields = {"plan": number, "hosts_bytes": len(hosts)}
+            with telling, refusing(self.name):
+                self.channel.ask("prepare", fields, [hosts, text], PREPARE_S)
+        except BaseException:
+            self.retire(number)
+            raise
+        finally:
+            self._stale = True
+
+    def start(
+        self,
+        run: RunKey,
+        feeds: Mapping[int, NDArray],
+        failed: Callable[[BaseException], None],
+        traced: bool = False,
+    ) -> None:
+        part = self._prepared[run.plan].part
+        types = part.plan.graph.nodes
+        pairs = [(feeds[node], types[node].type) for node in part.inputs]
+        with self._changed:
+            channel = self.channel
+            self._runs[run] = _Run(failed)
+        try:
+            fields = {**run._asdict(), "traced": traced}
+            channel.tell("start", fields, list(typed_payload(pairs)))
+        except BaseException:
+            with self._changed:
+                self._runs.pop(run, None)
+            raise
+
+    def ready(self, run: RunKey, timeout_s: float) -> None:
+        self._wait(run, lambda found: found.is_ready or found.stats is not None, timeout_s, "ready")
+
+    def commit(self, run: RunKey) -> None:
+        self.channel.tell("commit", run._asdict())
+
+    def finish(self, run: RunKey, timeout_s: float) -> Ran:
+        found = self._wait(run, lambda found: found.stats is not None, timeout_s, "done")
+        with self._changed:
+            self._runs.pop(run, None)
+        assert found.stats is not None
+        now_s = self._nodes.clock.now()
+        seen = self._clock.seen(now_s)
+        stats = seen_from(found.stats, self.name, seen.own_s)
+        events = events_seen(found.events, seen.own_s)
+        return Ran(stats, events, seen.within_s(stats.start_s, now_s))
+
+    def abort(self, run: RunKey) -> None:
+        try:
+            self.channel.tell("abort", run._asdict())
+        except HostLost:  # who waits for the run is told so
+            return
+
+    def retire(self, number: int) -> None:
+        self._prepared.pop(number, None)
+        self._nodes.mail.forget(number)
+        self._stale = True
+        try:
+            self.channel.tell("retire", {"plan": number})
+        except HostLost:  # all of it is freed there
+            return
+
+    def _wait(self, run: RunKey, over: Callable[[_Run], bool], timeout_s: float, what: str) -> _Run:
+        with self._changed:
+            found = self._runs.get(run)
+            if found is None:
+                if self._error is not None:
+                    raise again(self._error)
+                raise RunAborted(f"[run] expected a run under way on {self.name}, got {run}")
+            if not self._changed.wait_for(lambda: bool(found.error) or over(found), timeout_s):
+                raise DeviceTimeout(
+                    f"[cluster] expected {self.name} to be {what} within {timeout_s:g} s, and it "
+                    "said nothing"
+                )
+            if found.error is not None:
+                self._runs.pop(run, None)
+                self._raise(found.error, found.torn)
+            return found
+
+    def _raise(self, error: BaseException, torn: frozenset[int] | None) -> NoReturn:
+        if torn is not None:
+            raise CommitFailed(error, Results(()), torn) from error
+        raise error
+
+    # -- of the channel ----------------------------------------------------------------------------
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        return self._nodes.mail.place(message, size, self.name) if message.kind == "value" else None
+
+    def received(self, channel: Channel, message: Message) -> None:
+        fields = message.fields
+        if message.kind == "value":
+            self._nodes.mail.arrived(message, self.name)
+        elif message.kind == "progress":
+            prepared = self._prepared.get(fields["plan"])
+            if prepared is not None:
+                prepared.telling.put(fields["what"], fields["done"], fields["total"])
+        elif message.kind == "ready":
+            self._note(run_of(fields), is_ready=True)
+        elif message.kind == "done":
+            run, (stats, events) = run_of(fields), ran_of(bytes(message.payload or b""))
+            prepared = self._prepared.get(run.plan)
+            if prepared is not None:
+                require_of(prepared.part, stats, events)
+            self._note(run, stats=stats, events=events)
+        elif message.kind == "failed":
+            torn = None if fields["torn"] is None else frozenset(fields["torn"])
+            error = error_of(fields, self.name)
+            if isinstance(error, DeviceError) and error.host:
+                error.host = fields["host"] or self.name  # what it says of another, `Blame` weighs
+            self._note(run_of(fields), error=error, torn=torn)
+        else:
+            raise Wrong(f"a node does not say {message.kind}")
+
+    def _note(self, run: RunKey, **what: object) -> None:
+        with self._changed:
+            found = self._runs.get(run)
+            if found is None:
+                return
+            for name, value in what.items():
+                setattr(found, name, value)
+            self._changed.notify_all()
+        if found.error is not None:
+            found.failed(found.error)
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        self._nodes.mail.lose(self.name, error)  # before anybody may connect again
+        with self._changed:
+            self._error = error
+            runs = [each for each in self._runs.values() if each.error is None and not each.stats]
+            for each in runs:
+                each.error = again(error)
+            self._changed.notify_all()
+        for each in runs:
+            assert each.error is not None
+            each.failed(each.error)
+
+    # -- devices -----------------------------------------------------------------------------------
+
+    def told(self, name: str) -> Told:
+        """Returns what the node tells of a device: asked anew after plans or states of this caller
+        came or went, and after FRESH_S, as other callers take memory, too.
+        """
+        old = time.monotonic() - self._asked_s > FRESH_S
+        if (self._stale or old) and self._error is None:
+            try:
+                self._ask_specs()
+            except (HostLost, DeviceTimeout):  # what was known; runs will tell
+                pass
+        return self._told[name]
+
+    def changed(self) -> None:
+        self._stale = True
+
+    def holds(self, device: str, key: object) -> bool:
+        """Whether a weight of a plan is on a device."""
+        return any((device, key) in each.keys for each in list(self._prepared.values()))
+
+    def _ask_specs(self) -> None:
+        self._stale, self._asked_s = False, time.monotonic()
+        answer = self.channel.ask("specs", {}, (), ANSWER_S)
+        try:
+            devices = devices_of(bytes(answer.payload or b""), self.name)
+        except DeviceError as error:  # else each plan would ask again, and fail
+            raise self._lose(str(error)) from error
+        told = {each.spec.name: each for each in devices}
+        here = {
+            name
+            for name in told.keys() & self._told
+            if told[name].spec.kind == self._told[name].spec.kind
+        }
+        if not here >= self._told.keys():
+            gone = ", ".join(self._told.keys() - here)
+            self.channel.lose(f"it tells no more of {gone}, which it had")
+            return
+        self._told = told
+
+    def measure_clock(self) -> None:
+        """Asks what the node's clock shows.
+
+        Raises:
+            HostLost, DeviceTimeout: it does not answer.
+        """
+        before_s = self._nodes.clock.now()
+        there = self.channel.ask("clock", {}, (), ANSWER_S).fields
+        after_s = self._nodes.clock.now()
+        self._clock.note(before_s, there["came_s"], there["left_s"], after_s)

@@ -1,0 +1,422 @@
+"""Cluster: carries out a plan over several hosts, as an executor like others.
+
+    prepare:  cut the plan -> its own part here, one for each host, beside each other
+    run:      start all hosts -> walk the own part, which takes the outputs -> wait for all
+    states:   all are ready -> commit everywhere -> all are done; who does not say so may be torn
+    failure:  tell all hosts to give up -> wait until they have -> blame one -> the slot is free
+
+Nothing of a run is left under way in a slot when the next one gets it: a host that does not say
+that it has ended is out of use, and so is this executor.
+Examples: tests/runtime/remote/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import (
+    DeviceError,
+    DeviceLost,
+    DeviceTimeout,
+    PlanError,
+    RunAborted,
+)
+from ...common.formatting import format_seconds
+from ...plan.multi_host.host_plan import Part
+from ...plan.multi_host.verify_host_plans import fit_together
+from ...plan.plan import Plan
+from ...plan.types.plan_types import HOST
+from ...planner.partition.host_partition import cut
+from ...runtime.device import Closing, Device
+from ...runtime.executors.base_executor import (
+    INTERRUPTED_S,
+    Carrier,
+    CommitFailed,
+    Results,
+    close_all,
+    guarded,
+)
+from ...runtime.executors.run_record import Observers, RunRecord
+from ...runtime.run_stats import RunStats
+from ...topology.host_names import CALLER, host_of, on
+from ...trace import Event, GatheredTrace, Trace
+from ...trace.format import OF_SPLITS
+from ..protocols import Host, Post, Ran, RunKey
+from ..wire.stats_codec import renumbered
+from ..worker.host_plan_executor import PartExecutor
+from .first_error import Blame, only_itself
+
+NUMBERS = itertools.count()
+"""Of plans over several hosts, for the hosts of this process."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run under way. results: since hosts commit. done: the times of the hosts that are done.
+    over: hosts that have nothing of it under way any more. events: of the own part.
+    """
+
+    key: RunKey
+    blame: Blame = field(default_factory=Blame)
+    results: Results | None = None
+    started: list[str] = field(default_factory=list)
+    done: dict[str, Ran] = field(default_factory=dict)
+    events: Sequence[Event] = ()
+    over: set[str] = field(default_factory=set)
+
+
+class ClusterExecutor(Carrier):
+    """A plan over several hosts, made ready to run.
+
+    hosts: by name, those of the plan at least. devices: as in the plan's machine; of those of other
+    hosts only the names matter. post: of the caller.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        hosts: Mapping[str, Host],
+        devices: Sequence[Device],
+        post: Post,
+        trace: Trace,
+        timeout_s: float,
+        progress: Progress | None = None,
+        numbers: Iterator[int] | None = None,
+        number: int = -1,
+    ) -> None:
+        working = {split.device for split in plan.splits}
+        super().__init__(plan, devices, trace, timeout_s, numbers, working, number)
+        self._post = post
+        self._plan_number = next(NUMBERS)
+        own, *others = fit_together(cut(plan))  # each host verifies its own
+        self._parts: dict[str, Part] = {part.host: part for part in (own, *others)}
+        self._hosts = {part.host: _known(hosts, part.host) for part in others}
+        self._limit_s = timeout_s * (1 + len(plan.splits))
+        self._input_bytes = _input_bytes(plan)
+        here = [d for d in devices if host_of(d.name) == CALLER]
+        start, there = trace.clock.now(), {d: self._note_resident(d) for d in self._working}
+        self._gathered = GatheredTrace(trace.clock)
+        about = here, post, self._gathered, timeout_s, progress
+        self._own = PartExecutor(own, *about, number=number)
+        try:
+            self._prepare_hosts(guarded(progress) if progress is not None else None)
+        except BaseException:
+            self._free()
+            raise
+        for device, there_bytes in there.items():
+            self._reporter.tell_memory("prepare", device, start, there_bytes)
+        self._prepared = tuple(there)
+        """Devices of which nobody was told yet that their memory is given back."""
+
+    def _prepare_hosts(self, progress: Progress | None) -> None:
+        """Prepares all hosts at once; where one cannot be prepared, none is left."""
+
+        def prepare(name: str) -> None:
+            try:
+                self._hosts[name].prepare(self._plan_number, self._parts[name], progress)
+            except DeviceError as error:
+                self._name(error, name)
+                error.during = error.during or "preparing"
+                raise
+
+        blame = Blame()
+        with ThreadPoolExecutor(max(1, len(self._hosts)), "vksched-prepare") as threads:
+            asked = {name: threads.submit(prepare, name) for name in self._hosts}
+            for name, future in asked.items():
+                error = future.exception()
+                if error is not None:
+                    blame.add(name, error)
+        if blame.any:
+            raise blame.cause()
+
+    # -- a run -------------------------------------------------------------------------------------
+
+    def _run(self, slot: int, feeds: Mapping[int, NDArray], observers: Observers) -> Results:
+        ticket = next(self._tickets)
+        record = RunRecord(next(self._numbers), slot, ticket, feeds, observers)
+        self._under_way[slot] = record
+        run = _Run(RunKey(self._plan_number, slot, ticket))
+        start = self._trace.clock.now()
+        try:
+            for name, host in self._hosts.items():
+                wanted = {node: feeds[node] for node in self._parts[name].inputs}
+                self._start(run, host, wanted)
+            with self._gathered.gathering(self._trace.active) as run.events:
+                results = self._own.carry(run.key, feeds, partial(self._agree, run), observers)
+        except CommitFailed as failed:
+            self._finish(run)
+            run.blame.add(CALLER, failed.cause)
+            raise self._torn(run, failed.results, failed.devices) from failed
+        except BaseException as raised:
+            run.blame.add(CALLER, self._own.why(raised))
+            if run.results is not None:  # interrupted when hosts were told to commit
+                self._commit(run)
+                self._finish(run)
+                own = {split.device for split in self._own.plan.commits}
+                raise self._torn(run, run.results, frozenset(own)) from raised
+            self._give_up(run, interrupted=not isinstance(raised, Exception))
+            cause = self._take_blame(run)
+            self._reporter.tell_events(record.number, self._events(run))
+            self._tell_failed(record, start, cause)
+            if cause is raised:
+                raise
+            raise cause from raised
+        self._finish(run)
+        if run.blame.any:
+            raise self._torn(run, results, frozenset())
+        assert results.ran is not None
+        run.done[CALLER] = Ran(results.ran[1])
+        stats = self._merge(run, record, start, self._trace.clock.now())
+        results.ran = self.last_run = self.plan, stats
+        return results
+
+    def _start(self, run: _Run, host: Host, feeds: Mapping[int, NDArray]) -> None:
+        run.started.append(host.name)
+        try:
+            failed = partial(self._heard, run, host.name)
+            host.start(run.key, feeds, failed, self._trace.active)
+        except Exception as error:
+            run.started.remove(host.name)
+            if isinstance(error, DeviceError):
+                self._name(error, host.name)
+            run.blame.add(host.name, error)
+            raise
+
+    def _heard(self, run: _Run, host: str, error: BaseException) -> None:
+        """A host says that its part has failed: the own part need not wait for what it takes."""
+        run.blame.add(host, error)
+        self._post.abort(run.key)
+
+    def _agree(self, run: _Run, results: Results) -> None:
+        """Waits until all hosts have done all but their commits, and has them commit."""
+        for name, host in self._hosts.items():
+            try:
+                if self._parts[name].plan.commits:
+                    host.ready(run.key, self._limit_s)
+                else:
+                    self._wait_for(run, name, self._limit_s)
+            except Exception as error:  # which is no fault of the devices here
+                self._said(run, name, error)
+                raise RunAborted(f"[run] {name} has failed") from error
+        if run.blame.any:
+            raise RunAborted("[run] another host has failed")
+        if self.plan.commits:
+            run.results = results
+            self._commit(run)
+
+    def _commit(self, run: _Run) -> None:
+        """Tells all hosts that have states to commit, whatever becomes of one of them; it may be
+        said twice.
+        """
+        for name, host in self._hosts.items():
+            if self._parts[name].plan.commits:
+                try:
+                    host.commit(run.key)
+                except Exception as error:
+                    run.blame.add(name, error)
+
+    def _wait_for(self, run: _Run, name: str, limit_s: float) -> None:
+        run.done[name] = self._hosts[name].finish(run.key, limit_s)
+        run.over.add(name)
+
+    def _finish(self, run: _Run) -> None:
+        """Waits for the hosts that have been told to commit. What they hold of the slot is not used
+        again, where one does not end: then its states are torn, and this executor is out of use.
+        """
+        for name in [name for name in self._hosts if name not in run.over]:
+            try:
+                self._wait_for(run, name, self._limit_s)
+            except BaseException as error:
+                self._said(run, name, error)
+                if not isinstance(error, Exception):  # interrupted: who is done soon is done
+                    with suppress(DeviceError):
+                        self._wait_for(run, name, min(INTERRUPTED_S, self._timeout_s))
+
+    def _give_up(self, run: _Run, interrupted: bool) -> None:
+        """Tells all hosts to give up, and waits until they have; see `Carrier._settle`."""
+        limit_s = min(INTERRUPTED_S, self._timeout_s) if interrupted else self._limit_s
+        left = [name for name in run.started if name not in run.over]
+        try:
+            for name in left:
+                self._hosts[name].abort(run.key)
+            for name in left:
+                try:
+                    self._wait_for(run, name, limit_s)
+                except Exception as error:
+                    self._said(run, name, error)
+        except BaseException:  # interrupted again: nobody knows what goes on in this slot
+            self.put_out()
+            raise
+
+    # -- failures ----------------------------------------------------------------------------------
+
+    def _take_blame(self, run: _Run) -> BaseException:
+        """Returns what a run failed of; a device or host that is to blame is out of use here."""
+        cause = run.blame.cause()
+        if isinstance(cause, DeviceError):
+            self._note(cause)
+        return cause
+
+    def _note(self, error: DeviceError) -> None:
+        """Takes the executor out of use, where a device has failed, or all of a host."""
+        error.during = error.during or f"a run over {len(self._parts)} hosts"
+        faults = _faults_of(error, [spec.name for spec in self.plan.machine.devices])
+        with self._state:
+            self._retired = True
+            known = {fault.device for fault in self._faults}
+            self._faults += [fault for fault in faults if fault.device not in known]
+            self._state.notify_all()
+
+    def _name(self, error: DeviceError, host: str) -> None:
+        """Sees to it that an error of a host names one of its devices."""
+        only_itself(host, error)
+        if not error.device:
+            error.host = error.host or host
+            error.device = self._devices_of(error.host)[0]
+
+    def _devices_of(self, host: str) -> list[str]:
+        return [s.name for s in self.plan.machine.devices if host_of(s.name) == host]
+
+    def _said(self, run: _Run, name: str, error: BaseException) -> None:
+        """Notes why a host is not done. One that does not say so may still work on the slot."""
+        if isinstance(error, DeviceTimeout) and not error.device and error.host in (CALLER, name):
+            error.host = name
+            self.put_out()
+        run.blame.add(name, error)
+
+    def _torn(self, run: _Run, results: Results, own: frozenset[int]) -> CommitFailed:
+        """Returns the failure of a run whose states may be torn: of hosts that did not say that
+        they are done, those of the devices that they name, or of all that commit.
+        """
+        torn = {self._index(CALLER, device) for device in own}
+        for name, part in self._parts.items():
+            if name != CALLER and name not in run.done:
+                torn |= {self._index(name, split.device) for split in part.plan.commits}
+        cause = self._take_blame(run)
+        return CommitFailed(cause, results, frozenset(torn))
+
+    def _index(self, host: str, device: int) -> int:
+        spec = self._parts[host].plan.machine.devices[device]
+        return self.plan.machine.index(on(host, spec.name))
+
+    def _tell_failed(self, record: RunRecord, start: float, error: BaseException) -> None:
+        self._reporter.tell_failed(record, self._working[0], start, error)
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def _merge(self, run: _Run, record: RunRecord, start: float, end: float) -> RunStats:
+        """Returns what the run cost on all hosts, with the numbers of the whole plan."""
+        splits, spans = [], []
+        for name, (stats, *_) in run.done.items():
+            numbers = self._parts[name].numbers
+            devices = [self.plan.machine.devices[self.plan.splits[n].device].name for n in numbers]
+            splits += [
+                s._replace(split=numbers[s.split], device=devices[s.split]) for s in stats.splits
+            ]
+            spans += [(kind, numbers[at], a, b) for kind, at, a, b in stats.spans]
+        parts = [ran.stats for ran in run.done.values()]
+        merged = RunStats(
+            record.number,
+            end - start,
+            sum(stats.fences_waited for stats in parts),
+            sum(stats.waits for stats in parts),
+            self.plan.crossing_bytes,
+            self._input_bytes,
+            run.done[CALLER].stats.output_bytes,
+            tuple(sorted(splits)),
+            start,
+            tuple(sorted(spans, key=lambda span: span[2:])),
+        )
+        self._reporter.tell(merged, self._events(run), _clocks(run.done))
+        return merged
+
+    def _events(self, run: _Run) -> list[Event]:
+        """Returns what has happened on all hosts, as far as they have told, in order."""
+        told = {name: ran.events for name, ran in run.done.items()} | {CALLER: run.events}
+        found = [
+            renumbered(event, self._parts[name].numbers, name)
+            for name, events in told.items()
+            for event in events
+            if event.name in OF_SPLITS
+        ]
+        return sorted(found, key=lambda event: event.end_s)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def retire(self) -> tuple[Closing, ...]:
+        """Waits for the runs under way, and frees the plan on all hosts; see `Carrier.retire`."""
+        super().retire()
+        if self._threads:  # a run's own observer asks
+            return (_Later(self._give_back),)
+        return self._give_back()
+
+    def _give_back(self) -> tuple[Closing, ...]:
+        start = self._trace.clock.now()
+        left = self._free()
+        prepared, self._prepared = self._prepared, ()
+        for device in prepared:
+            self._tell_freed(device, start)
+        return left
+
+    def _free(self) -> tuple[Closing, ...]:
+        for host in self._hosts.values():
+            host.retire(self._plan_number)
+        return self._own.retire()
+
+
+class _Later:
+    """What can be freed only once a run has ended."""
+
+    def __init__(self, free: Callable[[], tuple[Closing, ...]]) -> None:
+        self._free = free
+
+    def close(self) -> None:
+        close_all(self._free())
+
+
+def _faults_of(error: DeviceError, devices: Sequence[str]) -> list[DeviceError]:
+    """Returns an error for each device that one puts out of use: of all of a host, and of a device
+    that a host names and has not, all that this host has.
+    """
+    if error.host or error.device in devices:
+        host = error.host
+    else:
+        host = error.host = host_of(error.device)
+    if not host:
+        return [error]
+    faults = [_of_device(error, name) for name in devices if host_of(name) == host]
+    error.device = error.device if error.device in devices else faults[0].device
+    return faults
+
+
+def _of_device(error: DeviceError, device: str) -> DeviceError:
+    # of one that says nothing and is there it is not seen when it works again
+    kind = DeviceLost if isinstance(error, DeviceTimeout) else type(error)
+    made = kind(*error.args)
+    made.device, made.host, made.during = device, error.host, error.during
+    return made
+
+
+def _clocks(done: Mapping[str, Ran]) -> str:
+    """Returns in words how well the clocks of other hosts are known."""
+    others = {name: ran.within_s for name, ran in done.items() if name != CALLER}
+    return ", ".join(f"{name} within {format_seconds(s)}" for name, s in others.items())
+
+
+def _known(hosts: Mapping[str, Host], name: str) -> Host:
+    if name not in hosts:
+        raise PlanError(f"[cluster] expected one of {', '.join(hosts)} as host, got {name}")
+    return hosts[name]
+
+
+def _input_bytes(plan: Plan) -> int:
+    """Returns what goes from the caller to devices in a run."""
+    nodes, copies = plan.graph.nodes, (c for s in plan.splits for c in s.copies_in)
+    fed = (nodes[c.node] for c in copies if c.source == HOST)
+    return sum(node.type.host_bytes for node in fed if node.op == "input")

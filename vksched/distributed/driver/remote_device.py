@@ -1,0 +1,159 @@
+"""Devices of another computer, as the caller sees them: only parts of plans run there.
+
+    RemoteDevice --spec, link--> what the node told      RemoteStates --messages--> states there
+
+Examples: tests/runtime/remote/test_node_server.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, DeviceLost, HostLost, PlanError
+from ...plan.types.plan_types import PlanValue
+from ...runtime.device import Gauge, Session
+from ...runtime.state_store import Item
+from ...topology.device_spec import DeviceSpec
+from ...topology.host_names import on
+from ...topology.links import Link
+from ..wire.array_codec import pack, unpack
+from ..wire.channel import Channel
+from ..wire.messages import Message
+from ..wire.stats_codec import Told, named
+
+STATE_S = 600.0
+"""How long a node may take to move states."""
+MOST_ADDED = 256
+"""States in one message, whose fields have a bounded size."""
+
+
+class Connected(Protocol):
+    """A node that is connected."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def channel(self) -> Channel: ...
+
+    @property
+    def error(self) -> HostLost | None: ...
+
+    def told(self, name: str) -> Told:
+        """Returns what the node tells of a device."""
+
+    def holds(self, device: str, key: object) -> bool:
+        """Whether a weight of a plan is on a device."""
+
+    def changed(self) -> None:
+        """Hears that something came to its devices, or went."""
+
+
+class StateNames(Protocol):
+    """Names of states in messages."""
+
+    def state_name(self, key: object) -> str: ...
+
+    def forget_state(self, key: object) -> None: ...
+
+
+class RemoteStates:
+    """The states of a device of a node; what is there is known here."""
+
+    def __init__(self, node: Connected, device: str, names: StateNames) -> None:
+        self._node, self._device, self._names = node, device, names
+        self._keys: dict[object, str] = {}
+        self._types: dict[object, tuple[tuple[int, ...], str]] = {}
+
+    def holds(self, key: object) -> bool:
+        return key in self._keys
+
+    def add(self, items: Iterable[Item]) -> None:
+        pairs = [(key, np.asarray(array)) for key, array in items]
+        added: list[object] = []
+        try:
+            for start in range(0, len(pairs), MOST_ADDED):
+                some = pairs[start : start + MOST_ADDED]
+                names = {key: self._names.state_name(key) for key, _ in some}
+                arrays, payload = pack(array for _, array in some)
+                self._ask("add", {"keys": list(names.values()), "arrays": arrays}, payload)
+                self._keys.update(names)
+                self._types.update((key, (a.shape, a.dtype.name)) for key, a in some)
+                added += names
+        except BaseException:  # all of them, or none
+            for key in added:
+                self.remove(key)
+            raise
+        finally:
+            self._node.changed()
+
+    def read(self, key: object) -> NDArray:
+        answer = self._ask("read", {"key": self._keys[key]})
+        (array,) = unpack([answer.fields], answer.payload)
+        if (array.shape, array.dtype.name) != self._types[key]:
+            raise DeviceError(f"[cluster] {self._node.name} gave a state of another type back")
+        return np.array(array, copy=True)
+
+    def write(self, key: object, array: NDArray) -> None:
+        name = self._keys.get(key)
+        if name is None:
+            raise DeviceLost("[state] expected a state, got none: its device failed meanwhile")
+        (fields,), payload = pack([array])
+        self._ask("write", {"key": name, **fields}, payload)
+
+    def remove(self, key: object) -> None:
+        name = self._keys.pop(key, None)
+        self._types.pop(key, None)
+        self._names.forget_state(key)
+        if name is not None and self._node.error is None:
+            try:
+                self._ask("remove", {"key": name})
+            except DeviceError:  # it is not used any more, and freed with the connection
+                return
+            finally:
+                self._node.changed()
+
+    def keys(self) -> tuple[object, ...]:
+        return tuple(self._keys)
+
+    def _ask(self, kind: str, fields: dict[str, object], payload: object = ()) -> Message:
+        given = {"device": self._device, **fields}
+        return self._node.channel.ask(kind, given, payload, STATE_S)  # type: ignore[arg-type]
+
+
+class RemoteDevice:
+    """A device of a node, under its name in plans; only parts run there."""
+
+    def __init__(self, node: Connected, device: str, names: StateNames) -> None:
+        self.node, self._device = node, device
+        self.states = RemoteStates(node, device, names)
+
+    @property
+    def name(self) -> str:
+        return on(self.node.name, self._device)
+
+    @property
+    def spec(self) -> DeviceSpec:
+        return named(self.node.told(self._device).spec, self.node.name)
+
+    @property
+    def link(self) -> Link | None:
+        return self.node.told(self._device).link
+
+    def holds(self, key: object) -> bool:
+        return self.states.holds(key) or self.node.holds(self._device, key)
+
+    def gauge(self) -> Gauge:
+        return Gauge()
+
+    def prepare(self, plan: PlanValue, index: int, progress: Progress | None = None) -> Session:
+        raise PlanError(
+            f"[cluster] expected a plan cut into parts for {self.name}, got a whole one"
+        )
+
+    def close(self) -> None:
+        """The node keeps its devices."""

@@ -1,0 +1,45 @@
+"""Weights of a plan on their way to a node, which is sent only those that it does not have.
+
+    caller: hashes, and where files have their bytes --missing--> node: those it cannot find
+            <------------------------------------------------------ ...
+            each of these --weight--> node
+
+Examples: tests/cluster/test_model_files.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ...common.schema import Wrong
+from ...ir.graph import Graph
+from ...storage.content_hash import digest_of
+from ...storage.lazy_array import origin_of
+from ..wire.channel import Channel, Payload
+from ..wire.json_payload import document_of
+from ..worker.local_weights import file_document
+
+
+def send_weights(
+    channel: Channel, number: int, graph: Graph, weights: Mapping[str, Payload], timeout_s: float
+) -> None:
+    """Sends the weights of a plan that a node has not and cannot read from a file.
+
+    Raises:
+        Wrong: the node misses what nobody named.
+    """
+    asked: dict[str, dict[str, object]] = {name: {"hash": name} for name in weights}
+    for held in graph.data.values():
+        origin = origin_of(held)
+        if origin is not None:
+            asked[digest_of(held)]["file"] = file_document(origin)
+    if not asked:
+        return
+    text = json.dumps(list(asked.values())).encode()
+    answer = channel.ask("missing", {"plan": number}, [text], timeout_s)
+    missing: list[str] = document_of(bytes(answer.payload or b""), [str], "missing weights")
+    if not asked.keys() >= set(missing):
+        raise Wrong(f"{channel.peer} misses weights that nobody named")
+    for name in dict.fromkeys(missing):
+        channel.ask("weight", {"plan": number, "hash": name}, weights[name], timeout_s)

@@ -1,0 +1,1 @@
+"""Wire: connections between hosts, their messages and codecs."""

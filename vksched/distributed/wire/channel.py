@@ -1,0 +1,357 @@
+"""Channel: messages to and from one other process, many under way at once.
+
+    message  = head frame: kind, fields as JSON  +  data frames: its payload, CHUNK_BYTES each
+    senders  --each frame in its turn--> stream -->  reader thread --> who asked: its answer
+                                                                  '--> handler: all else
+
+A large payload is cut, so that a small message waits for one chunk of it at most. Sizes are checked
+before memory is taken; a payload is read straight into memory that the handler names. What a peer
+may not say ends the connection, and everyone who waits for it gets HostLost. Examples:
+tests/runtime/remote/test_channel.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceTimeout, HostLost
+from ...common.schema import Wrong
+from .error_codec import again, error_of, fields_of
+from .heartbeat import PULSE, STUCK_TICKS, Pulse
+from .messages import MOST_FIELD_BYTES, Fields, Message, decode, encode
+from .stream import Closed, Stream
+
+FRAME = struct.Struct("<BxxxIIQ")
+"""Sort of frame, number of the message, bytes of fields, bytes of payload or chunk."""
+HEAD, DATA, BEAT = 1, 2, 3
+CHUNK_BYTES = 1 << 19
+SMALL_BYTES = 1 << 14
+"""Messages of no more bytes go out in one piece."""
+MOST_OPEN = 64
+"""Messages of one peer whose payloads are under way."""
+BUFFER_BYTES = 1 << 16
+_BEAT = FRAME.pack(BEAT, 0, 0, 0)
+BEATS_BYTES = 1 << 10
+"""More than all beats of a tick take, encrypted."""
+
+Payload = Sequence[NDArray | bytes]
+
+
+class Handler(Protocol):
+    """Who gets what nobody asked for. All is called by the reader thread, and must be brief."""
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        """Returns memory of so many bytes for a payload; None: some of its own.
+
+        Raises:
+            Wrong: no such payload is awaited.
+        """
+
+    def received(self, channel: Channel, message: Message) -> None:
+        """Takes a whole message.
+
+        Raises:
+            Wrong: it makes no sense.
+        """
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        """Hears that the channel is gone; called once."""
+
+
+class _Open:
+    """A message whose payload is under way, and the memory that is still to be filled; None, and so
+    many bytes, of an answer that nobody waits for any more.
+    """
+
+    __slots__ = ("left", "message", "size")
+
+    def __init__(self, message: Message, size: int, left: memoryview | None) -> None:
+        self.message = message
+        self.size = size
+        self.left = left
+
+
+class _Asked:
+    """Somebody who waits for an answer."""
+
+    __slots__ = ("answer", "error", "kind", "place", "there")
+
+    def __init__(self, kind: str, place: memoryview | None) -> None:
+        self.kind = kind
+        self.place = place
+        self.there = threading.Event()
+        self.answer: Message | None = None
+        self.error: Exception | None = None
+
+
+class Channel:
+    """host: the name of the other end, "" for the caller. start: to be called before all else."""
+
+    def __init__(self, stream: Stream, host: str, handler: Handler, pulse: Pulse = PULSE) -> None:
+        self.host, self.peer = host, host or "the caller"
+        self.heard, self.quiet, self.stuck = True, 0, STUCK_TICKS
+        self._taken_bytes = stream.taken_bytes()
+        self._stream, self._handler, self._pulse = stream, handler, pulse
+        self._numbers = itertools.count(1)
+        self._asks = itertools.count(1)
+        self._asked: dict[int, _Asked] = {}
+        self._open: dict[int, _Open] = {}
+        self._large = threading.BoundedSemaphore(MOST_OPEN // 2)
+        self._lock = threading.Lock()
+        self._error: HostLost | None = None
+        self._reader = threading.Thread(
+            target=self._read, name=f"vksched-reader-{host}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begins to read and to beat."""
+        self._pulse.add(self)
+        self._reader.start()
+        if self._error is not None:  # it was lost before it was watched
+            self._pulse.remove(self)
+
+    @property
+    def error(self) -> HostLost | None:
+        """Why the channel is gone; None while it is there."""
+        return self._error
+
+    # -- to the other end --------------------------------------------------------------------------
+
+    def tell(self, kind: str, fields: Fields, payload: Payload = ()) -> None:
+        """Sends a message; returns when its payload may change again.
+
+        Raises:
+            HostLost: the channel is gone.
+        """
+        self._send(encode(kind, fields), payload)
+
+    def ask(
+        self,
+        kind: str,
+        fields: Fields,
+        payload: Payload = (),
+        timeout_s: float = 60.0,
+        place: memoryview | None = None,
+    ) -> Message:
+        """Sends a message and waits for its answer. place: memory for the payload of that.
+
+        Raises:
+            HostLost: the channel is gone. DeviceTimeout: no answer came in time. And what the other
+            end raised.
+        """
+        asked, number = _Asked(kind, place), next(self._asks)
+        with self._lock:
+            if self._error is not None:
+                raise again(self._error)
+            self._asked[number] = asked
+        try:
+            self._send(encode(kind, fields, ask=number), payload)
+            if not asked.there.wait(timeout_s):
+                raise DeviceTimeout(
+                    f"[cluster] expected an answer of {self.peer} to {kind!r} within "
+                    f"{timeout_s:g} s, got none"
+                )
+        finally:
+            with self._lock:
+                self._asked.pop(number, None)
+        if asked.error is not None:
+            raise asked.error
+        assert asked.answer is not None
+        return asked.answer
+
+    def answer(self, question: Message, fields: Fields, payload: Payload = ()) -> None:
+        """Answers a message."""
+        self._send(encode(question.kind, fields, to=question.ask), payload)
+
+    def refuse(self, question: Message, error: BaseException) -> None:
+        """Answers a message with an error, which is raised there."""
+        self._send(encode("refused", fields_of(error), to=question.ask), ())
+
+    def close(self, why: str = "it was closed") -> None:
+        """Ends the channel and waits for its thread; safe to call twice."""
+        self.lose(why)
+        if self._reader.is_alive() and threading.current_thread() is not self._reader:
+            self._reader.join()
+
+    def _send(self, text: bytes, payload: Payload) -> None:
+        pieces = [flat(each) for each in payload]
+        size, number = sum(map(len, pieces)), next(self._numbers) & 0xFFFFFFFF
+        head = FRAME.pack(HEAD, number, len(text), size) + text
+        if len(text) > MOST_FIELD_BYTES:
+            raise ValueError(f"{len(text)} bytes of fields are too many")
+        try:
+            if size <= SMALL_BYTES:
+                data = FRAME.pack(DATA, number, 0, size) if size else b""
+                with self._stream.turn:
+                    self._stream.send(b"".join([head, data, *pieces]))
+            else:
+                with self._large:
+                    self._send_large(number, head, pieces)
+        except Closed as error:
+            self.lose(str(error))
+            assert self._error is not None
+            raise again(self._error) from None
+
+    def _send_large(self, number: int, head: bytes, pieces: Sequence[memoryview]) -> None:
+        with self._stream.turn:
+            self._stream.send(head)
+        for piece in pieces:
+            for start in range(0, len(piece), CHUNK_BYTES):
+                chunk = piece[start : start + CHUNK_BYTES]
+                with self._stream.turn:
+                    self._stream.send(FRAME.pack(DATA, number, 0, len(chunk)), chunk)
+
+    # -- of the pulse ------------------------------------------------------------------------------
+
+    def beat(self) -> None:
+        try:
+            self._stream.attempt(_BEAT)
+        except Closed as error:
+            self.lose(str(error))
+
+    def has_unread(self) -> bool:
+        return self._stream.readable()
+
+    def delivers(self) -> bool:
+        before, self._taken_bytes = self._taken_bytes, self._stream.taken_bytes()
+        return self._taken_bytes - before > BEATS_BYTES
+
+    def lose(self, why: str) -> None:
+        """Ends the channel; all who wait get HostLost."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = HostLost(f"[cluster] {self.peer} is lost: {why}")
+            self._error.host = self.host
+            asked, self._asked = self._asked, {}
+        self._pulse.remove(self)
+        self._stream.shut()
+        for each in asked.values():
+            each.error = again(self._error)
+            each.there.set()
+        self._handler.lost(self, self._error)
+
+    # -- from the other end ------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        buffered = _Buffered(self._stream, self)
+        frame = memoryview(bytearray(FRAME.size))
+        try:
+            while True:
+                buffered.fill(frame)
+                sort, number, fields, size = FRAME.unpack(frame)
+                if sort == HEAD:
+                    self._begin(buffered, number, fields, size)
+                elif sort == DATA:
+                    self._go_on(buffered, number, size)
+                elif sort != BEAT or number or fields or size:
+                    raise Wrong(f"there is no frame {sort}")
+        except Closed as error:
+            self.lose(str(error))
+        except Wrong as error:
+            self.lose(f"it said what it may not: {error}")
+        except Exception as error:
+            self.lose(f"{type(error).__name__}: {error}")
+        finally:
+            self._open.clear()
+            self._stream.close()
+
+    def _begin(self, buffered: _Buffered, number: int, fields: int, size: int) -> None:
+        if fields > MOST_FIELD_BYTES:
+            raise Wrong(f"expected at most {MOST_FIELD_BYTES} bytes of fields, got {fields}")
+        text = bytearray(fields)
+        buffered.fill(memoryview(text))
+        message = decode(bytes(text), size)
+        if not size:
+            self._arrived(message)
+            return
+        if number in self._open or len(self._open) >= MOST_OPEN:
+            raise Wrong(f"expected at most {MOST_OPEN} payloads under way, each with its number")
+        if self._is_awaited(message):
+            place = self._place(message, size)
+            message.payload = flat(np.empty(size, np.uint8)) if place is None else place.cast("B")
+            if len(message.payload) != size:
+                raise Wrong(
+                    f"expected {len(message.payload)} bytes with {message.kind}, got {size}"
+                )
+        self._open[number] = _Open(message, size, message.payload)
+
+    def _is_awaited(self, message: Message) -> bool:
+        """Whether somebody wants what comes: a message, or the answer to one who still waits."""
+        if message.to is None:
+            return True
+        with self._lock:
+            return message.to in self._asked
+
+    def _place(self, message: Message, size: int) -> memoryview | None:
+        if message.to is None:
+            return self._handler.place(message, size)
+        with self._lock:
+            asked = self._asked.get(message.to)
+        return None if asked is None or message.kind == "refused" else asked.place
+
+    def _go_on(self, buffered: _Buffered, number: int, size: int) -> None:
+        found = self._open.get(number)
+        if found is None or not 0 < size <= min(found.size, CHUNK_BYTES):
+            raise Wrong(f"{size} bytes came for a message that does not expect them")
+        if found.left is None:
+            buffered.fill(memoryview(bytearray(size)))
+        else:
+            buffered.fill(found.left[:size])
+            found.left = found.left[size:]
+        found.size -= size
+        if not found.size:
+            del self._open[number]
+            self._arrived(found.message)
+
+    def _arrived(self, message: Message) -> None:
+        if message.to is None:
+            self._handler.received(self, message)
+            return
+        with self._lock:
+            asked = self._asked.pop(message.to, None)
+        if asked is None:  # who asked has given up
+            return
+        if message.kind == "refused":
+            asked.error = error_of(message.fields, self.host)
+        elif message.kind != asked.kind:
+            raise Wrong(f"expected an answer to {asked.kind}, got one to {message.kind}")
+        asked.answer = message
+        asked.there.set()
+
+
+class _Buffered:
+    """Reads small pieces from a buffer, and large ones straight to where they go."""
+
+    def __init__(self, stream: Stream, channel: Channel) -> None:
+        self._stream, self._channel = stream, channel
+        self._memory = memoryview(bytearray(BUFFER_BYTES))
+        self._start = self._end = 0
+
+    def fill(self, into: memoryview) -> None:
+        while into:
+            there = min(self._end - self._start, len(into))
+            if there:
+                into[:there] = self._memory[self._start : self._start + there]
+                self._start += there
+                into = into[there:]
+            elif len(into) >= SMALL_BYTES:
+                into = into[self._stream.receive(into) :]
+                self._channel.heard = True
+            else:
+                self._start, self._end = 0, self._stream.receive(self._memory)
+                self._channel.heard = True
+
+
+def flat(piece: NDArray | bytes) -> memoryview:
+    """Returns the bytes of an array, in the order of its elements."""
+    if isinstance(piece, bytes):
+        return memoryview(piece)
+    return memoryview(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))  # type: ignore[arg-type]

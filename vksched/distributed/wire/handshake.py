@@ -1,0 +1,114 @@
+"""Hello: the first message of both ends: who they are, and whether they mean the same.
+
+Plans name ops, kernels and layouts, so both ends must run the same ones. Errors tell all that
+differs at once. Examples: tests/runtime/remote/test_strangers.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+import time
+from collections.abc import Iterable
+from functools import cache
+
+from ...common.errors import DeviceError, ShaderError
+from ...common.formatting import printable
+from ...common.schema import Wrong, check
+from ...common.version import __version__
+from ...ir.op import all_ops
+from ...ops.lowering import native_kernels
+from ...runtime.vulkan.shaders import load_manifest
+from .messages import HELLO, Fields
+from .stream import Closed, Stream
+
+PROTOCOL = 2
+MOST_BYTES = 1 << 12
+HELLO_S = 5.0
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+"""Of a node, as plans have it before the slash."""
+_SIZE = struct.Struct("<I")
+_HOST_OPS = "onnx."
+"""Ops of ONNX files that only the host runs are declared as files name them."""
+_COMPARED = {
+    "version": "vksched",
+    "shaders": "shaders",
+    "ops": "ops",
+}
+
+
+def hello(role: str, name: str, caller: str, pair: str = "") -> dict[str, object]:
+    """Returns what this process says of itself; see `messages.HELLO`."""
+    return {
+        "role": role,
+        "name": name,
+        "caller": caller,
+        "pair": pair,
+        "protocol": PROTOCOL,
+        "version": __version__,
+        "shaders": shaders_hash(),
+        "ops": ops_hash(),
+    }
+
+
+def exchange(stream: Stream, mine: Fields) -> Fields:
+    """Says hello and returns what the other end says; what both say is not compared yet.
+
+    Raises:
+        Closed: it says nothing, or no hello.
+    """
+    until_s, text = time.monotonic() + HELLO_S, json.dumps(mine).encode()
+    with stream.turn:
+        stream.send(_SIZE.pack(len(text)) + text, until_s=until_s)
+    head = bytearray(_SIZE.size)
+    stream.receive_all(memoryview(head), until_s)
+    (size,) = _SIZE.unpack(head)
+    if size > MOST_BYTES:
+        raise Closed(f"it says hello in {size} bytes")
+    said = bytearray(size)
+    stream.receive_all(memoryview(said), until_s)
+    try:
+        theirs: dict[str, object] = json.loads(said)
+        check(theirs, {"protocol": int}, "its hello")
+        if theirs["protocol"] != PROTOCOL:
+            raise Wrong(f"expected protocol {PROTOCOL}, got {theirs['protocol']}")
+        check(theirs, HELLO, "its hello")
+    except (ValueError, RecursionError) as error:
+        raise Closed(f"it says no hello of this version: {error}") from None
+    return theirs
+
+
+def require_equal(mine: Fields, theirs: Fields, who: str) -> None:
+    """Raises DeviceError that tells what differs."""
+    off = [
+        f"{word} {mine[key]} here and {printable(str(theirs[key]))} there"
+        for key, word in _COMPARED.items()
+        if mine[key] != theirs[key]
+    ]
+    if off:
+        raise DeviceError(
+            f"[cluster] expected the same vksched here and at {who}, got {'; '.join(off)}; try "
+            "installing the same version at both, with shaders that the same compiler made"
+        )
+
+
+@cache
+def shaders_hash() -> str:
+    """Returns a hash of all compiled shaders; "none" without any."""
+    try:
+        manifest = load_manifest()
+    except ShaderError:
+        return "none"
+    return _hash(f"{name} {entry['sha256']}" for name, entry in sorted(manifest.items()))
+
+
+def ops_hash() -> str:
+    """Returns a hash of the names of all ops, and of how words hold weights of few bits."""
+    names = sorted(name for name in all_ops() if not name.startswith(_HOST_OPS))
+    return _hash((*names, f"words {native_kernels.WORDS_VERSION}"))
+
+
+def _hash(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

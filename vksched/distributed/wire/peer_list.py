@@ -1,0 +1,66 @@
+"""Peer list: the only addresses that a node connects to for its callers.
+
+    10.0.0.0/24   10.0.0.7:7700   [fd00::7]:7700   node2.lan
+
+A caller says where other nodes are, and a node connects there with what it can reach. Who must not
+look around with it lists the nodes. Names are compared as they are written, never resolved, so that
+whoever answers for a name opens nothing. Examples: tests/runtime/remote/test_peer_list.py.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ...common.errors import VkschedError
+from .tls import place_of
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class PeerList:
+    """Addresses, as networks or names, each with a port or without.
+
+    Raises
+    ------
+    VkschedError
+        One is no address.
+    """
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = [_place_of(each.strip()) for each in places]
+
+    def allows(self, address: tuple[str, int]) -> bool:
+        """Return whether a node may connect to an address."""
+        host, port = address
+        return any(
+            of in (None, port) and _matches(known, host.lower()) for known, of in self._places
+        )
+
+
+def _place_of(text: str) -> tuple[Network | str, int | None]:
+    host, port = text, None
+    if _network(text) is None and ":" in text:
+        host, port = place_of(text)
+    host = host.removeprefix("[").removesuffix("]").lower()
+    network = _network(host)
+    if not host or (network is None and ("/" in host or ":" in host)):
+        raise VkschedError(
+            f"[node] expected HOST, HOST:PORT or a network as a peer, got {text!r}; try 10.0.0.0/24"
+        )
+    return network or host, port
+
+
+def _network(text: str) -> Network | None:
+    with suppress(ValueError):
+        return ipaddress.ip_network(text, strict=False)
+    return None
+
+
+def _matches(known: Network | str, host: str) -> bool:
+    if isinstance(known, str):
+        return known == host
+    with suppress(ValueError):
+        return ipaddress.ip_address(host) in known
+    return False

@@ -1,0 +1,181 @@
+"""Told: what hosts tell of runs and of themselves, as plain data, checked by those who read it.
+
+    RunStats, events --ran_document--> bytes --ran_of--> again          devices: specs and links
+
+Examples: tests/runtime/remote/test_told.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ...common.errors import DeviceError, PlanError
+from ...common.schema import Either, Row, Wrong, check
+from ...common.serialize import number_of, plain
+from ...plan.multi_host.host_plan import Part
+from ...plan.types.plan_types import HOST
+from ...runtime.run_stats import RunStats, SplitStats
+from ...topology.device_spec import LEAST_PER_S, SYNC, DeviceSpec, spec_as_dict, spec_from_dict
+from ...topology.host_names import on
+from ...topology.links import Link
+from ...trace import Event
+from ...trace.format import FIELDS, NUMBER, OF_SPLITS
+from .json_payload import document_of
+
+_MAYBE = Either((None, float))
+_SPLIT = Row((int, str, int, float, _MAYBE, float, float))
+_SPAN = Row((str, int, float, float))
+OwnTime = Callable[[float], float]
+"""Returns what the caller's clock showed when that of a host showed so much."""
+_EVENT = Row((str, str, float, float, dict))
+_STATS = Row((int, float, int, int, int, int, int, [_SPLIT], float, [_SPAN]))
+_RAN = Row((_STATS, [_EVENT]))
+AT = ("split", "needed_by")
+"""Fields of events that name splits."""
+_LINK = {"bytes_per_s": NUMBER, "latency_s": NUMBER}
+_DEVICES = [{"spec": dict, "link": Either((None, _LINK))}]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A device of a host, under its own name there. link: its way to the memory of that host."""
+
+    spec: DeviceSpec
+    link: Link | None
+
+
+def ran_document(stats: RunStats, events: Iterable[Event] = ()) -> bytes:
+    """Returns what a run cost and what happened to its splits as bytes."""
+    told = (event for event in events if event.name in OF_SPLITS)
+    rows = [[e.name, e.device, e.start_s, e.end_s, plain(e.fields)] for e in told]
+    return json.dumps([stats, rows], separators=(",", ":"), allow_nan=False).encode()
+
+
+def ran_of(text: bytes) -> tuple[RunStats, tuple[Event, ...]]:
+    """Returns what a run cost and what happened in it; the events are of no run and no plan yet.
+
+    Raises:
+        Wrong: the bytes are none of `ran_document`.
+    """
+    data, rows = document_of(text, _RAN, "what a run cost")
+    made = RunStats(*data)
+    splits = tuple(SplitStats(*each) for each in made.splits)
+    stats = made._replace(splits=splits, spans=tuple((k, s, a, b) for k, s, a, b in made.spans))
+    return stats, tuple(_event(*row) for row in rows)
+
+
+def _event(
+    name: str, device: str, start_s: float, end_s: float, fields: Mapping[str, object]
+) -> Event:
+    if name not in OF_SPLITS:
+        raise Wrong(f"expected an event of a run, got {name!r}")
+    check(fields, FIELDS[name], f"an event {name}")
+    return Event(name, device, start_s, end_s, -1, fields)
+
+
+def require_of(part: Part, stats: RunStats, events: Iterable[Event]) -> None:
+    """Raises Wrong where something is told of splits or nodes that a part has not."""
+    splits: set[Any] = {each.split for each in stats.splits} | {at for _, at, _, _ in stats.spans}
+    nodes: set[Any] = set()
+    for fields in (event.fields for event in events):
+        splits |= {fields["split"]} if "split" in fields else set()
+        splits |= {fields.get("needed_by", HOST)} - {HOST}
+        nodes |= {fields["node"]} if "node" in fields else set()
+    if not splits <= set(range(len(part.numbers))) or not nodes <= set(
+        range(len(part.plan.graph.nodes))
+    ):
+        raise Wrong(f"expected times of splits of the plan, got those of {sorted(splits)}")
+
+
+def renumbered(event: Event, numbers: Sequence[int], host: str) -> Event:
+    """Returns an event of a part with the names and numbers of the whole plan. numbers: of the
+    part's splits there.
+    """
+    fields = dict(event.fields)
+    for key in AT:
+        at = fields.get(key, HOST)
+        if isinstance(at, int) and at != HOST:
+            fields[key] = numbers[at]
+    return replace(event, device=on(host, event.device), fields=fields)
+
+
+def events_seen(events: Iterable[Event], own_s: OwnTime) -> tuple[Event, ...]:
+    """Returns events of a host by the caller's clock."""
+    return tuple(_seen(event, own_s) for event in events)
+
+
+def _seen(event: Event, own_s: OwnTime) -> Event:
+    fields: dict[str, Any] = dict(event.fields)
+    if event.name == "split":
+        fields["observed_s"] = own_s(fields["observed_s"])
+    start_s, end_s = own_s(event.start_s), own_s(event.end_s)
+    return replace(event, start_s=start_s, end_s=end_s, fields=fields)
+
+
+def seen_from(stats: RunStats, host: str, own_s: OwnTime) -> RunStats:
+    """Returns what a host told, by the caller's names and clock."""
+    splits = tuple(
+        each._replace(
+            device=on(host, each.device),
+            begin_s=own_s(each.begin_s),
+            end_s=own_s(each.end_s),
+        )
+        for each in stats.splits
+    )
+    spans = tuple((kind, at, own_s(a), own_s(b)) for kind, at, a, b in stats.spans)
+    return stats._replace(splits=splits, spans=spans, start_s=own_s(stats.start_s))
+
+
+def devices_document(devices: Iterable[Told]) -> bytes:
+    """Returns what a host tells of its devices."""
+    out = [
+        {
+            "spec": spec_as_dict(each.spec),
+            "link": None if each.link is None else plain(asdict(each.link)),
+        }
+        for each in devices
+    ]
+    return json.dumps(out).encode()
+
+
+def devices_of(text: bytes, host: str) -> tuple[Told, ...]:
+    """Returns the devices of a host.
+
+    Raises:
+        DeviceError: the bytes are none of `devices_document`.
+    """
+    try:
+        data = document_of(text, _DEVICES, "devices")
+        return tuple(_told(each) for each in data)
+    except (ValueError, TypeError, PlanError) as error:
+        raise DeviceError(f"[cluster] expected the devices of {host}, got: {error}") from error
+
+
+def _told(each: dict[str, Any]) -> Told:
+    link, spec = each["link"], spec_from_dict(each["spec"], "a device")
+    made = None if link is None else link_of(**{key: number_of(v) for key, v in link.items()})
+    if "/" in spec.name or not spec.name.isprintable():
+        raise PlanError(f"expected the name of a device, got {spec.name[:64]!r}")
+    if spec.sync not in SYNC:
+        raise PlanError(f"expected a sync of {', '.join(SYNC)}, got {spec.sync[:64]!r}")
+    return Told(spec, made)
+
+
+def link_of(bytes_per_s: float | None, latency_s: float | None) -> Link:
+    """Returns a link that a host tells of.
+
+    Raises:
+        Wrong: nothing would get through it, or times over it make no sense.
+    """
+    if not (bytes_per_s or 0.0) >= LEAST_PER_S or not 0.0 <= (latency_s or 0.0) < math.inf:
+        raise Wrong(f"expected the speed of a link, got {bytes_per_s} bytes/s and {latency_s} s")
+    return Link(bytes_per_s or 0.0, latency_s or 0.0)
+
+
+def named(spec: DeviceSpec, host: str) -> DeviceSpec:
+    """Returns a device's description under the name that it has in plans of several hosts."""
+    return replace(spec, name=on(host, spec.name))

@@ -1,0 +1,151 @@
+"""Secure: a connection is made secret, and both ends prove that they belong to the cluster.
+
+    caller                                       node
+      <------ TLS 1.3, each shows the certificate ---->      security "tls" only
+      -- greeting, 32 random bytes -------------->
+      <-------------- greeting, 32 random bytes --
+      -- HMAC(secret, "caller", both) ----------->           checked first: a stranger gets no more
+      <--------- HMAC(secret, "node", both) ------           than random bytes
+
+Until this is done no more than a few bytes of fixed length are read, in a limited time. With
+"plain" what follows is neither secret nor safe from somebody on the wire: for wires that nobody
+else reaches. Examples: tests/runtime/remote/test_strangers.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+import time
+
+from ...common.errors import DeviceError, VkschedError
+from .credentials import Credentials
+from .stream import Closed, Stream
+
+SECURITY = ("tls", "plain")
+GREETING = b"vksched\n"
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+HANDSHAKE_S = 5.0
+"""From the first byte to the last proof."""
+
+
+class Security:
+    """How connections of one cluster are made.
+
+    Raises:
+        VkschedError: there is no such kind.
+    """
+
+    def __init__(self, credentials: Credentials, kind: str = "tls") -> None:
+        if kind not in SECURITY:
+            raise VkschedError(
+                f"[cluster] expected a security of {' or '.join(SECURITY)}, got {kind!r}"
+            )
+        self.kind = kind
+        self._secret = credentials.secret
+        self._contexts = (
+            {server: credentials.context(server) for server in (False, True)}
+            if kind == "tls"
+            else {}
+        )
+
+    def accept(self, own: socket.socket) -> Stream:
+        """Returns a stream to who connects, once it has proved itself.
+
+        Raises:
+            Closed: it is a stranger, or took too long.
+        """
+        return self._secured(own, server=True)
+
+    def connect(self, address: tuple[str, int], timeout_s: float) -> Stream:
+        """Returns a stream to a node.
+
+        Raises:
+            DeviceError: nobody is there, or it is a stranger.
+        """
+        try:
+            own = socket.create_connection(address, timeout_s)
+        except OSError as error:
+            raise DeviceError(
+                f"[cluster] expected a node at {place_text(address)}, got none: "
+                f"{error.strerror or error}; try `vksched node --listen {place_text(address)}`"
+            ) from error
+        try:
+            return self._secured(own, server=False)
+        except Closed as error:
+            raise DeviceError(
+                f"[cluster] expected a node of this cluster at {place_text(address)}, got another "
+                f"one, or one with other credentials or security: {error}; try the same file and "
+                f"security ({self.kind}) at both ends"
+            ) from None
+
+    def _secured(self, own: socket.socket, server: bool) -> Stream:
+        until_s = time.monotonic() + HANDSHAKE_S
+        stream: Stream | None = None
+        try:
+            if self._contexts:
+                own.settimeout(HANDSHAKE_S)
+                own = self._contexts[server].wrap_socket(own, server_side=server)
+            stream = Stream(own)
+            self._prove(stream, server, until_s)
+            return stream
+        except (Closed, OSError, ValueError) as error:  # of which ssl's are, too
+            (stream or own).close()
+            raise Closed(str(getattr(error, "reason", None) or error)) from None
+        except BaseException:
+            (stream or own).close()
+            raise
+
+    def _prove(self, stream: Stream, server: bool, until_s: float) -> None:
+        mine = secrets.token_bytes(NONCE_BYTES)
+        if server:
+            theirs = _greeting(stream, until_s)
+            stream.send(GREETING + mine, until_s=until_s)
+            self._check(stream, b"caller" + theirs + mine, until_s)
+            stream.send(self._proof(b"node" + theirs + mine), until_s=until_s)
+        else:
+            stream.send(GREETING + mine, until_s=until_s)
+            theirs = _greeting(stream, until_s)
+            stream.send(self._proof(b"caller" + mine + theirs), until_s=until_s)
+            self._check(stream, b"node" + mine + theirs, until_s)
+
+    def _proof(self, text: bytes) -> bytes:
+        return hmac.new(self._secret, text, hashlib.sha256).digest()
+
+    def _check(self, stream: Stream, text: bytes, until_s: float) -> None:
+        if not hmac.compare_digest(_read(stream, PROOF_BYTES, until_s), self._proof(text)):
+            raise Closed("it does not know the secret of this cluster")
+
+
+def _greeting(stream: Stream, until_s: float) -> bytes:
+    """Returns the random bytes of the other end."""
+    if _read(stream, len(GREETING), until_s) != GREETING:
+        raise Closed("it speaks another language")
+    return _read(stream, NONCE_BYTES, until_s)
+
+
+def _read(stream: Stream, size: int, until_s: float) -> bytes:
+    out = bytearray(size)
+    stream.receive_all(memoryview(out), until_s)
+    return bytes(out)
+
+
+def place_text(address: tuple[str, int]) -> str:
+    """Returns an address as people write it: host:port."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def place_of(text: str) -> tuple[str, int]:
+    """Returns the address of a text.
+
+    Raises:
+        VkschedError: it is none.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise VkschedError(f"[cluster] expected HOST:PORT, got {text!r}; try 127.0.0.1:7700")
+    return host.removeprefix("[").removesuffix("]"), int(port)

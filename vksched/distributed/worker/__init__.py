@@ -1,0 +1,1 @@
+"""Worker: it runs host plans for drivers."""

@@ -1,0 +1,201 @@
+"""Part: carries out what one host does of a plan, in the slot and at the time that the caller says.
+
+    before each split:  Send: what is complete: check, fetch --> Post
+                        Take: Post --> a feed, which the splits find like an input
+    before each wait:   Send: what earlier splits make: wait, check, fetch --> Post
+    when all but commits is done:  agree, which the caller answers when all hosts are that far
+
+Examples: tests/runtime/remote/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import TIMEOUT_MAX
+
+from ...common.dtypes import NDArray, Progress, numpy_dtype
+from ...common.errors import DeviceError, RunAborted
+from ...plan.multi_host.host_plan import Part, Send, Take
+from ...plan.types.plan_types import HOST
+from ...runtime.device import Closing, Device
+from ...runtime.executors.base_executor import Results, Retired
+from ...runtime.executors.plan_executor import Executor
+from ...runtime.executors.run_record import Observers, RunRecord
+from ...runtime.run_stats import HostSpan
+from ...topology.host_names import on
+from ...trace import Event, Trace
+from ...trace.perfetto import HOST as HOST_LANE
+from ..protocols import Post, RunKey
+from .sending import Sending, Sent
+
+Agree = Callable[[Results], None]
+"""Is given the results of this part; waits until states may be written, or raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a run was started with. feeds: its inputs, and what it has taken. unsent: in the order
+    of the splits that make it.
+    """
+
+    key: RunKey
+    feeds: dict[int, NDArray]
+    agree: Agree
+    unsent: deque[Send] = field(default_factory=deque)
+
+
+class PartExecutor(Executor):
+    """Carries out one part. devices: as in the machine of its plan."""
+
+    def __init__(
+        self,
+        part: Part,
+        devices: Sequence[Device],
+        post: Post,
+        trace: Trace,
+        timeout_s: float,
+        progress: Progress | None = None,
+        numbers: Iterator[int] | None = None,
+        number: int = -1,
+    ) -> None:
+        self.part = part
+        self._post = post
+        self._asked: dict[int, _Asked] = {}
+        self.fault: DeviceError | None = None
+        """Why it is out of use: the first failure of its devices."""
+        super().__init__(part.plan, devices, trace, timeout_s, progress, numbers, number)
+        self._outputs = self._outputs[: part.results]
+        targets = {step.host for step in part.walk() if isinstance(step, Send)}
+        self._sending = Sending(post, len(targets), trace.clock)
+
+    def carry(
+        self,
+        key: RunKey,
+        feeds: Mapping[int, NDArray],
+        agree: Agree,
+        observers: Observers | None = None,
+    ) -> Results:
+        """Runs once on the calling thread, in the slot of the key; see `Carrier.run`.
+
+        agree: is called once all but commits is done; what it raises ends the run, and no state
+        changes then.
+        """
+        asked = self._asked[key.slot] = _Asked(key, dict(feeds), agree)
+        try:
+            return self.run(asked.feeds, observers, key.slot)
+        finally:
+            self._post.end(key)
+            self._sending.end(key)
+
+    def why(self, error: BaseException) -> BaseException:
+        """Returns why a run failed: of one that came when the part was out of use, why it is."""
+        return self.fault if self.fault and isinstance(error, Retired) else error
+
+    def _ticket(self, slot: int) -> int:
+        return self._asked[slot].key.ticket
+
+    def retire(self) -> tuple[Closing, ...]:
+        left = super().retire()
+        if not self.under_way:  # else a run's own observer asks
+            self._sending.close()
+        return left
+
+    def _agree(self, run: RunRecord, results: Results) -> None:
+        asked = self._asked[run.slot]
+        self._sending.wait(asked.key)
+        if self._trace.active:
+            for each in self._sending.sent(asked.key):
+                self._tell_sent(run, each)
+        asked.agree(results)
+
+    def _cross(self, run: RunRecord, split_id: int) -> None:
+        unsent, steps = self._asked[run.slot].unsent, self.part.steps.get(split_id, ())
+        for complete in [each for each in unsent if self._is_complete(run, each.split)]:
+            unsent.remove(complete)
+            self._send(run, complete)
+        unsent += [step for step in steps if isinstance(step, Send)]
+        for step in steps:
+            if isinstance(step, Take):
+                self._take(run, step, split_id)
+        if split_id == len(self._before_commits):
+            while unsent:
+                self._send(run, unsent.popleft(), alone=not unsent)
+
+    def _is_complete(self, run: RunRecord, split_id: int) -> bool:
+        if split_id in run.complete_s:
+            return True
+        ends_s = self._ask(run, split_id).ends_s(run.slot, split_id)
+        return ends_s is not None and ends_s <= self._trace.clock.now()
+
+    def _wait(self, run: RunRecord, split_id: int, needed_by: int) -> None:
+        """Waits for a split, and sends what earlier ones make before."""
+        unsent = self._asked[run.slot].unsent
+        while split_id not in run.complete_s and unsent and unsent[0].split < split_id:
+            self._send(run, unsent.popleft())
+        super()._wait(run, split_id, needed_by)
+
+    def _send(self, run: RunRecord, step: Send, alone: bool = False) -> None:
+        self._wait(run, step.split, HOST)
+        start = self._trace.clock.now()
+        array = self._ask(run, step.split).fetch(run.slot, step.value)
+        key = self._asked[run.slot].key
+        self._sending.send(key, step.value, step.host, array, alone)
+        self._fetched(run, step.split, step.value, array, start, HOST)
+
+    def _tell_sent(self, run: RunRecord, each: Sent) -> None:
+        about = {"split": self._makers[each.value], "to": on(each.host, HOST_LANE)}
+        self._tell_crossing(("send", each.value, each.start_s, each.end_s), run, about)
+
+    def _tell_crossing(
+        self, crossing: HostSpan, run: RunRecord, about: Mapping[str, object]
+    ) -> None:
+        name, value, start_s, end_s = crossing
+        size = self.plan.graph.nodes[value].type.device_bytes
+        fields = {"node": value, "bytes": size, **about}
+        self._trace.emit(Event(name, HOST_LANE, start_s, end_s, run.number, fields, self.number))
+
+    def _take(self, run: RunRecord, step: Take, position: int) -> None:
+        type_ = self.plan.graph.nodes[step.value].type
+        limit_s = min(self._timeout_s * (1 + self.part.splits), TIMEOUT_MAX)
+        asked, start = self._asked[run.slot], self._trace.clock.now()
+        while asked.unsent and not self._post.came(asked.key, step.value, step.host):
+            self._send(run, asked.unsent.popleft())
+            start = self._trace.clock.now()
+        try:
+            array = self._post.take(asked.key, step.value, step.host, limit_s)
+        except RunAborted:
+            self._sending.require(asked.key)
+            raise
+        if self._trace.active:
+            needed_by = position if position < len(self._before_commits) else HOST
+            about = {"of": on(step.host, HOST_LANE), "needed_by": needed_by}
+            crossing = "take", step.value, start, self._trace.clock.now()
+            self._tell_crossing(crossing, run, about)
+        if array.shape != type_.shape or array.dtype != numpy_dtype(type_.dtype):
+            name = self.plan.graph.nodes[step.value].name
+            error = DeviceError(
+                f"[run] expected {type_} for {name} from {step.host or 'the caller'}, got "
+                f"{array.dtype} of shape {array.shape}"
+            )
+            error.host = step.host
+            raise error
+        asked.feeds[step.value] = array
+        run.crossing_bytes += type_.device_bytes
+        self._show(run, step.shown)
+
+    def _settle(self, run: RunRecord, interrupted: bool) -> None:
+        super()._settle(run, interrupted)
+        try:
+            self._sending.settle(self._asked[run.slot].key)
+        except BaseException:  # interrupted again: a thread may still read this slot
+            self._busy.update(self._working)
+            self.put_out()
+            raise
+
+    def _fail(self, run: RunRecord, error: DeviceError, blame: bool = True) -> None:
+        """What another host is to blame for leaves the devices here as they are."""
+        if not error.host:
+            super()._fail(run, error, blame)
+            self.fault = self.fault or error

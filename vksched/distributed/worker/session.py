@@ -1,0 +1,440 @@
+"""Session: what one caller has on a node, until its connection ends.
+
+    missing, weight --> weights    prepare --> Served: parts    start, commit, abort --> its runs
+    add, read, write, remove --> states of devices               ready, done, failed --> caller
+
+A plan has its number from the moment its message has come until all that it had is free: another of
+that number is refused meanwhile, whichever thread is faster.
+
+Examples: tests/runtime/remote/test_node_server.py.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, HostLost
+from ...common.schema import Wrong
+from ...common.user_warning import warn
+from ...plan.multi_host.host_plan import Part, Take
+from ...runtime.device import Device
+from ...runtime.executors.base_executor import CommitFailed
+from ...runtime.run_stats import RunStats
+from ...storage.content_hash import digest_of
+from ...storage.lazy_array import Held
+from ...trace import Event
+from ...trace.events import Clock
+from ..protocols import Caller, Post, RunKey
+from ..wire.array_codec import (
+    memory,
+    pack,
+    packed_bytes,
+    typed_arrays,
+    typed_bytes,
+    unpack,
+)
+from ..wire.channel import Channel, Payload
+from ..wire.error_codec import fields_of
+from ..wire.json_payload import document_of, room_for
+from ..wire.link_benchmark import measure_link
+from ..wire.messages import HOSTS, WEIGHT, Fields, Message
+from ..wire.peer_list import PeerList
+from ..wire.quota import Quota
+from ..wire.stats_codec import Told, devices_document, ran_document
+from ..wire.stream import Stream
+from ..wire.tls import Security
+from .buffer_pool import Spares
+from .client_states import CallerStates
+from .inbox import run_of
+from .local_weights import ModelFolders
+from .transport import Mail, Peers, echo_of
+from .weight_cache import WeightCache
+from .weight_registry import MAX_PLANS, Holding
+
+THREADS = 8
+QUEUED = ("echo", "missing", "prepare")
+"""Messages whose payloads wait for a thread, and are not what devices are to hold."""
+Answer = tuple[Fields, Payload]
+
+
+class Served(Protocol):
+    """Carries out the parts of one caller on the devices of this node; see `ports.Host`."""
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None: ...
+
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None: ...
+
+    def commit(self, run: RunKey) -> None: ...
+
+    def abort(self, run: RunKey) -> None: ...
+
+    def retire(self, number: int) -> None: ...
+
+    def close(self) -> None:
+        """Gives up all runs, waits for what is under way, and frees everything."""
+
+
+class Documents(Protocol):
+    """Parts as bytes, and back."""
+
+    def write(
+        self, part: Part, state: Callable[[object], str]
+    ) -> tuple[bytes, Mapping[str, Payload]]:
+        """Returns a part, and the bytes of its weights by their hash. state: names a key."""
+
+    def read(
+        self, text: bytes, weight: Callable[[str], Held], state: Callable[[str], object]
+    ) -> Part:
+        """Returns the part; equal hashes and names give equal keys.
+
+        Raises:
+            VkschedError: the bytes are no part.
+        """
+
+
+@dataclass(frozen=True)
+class Here:
+    """What all sessions of a node share. tell: what callers may know of the devices now. serve:
+    begins to carry out parts for a caller. allowed: the only addresses that it connects to.
+    """
+
+    name: str
+    devices: Sequence[Device]
+    tell: Callable[[], Iterable[Told]]
+    security: Security
+    documents: Documents
+    cache: WeightCache
+    folders: ModelFolders
+    clock: Clock
+    serve: Callable[[Post, Caller], Served]
+    allowed: PeerList | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """A plan whose number is taken. part: since it was read. preparing: until a thread is done with
+    it. retired: its caller has given it up.
+    """
+
+    part: Part | None = None
+    preparing: bool = True
+    retired: bool = False
+
+
+class Session:
+    """caller: as in its hello. ended: called once all is freed."""
+
+    def __init__(self, here: Here, caller: str, ended: Callable[[Session], None]) -> None:
+        self.caller = caller
+        self._here, self._ended = here, ended
+        self._mail = Mail(self._channel_to)
+        self._peers = Peers(here.name, caller, here.security, self._mail, here.allowed)
+        self._channel: Channel | None = None
+        self._served: Served | None = None
+        self._plans: dict[int, _Plan] = {}
+        self._weights = Holding(here.cache, here.folders, digest_of)
+        self._spares = Spares()
+        self._states = CallerStates(here.devices)
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="vksched-session")
+        self._asked = Quota()
+        self._lock = threading.Lock()
+        """For the plans: numbers are taken by the reader thread, and given back by others."""
+
+    def start(self, channel: Channel) -> None:
+        """Begins to serve."""
+        self._channel = channel
+        self._served = self._here.serve(self._mail, _Telling(channel))
+        channel.start()
+
+    def take_peer(self, stream: Stream, host: str, pair: str) -> None:
+        """Takes values of another node in."""
+        self._peers.take_in(Channel(stream, host, self._peers.handler(host, pair)))
+
+    def close(self) -> None:
+        """Ends the connection, as if the caller had; what it had is freed soon."""
+        if self._channel is not None:
+            self._channel.lose("the node was closed")
+
+    def _channel_to(self, host: str) -> Channel:
+        assert self._channel is not None
+        return self._peers.channel(host) if host else self._channel
+
+    # -- of the caller's channel -------------------------------------------------------------------
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        fields = message.fields
+        if message.kind == "value":
+            return self._mail.place(message, size, "")
+        expected, run = size, None
+        if message.kind == "start":
+            run = run_of(fields)
+            expected = typed_bytes(self._input_types(run))
+        elif message.kind in ("add", "write"):
+            expected = packed_bytes(fields["arrays"] if message.kind == "add" else [fields])
+        if size != expected:
+            raise Wrong(f"expected {expected} bytes with {message.kind}, got {size}")
+        if message.kind in QUEUED:
+            self._asked.take_bytes(size)
+        return memory(size) if run is None else self._spares.take(run[:2], size)
+
+    def received(self, channel: Channel, message: Message) -> None:
+        assert self._served is not None
+        fields = message.fields
+        if message.kind == "value":
+            self._mail.arrived(message, "")
+        elif message.kind == "start":
+            run = run_of(fields)
+            part, types = self._part(run.plan), self._input_types(run)
+            missing = message.payload is None and typed_bytes(types)
+            if missing or not 0 <= run.slot < part.plan.copies:
+                raise Wrong(f"expected the inputs of a run, got those of {run}")
+            payload = self._spares.lend(run[:2], message.payload or memoryview(b""))
+            arrays = typed_arrays(types, payload)
+            feeds = dict(zip(part.inputs, arrays, strict=True))
+            self._served.start(run, feeds, fields["traced"])
+        elif message.kind == "commit":
+            self._served.commit(run_of(fields))
+        elif message.kind == "abort":
+            self._served.abort(run_of(fields))
+        elif message.kind == "retire":
+            self._give_up(fields["plan"])
+        elif message.kind == "clock":
+            self._queue(channel, message, self._here.clock.now())
+        elif message.kind == "prepare":
+            self._queue(channel, message, self._reserve(fields["plan"]))
+        elif message.ask is not None:
+            self._queue(channel, message)
+        else:
+            raise Wrong(f"a caller does not say {message.kind}")
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        threading.Thread(target=self._free, name="vksched-free", daemon=True).start()
+
+    def _queue(self, channel: Channel, message: Message, *about: object) -> None:
+        """Has a question answered on a thread of the session, unless too many wait for one."""
+        self._asked.take()
+        self._pool.submit(self._do, channel, message, *about)
+
+    def _part(self, number: int) -> Part:
+        found = self._plans.get(number)
+        if found is None or found.part is None:
+            raise Wrong(f"there is no plan {number}")
+        return found.part
+
+    def _input_types(self, run: RunKey) -> list[Any]:
+        part = self._part(run.plan)
+        return [part.plan.graph.nodes[node].type for node in part.inputs]
+
+    def _free(self) -> None:
+        self._weights.close()  # first, as whoever hashes files there takes long
+        self._states.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        steps: list[Callable[[], object]] = [self._peers.close, self._states.close]
+        if self._served is not None:
+            steps.insert(0, self._served.close)
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # the rest is freed all the same
+                warn(f"[cluster] freeing what a caller had failed: {error!r}")
+        self._ended(self)
+
+    # -- on threads of the session -----------------------------------------------------------------
+
+    def _do(self, channel: Channel, message: Message, *about: object) -> None:
+        size = len(message.payload or b"") if message.kind in QUEUED else 0
+        with suppress(HostLost):  # of the caller's own channel
+            try:
+                answer = _DO[message.kind](self, message, *about)
+            except BaseException as error:
+                self._asked.give_back(size)
+                channel.refuse(message, error)
+                return
+            self._asked.give_back(size)
+            channel.answer(message, *answer)
+
+    def _specs(self, message: Message) -> Answer:
+        return {}, [devices_document(self._here.tell())]
+
+    def _clock(self, message: Message, came_s: float) -> Answer:
+        return {"came_s": came_s, "left_s": self._here.clock.now()}, []
+
+    def _echo(self, message: Message) -> Answer:
+        return {}, echo_of(message)
+
+    def _measure(self, message: Message) -> Answer:
+        host = message.fields["host"]
+        self._peers.know(message.fields["hosts"])
+        link = measure_link(self._peers.channel(host))
+        return {"bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}, []
+
+    def _reach(self, message: Message) -> Answer:
+        self._peers.know(message.fields["hosts"])
+        self._peers.channel(message.fields["host"])
+        return {}, []
+
+    def _missing(self, message: Message) -> Answer:
+        asked = document_of(bytes(message.payload or b"null"), [WEIGHT], message.kind)
+        return {}, [json.dumps(self._weights.missing(message.fields["plan"], asked)).encode()]
+
+    def _weight(self, message: Message) -> Answer:
+        fields = message.fields
+        data = np.frombuffer(message.payload or b"", np.uint8)
+        self._weights.add(fields["plan"], fields["hash"], data)
+        return {}, []
+
+    # -- plans -------------------------------------------------------------------------------------
+
+    def _reserve(self, number: int) -> _Plan | None:
+        """Returns a new plan of that number; None where one has it, or there are too many."""
+        with self._lock:
+            if number in self._plans or len(self._plans) >= MAX_PLANS:
+                return None
+            found = self._plans[number] = _Plan()
+            return found
+
+    def _give_up(self, number: int) -> None:
+        """Has a plan freed that its caller retires, once."""
+        with self._lock:
+            found = self._plans.get(number)
+            again = found is not None and found.retired
+            if found is not None:
+                found.retired = True
+        if found is None:  # its caller may have asked for weights of it, and no more
+            self._weights.forget(number)
+        elif not again:
+            self._states.begin_unpin(number)
+            self._pool.submit(self._retire, number, found)
+
+    def _prepare(self, message: Message, plan: _Plan | None) -> Answer:
+        assert self._served is not None and self._channel is not None
+        number, channel = message.fields["plan"], self._channel
+        if plan is None:
+            raise DeviceError(
+                f"[cluster] expected the number of a new plan, of at most {MAX_PLANS}, got "
+                f"{number}: one that is prepared already, or is being prepared or retired"
+            )
+
+        def progress(what: str, done: int, total: int) -> None:
+            with suppress(HostLost):
+                told = {"plan": number, "what": what, "done": done, "total": total}
+                channel.tell("progress", told)
+
+        try:
+            part = self._read_part(message)
+            plan.part = part
+            self._served.prepare(number, part, progress)
+        except BaseException:
+            self._forget(number)
+            raise
+        with self._lock:
+            plan.preparing, gone = False, plan.retired
+        if gone:
+            self._end(number)
+        return {}, []
+
+    def _read_part(self, message: Message) -> Part:
+        number, begin = message.fields["plan"], message.fields["hosts_bytes"]
+        data = bytes(message.payload or b"")
+        require = partial(self._weights.require, number)
+        self._peers.know(document_of(data[:begin], HOSTS, "hosts"))
+        text = data[begin:]
+        with room_for(text, "a part"):
+            part = self._here.documents.read(text, require, self._states.key)
+        self._states.pin(number, part)
+        nodes = part.plan.graph.nodes
+        takes = [step for step in part.walk() if isinstance(step, Take)]
+        awaited = {take.value: (take.host, nodes[take.value].type) for take in takes}
+        self._mail.expect(number, part.plan.copies, awaited)
+        return part
+
+    def _retire(self, number: int, plan: _Plan) -> None:
+        with self._lock:
+            left = self._plans.get(number) is plan and not plan.preparing
+        if left:  # else who prepares it frees it, or has
+            self._end(number)
+
+    def _end(self, number: int) -> None:
+        assert self._served is not None
+        try:
+            self._served.retire(number)
+        finally:
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Frees all that a plan has here, and then its number."""
+        self._mail.forget(number)
+        self._spares.forget(lambda key: key[0] == number)
+        self._weights.forget(number)
+        self._states.unpin(number)
+        with self._lock:
+            self._plans.pop(number, None)
+
+    # -- states ------------------------------------------------------------------------------------
+
+    def _add(self, message: Message) -> Answer:
+        fields = message.fields
+        arrays = unpack(fields["arrays"], message.payload)
+        self._states.add(fields["device"], fields["keys"], arrays)
+        return {}, []
+
+    def _read(self, message: Message) -> Answer:
+        found = self._states.read(message.fields["device"], message.fields["key"])
+        (fields,), payload = pack([found])
+        return fields, payload
+
+    def _write(self, message: Message) -> Answer:
+        (array,) = unpack([message.fields], message.payload)
+        self._states.write(message.fields["device"], message.fields["key"], array)
+        return {}, []
+
+    def _remove(self, message: Message) -> Answer:
+        self._states.remove(message.fields["device"], message.fields["key"])
+        return {}, []
+
+
+_DO: dict[str, Callable[..., Answer]] = {
+    "specs": Session._specs,
+    "clock": Session._clock,
+    "echo": Session._echo,
+    "measure": Session._measure,
+    "reach": Session._reach,
+    "missing": Session._missing,
+    "weight": Session._weight,
+    "prepare": Session._prepare,
+    "add": Session._add,
+    "read": Session._read,
+    "write": Session._write,
+    "remove": Session._remove,
+}
+
+
+class _Telling:
+    """`ports.Caller` over the caller's channel; a caller that is gone is told nothing."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def ready(self, run: RunKey) -> None:
+        with suppress(HostLost):
+            self._channel.tell("ready", run._asdict())
+
+    def done(self, run: RunKey, stats: RunStats, events: Sequence[Event]) -> None:
+        with suppress(HostLost):
+            self._channel.tell("done", run._asdict(), [ran_document(stats, events)])
+
+    def failed(self, run: RunKey, error: BaseException) -> None:
+        torn = sorted(error.devices) if isinstance(error, CommitFailed) else None
+        cause = error.cause if isinstance(error, CommitFailed) else error
+        with suppress(HostLost):
+            self._channel.tell("failed", {**run._asdict(), **fields_of(cause), "torn": torn})

@@ -1,0 +1,258 @@
+"""Mail: `ports.Post` over channels: values go to other hosts at once, and come through an inbox.
+
+    part --send--> channel of the host     inbox <-- channels of all hosts     part <--take-- inbox
+
+Examples: tests/runtime/remote/test_node_server.py.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceError, HostLost, RunAborted, VkschedError
+from ...common.schema import Wrong
+from ..protocols import RunKey
+from ..wire.channel import Channel
+from ..wire.handshake import exchange, hello, require_equal
+from ..wire.messages import Message
+from ..wire.peer_list import PeerList
+from ..wire.quota import Quota
+from ..wire.stream import Closed
+from ..wire.tls import Security, place_of
+from .inbox import Inbox
+
+CONNECT_S = 5.0
+MAX_ECHOES = 8
+"""Of a channel that wait for their answers."""
+MAX_ECHO_BYTES = 1 << 27
+"""Of these together."""
+MAX_HOSTS = 1 << 12
+"""Of one caller."""
+REMEDY = (
+    "try whether it runs there, with the same key, security and version, and whether the addresses "
+    "that `vksched node --peers` names are right"
+)
+LOG = logging.getLogger("vksched")
+
+
+class Mail(Inbox):
+    """channel_to: returns the channel to a host; raises HostLost."""
+
+    def __init__(self, channel_to: Callable[[str], Channel]) -> None:
+        super().__init__()
+        self._channel_to = channel_to
+
+    def send(self, run: RunKey, value: int, host: str, array: NDArray) -> None:
+        if self.is_aborted(run):
+            raise RunAborted(f"[cluster] run {run.ticket} of plan {run.plan} was given up")
+        self._channel_to(host).tell("value", {**run._asdict(), "node": value}, [array])
+
+
+class PeerMail:
+    """Handles the channel of another node: takes its values, and answers what it measures by.
+
+    is_current: whether the other end is the node that the caller means, in the life that it has
+    now. Only of that one values are taken; the end of an earlier one is no news.
+    """
+
+    def __init__(self, inbox: Inbox, host: str, is_current: Callable[[], bool]) -> None:
+        self._inbox, self._host, self._is_current = inbox, host, is_current
+        self._echoes = Echoes()
+        if is_current():
+            inbox.regain(host)
+
+    def place(self, message: Message, size: int) -> memoryview | None:
+        if message.kind == "echo":
+            self._echoes.quota.take_bytes(size)
+            return None
+        self._require_value(message)
+        return self._inbox.place(message, size, self._host)
+
+    def received(self, channel: Channel, message: Message) -> None:
+        if message.kind == "echo":
+            self._echoes.answer(channel, message)
+            return
+        self._require_value(message)
+        self._inbox.arrived(message, self._host)
+
+    def _require_value(self, message: Message) -> None:
+        if message.kind != "value":
+            raise Wrong(f"a node says {message.kind} to callers alone")
+        if not self._is_current():
+            raise Wrong(f"a value came from who is not {self._host} as the caller means it")
+
+    def lost(self, channel: Channel, error: HostLost) -> None:
+        self._echoes.close()
+        if self._is_current():
+            self._inbox.lose(self._host, error)
+
+
+class Echoes:
+    """Answers echoes of one channel, one after the other on a thread: an answer may have to wait
+    for who reads it, and who reads none gets no more.
+    """
+
+    def __init__(self) -> None:
+        self.quota = Quota(MAX_ECHOES, MAX_ECHO_BYTES)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def answer(self, channel: Channel, message: Message) -> None:
+        self.quota.take()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "vksched-echo")
+        self._pool.submit(self._answer, channel, message)
+
+    def _answer(self, channel: Channel, message: Message) -> None:
+        with suppress(HostLost):
+            channel.answer(message, {}, echo_of(message))
+        self.quota.give_back(len(message.payload or b""))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def echo_of(message: Message) -> list[NDArray | bytes]:
+    """Returns the payload of an echo: what came."""
+    return [] if message.payload is None else [np.frombuffer(message.payload, np.uint8)]
+
+
+class Peers:
+    """The channels to other nodes of one caller, opened when they are first needed.
+
+    name: of this node. caller: as in its hello. inbox: for the values that come. allowed: the only
+    addresses that are connected to; None: all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        caller: str,
+        security: Security,
+        inbox: Inbox,
+        allowed: PeerList | None = None,
+    ) -> None:
+        self._name, self._caller = name, caller
+        self._security, self._inbox, self._allowed = security, inbox, allowed
+        self._hosts: dict[str, tuple[str, str]] = {}
+        """Of each node its address, and the word that it and this one know each other by."""
+        self._channels: dict[str, Channel] = {}
+        self._taken: list[Channel] = []
+        self._closed = False
+        self._turns: dict[str, threading.Lock] = {}
+        self._said: dict[str, str] = {}
+        """Why a node could not be reached, as the log has it."""
+        self._lock = threading.Lock()
+
+    def know(self, hosts: Mapping[str, Sequence[str]]) -> None:
+        """Learns where other nodes are. The caller is right about who is there: one that was lost
+        from here may be reached again, and who sends to it finds out.
+
+        Raises:
+            DeviceError: there are too many.
+        """
+        with self._lock:
+            if len(self._hosts.keys() | hosts.keys()) > MAX_HOSTS:
+                raise DeviceError(f"[cluster] expected at most {MAX_HOSTS} nodes of a caller")
+        for host, (address, pair) in hosts.items():
+            self._inbox.regain(host)  # what its caller takes it for
+            with self._lock:
+                _, before = self._hosts.get(host, ("", pair))
+                self._hosts[host] = address, pair
+                old = self._channels.pop(host, None) if before != pair else None
+            if old is not None:
+                old.close()
+
+    def handler(self, host: str, pair: str) -> PeerMail:
+        """Returns who handles a channel of a node that gives this word."""
+        return PeerMail(self._inbox, host, lambda: self._is_word(host, pair))
+
+    def _is_word(self, host: str, pair: str) -> bool:
+        with self._lock:
+            _, known = self._hosts.get(host, ("", ""))
+        return bool(known) and hmac.compare_digest(known.encode(), pair.encode())
+
+    def channel(self, host: str) -> Channel:
+        """Returns a channel to a node.
+
+        Raises:
+            HostLost: it cannot be reached.
+        """
+        with self._lock:
+            address, pair = self._hosts.get(host, ("", ""))
+            if not address:
+                raise self._lost(host, "nobody said where it is")
+            turn = self._turns.setdefault(host, threading.Lock())
+        with turn:
+            found = self._channels.get(host)
+            if found is None or found.error is not None:
+                found = self._channels[host] = self._connect(host, address, pair)
+            return found
+
+    def take_in(self, channel: Channel) -> None:
+        """Begins to hear another node, until `close`; one of too many is ended."""
+        with self._lock:
+            self._taken = [each for each in self._taken if each.error is None] + [channel]
+            ended = self._closed or len(self._taken) > MAX_HOSTS
+        channel.start()
+        if ended:
+            channel.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            channels = [*self._channels.values(), *self._taken]
+        for each in channels:
+            each.close()
+
+    def _connect(self, host: str, address: str, pair: str) -> Channel:
+        """Connects to a node. Why that fails is for who owns this one: its callers are not to look
+        around with it.
+        """
+        mine = hello("node", self._name, self._caller, pair)
+        try:
+            place = place_of(address)
+            if self._allowed is not None and not self._allowed.allows(place):
+                raise DeviceError(f"[cluster] {address} is none of the peers of this node")
+            stream = self._security.connect(place, CONNECT_S)
+            try:
+                theirs = exchange(stream, mine)
+                require_equal(mine, theirs, host)
+                if theirs["name"] != host:
+                    raise DeviceError(
+                        f"[cluster] expected {host} at {address}, got {theirs['name']}"
+                    )
+            except BaseException:
+                stream.close()
+                raise
+            return self._taken_in(Channel(stream, host, self.handler(host, pair)))
+        except (VkschedError, Closed) as error:
+            if self._said.get(host) != str(error):  # names and texts of others, once
+                self._said[host] = str(error)
+                LOG.warning("%r cannot be reached: %r", host, str(error))
+            raise self._lost(host, REMEDY) from error
+
+    def _lost(self, host: str, why: str) -> HostLost:
+        lost = HostLost(f"[cluster] {host} cannot be reached from {self._name}: {why}")
+        lost.host = host
+        return lost
+
+    def _taken_in(self, channel: Channel) -> Channel:
+        """Returns a channel once the other node has it too, which otherwise would not notice that
+        it is lost, and would wait for what was sent on it.
+        """
+        channel.start()
+        try:
+            channel.ask("echo", {}, timeout_s=CONNECT_S)
+        except DeviceError:
+            channel.close()
+            raise
+        return channel

@@ -1,0 +1,140 @@
+"""Holding: the weights of one caller's plans on a node, each as long as a plan there needs it.
+
+    missing(plan, hashes) --held? in a file? in the cache?--> what the caller has to send
+    add(plan, hash, bytes)     require(plan, hash)     forget(plan)
+
+Examples: tests/runtime/remote/test_folders.py, tests/runtime/remote/test_node_server.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ...common.dtypes import NDArray
+from ...common.errors import DeviceError, VkschedError
+from ...storage.lazy_array import Held
+from ...storage.model_file import ModelFile
+from .local_weights import ModelFolders, weight_of
+from .weight_cache import HASH, WeightCache, hash_of
+
+Digest = Callable[[Held], str]
+MAX_PLANS = 1 << 12
+"""Of a caller at once."""
+THREADS = 4
+"""That read and hash weights of one plan."""
+
+
+class Holding:
+    """digest: returns the hash of what a weight holds."""
+
+    def __init__(self, cache: WeightCache, folders: ModelFolders, digest: Digest) -> None:
+        self._cache, self._folders, self._digest = cache, folders, digest
+        self._plans: dict[int, dict[str, Held]] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def missing(self, plan: int, asked: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Finds weights for a plan, and returns the hashes of those that are not here. asked: as
+        `messages.WEIGHT` says.
+
+        Raises:
+            DeviceError: the plan was given up meanwhile.
+        """
+        mine = self._begun(plan)
+        told = {each["hash"]: each.get("file") for each in asked}
+        files = self._files({(file["path"], file["bytes"]) for file in told.values() if file})
+
+        def find(name: str) -> Held | None:
+            if self._plans.get(plan) is not mine:  # nobody waits for what takes long
+                return None
+            held, about = self._held(name), told[name]
+            if held is None and about:
+                held = self._in_file(name, files[about["path"], about["bytes"]], about)
+            return self._cache.load(name) if held is None else held
+
+        with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "vksched-weights") as pool:
+            found = dict(zip(told, pool.map(find, told), strict=True))
+        here = {name: held for name, held in found.items() if held is not None}
+        with self._lock:
+            self._of(plan, mine).update(here)
+        return [name for name in told if name not in here]
+
+    def _files(self, asked: Collection[tuple[str, int]]) -> dict[tuple[str, int], ModelFile | None]:
+        """Returns files by path and size: one that several paths lead to is open once."""
+        known: dict[tuple[int, ...], ModelFile] = {}
+        out: dict[tuple[str, int], ModelFile | None] = {}
+        for about in asked:
+            found = self._folders.open(*about)
+            if found is not None and found.file is not None:
+                found = known.setdefault(found.file.identity, found)
+            out[about] = found
+        return out
+
+    def _begun(self, plan: int) -> dict[str, Held]:
+        with self._lock:
+            if self._closed:
+                raise DeviceError("[cluster] the caller has gone")
+            if plan not in self._plans and len(self._plans) >= MAX_PLANS:
+                raise DeviceError(
+                    f"[cluster] expected weights of at most {MAX_PLANS} plans at once"
+                )
+            return self._plans.setdefault(plan, {})
+
+    def _of(self, plan: int, mine: dict[str, Held] | None = None) -> dict[str, Held]:
+        """Returns the weights of a plan. mine: those of one that may have gone, and come again."""
+        found = self._plans.get(plan)
+        if found is None or (mine is not None and found is not mine):
+            raise DeviceError(
+                f"[cluster] expected weights of a plan that needs some, got those of plan {plan}"
+            )
+        return found
+
+    def _held(self, name: str) -> Held | None:
+        with self._lock:
+            return next((held[name] for held in self._plans.values() if name in held), None)
+
+    def _in_file(self, name: str, file: ModelFile | None, about: Mapping[str, Any]) -> Held | None:
+        held = weight_of(file, about) if file is not None else None
+        try:
+            return held if held is not None and self._digest(held) == name else None
+        except (OSError, VkschedError):  # it is being changed
+            return None
+
+    def add(self, plan: int, name: str, data: NDArray) -> None:
+        """Takes a weight that was sent.
+
+        Raises:
+            DeviceError: it has another hash, or the plan did not ask or was given up.
+        """
+        if not HASH.fullmatch(name) or hash_of([data]) != name:
+            raise DeviceError(f"[cluster] a weight came that has not the hash {name[:64]!r}")
+        kept = self._cache.keep(name, data)
+        with self._lock:
+            self._of(plan)[name] = kept
+
+    def require(self, plan: int, name: str) -> Held:
+        """Returns a weight of a plan.
+
+        Raises:
+            DeviceError: it was not sent.
+        """
+        with self._lock:
+            found = self._plans.get(plan, {}).get(name)
+        if found is None:
+            raise DeviceError(f"[cluster] the weight {name[:64]!r} was not sent")
+        return found
+
+    def forget(self, plan: int) -> None:
+        """Lets go of what only this plan needs."""
+        with self._lock:
+            self._plans.pop(plan, None)
+
+    def close(self) -> None:
+        """Lets go of all, and takes no more; whoever looks for weights soon gives up."""
+        with self._lock:
+            self._closed = True
+            self._plans.clear()

@@ -1,0 +1,217 @@
+"""Served: a host carries out the parts that one caller gave it, a thread for each slot.
+
+    prepare(number, part) --> PartExecutor      start(run) --> a thread of the part: carry
+    commit, abort --> whoever waits in agree    ready, done, failed --> Caller
+
+Examples: tests/runtime/remote/test_cluster.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from ...common.dtypes import NDArray, Progress
+from ...common.errors import DeviceError, PlanError, RunAborted
+from ...plan.multi_host.host_plan import Part
+from ...runtime.device import Device
+from ...runtime.executors.base_executor import CommitFailed, Results
+from ...topology.host_names import on
+from ...trace import GatheredTrace, Trace
+from ..protocols import Caller, Post, RunKey
+from .host_plan_executor import PartExecutor
+
+MAX_RUNS = 512
+"""Of a caller at once; each has a thread."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run under way. told: once the caller has said whether to commit."""
+
+    told: threading.Event = field(default_factory=threading.Event)
+    aborted: bool = False
+
+
+class _Served:
+    """One prepared part and its threads."""
+
+    def __init__(self, executor: PartExecutor) -> None:
+        self.executor = executor
+        slots = executor.plan.copies
+        self.threads = ThreadPoolExecutor(slots, thread_name_prefix="vksched-part")
+        self.runs: dict[RunKey, _Run] = {}
+
+    def close(self) -> None:
+        """Waits for its runs and frees it."""
+        self.threads.shutdown(wait=True)
+        self.executor.close()
+
+
+class PartHost:
+    """The parts of one caller. devices: of this host, named as in the plans of parts."""
+
+    def __init__(
+        self, devices: Sequence[Device], post: Post, caller: Caller, trace: Trace, timeout_s: float
+    ) -> None:
+        self._devices = {device.name: device for device in devices}
+        self._post = post
+        self._caller = caller
+        self._trace = GatheredTrace(trace.clock)
+        self._timeout_s = timeout_s
+        self._plans: dict[int, _Served] = {}
+        self._preparing: set[int] = set()
+        self._running = 0
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def prepare(self, number: int, part: Part, progress: Progress | None = None) -> None:
+        """Makes a part ready; see `Host.prepare`.
+
+        Raises:
+            PlanError: it is for devices that are not these, or there is a plan of this number.
+        """
+        with self._lock:
+            if number in self._plans or number in self._preparing:
+                raise PlanError(f"[parts] expected a new plan, got {number}, which is prepared")
+            self._preparing.add(number)
+        try:
+            made = self._made(number, part, progress)
+            with self._lock:
+                if not self._closed:
+                    self._plans[number] = made
+                    return
+            made.close()
+        finally:
+            with self._lock:
+                self._preparing.discard(number)
+        raise RunAborted("[parts] the caller has gone")
+
+    def _made(self, number: int, part: Part, progress: Progress | None) -> _Served:
+        devices = self._devices_of(part)
+        about = self._post, self._trace, self._timeout_s, progress
+        try:
+            return _Served(PartExecutor(part, devices, *about, number=number))
+        except DeviceError as error:
+            _named(error, part.host)
+            raise
+
+    def _devices_of(self, part: Part) -> list[Device]:
+        """Returns the devices of a part: those that it uses must be what it takes them for. Of a
+        CPU that the caller left out it knows nothing, and uses nothing.
+        """
+        found = []
+        used = {split.device for split in part.plan.splits}
+        for number, planned in enumerate(part.plan.machine.devices):
+            device = self._devices.get(planned.name)
+            if device is None:
+                known = ", ".join(self._devices)
+                raise PlanError(f"[parts] expected one of {known} as device, got {planned.name}")
+            there = device.spec
+            same = replace(planned.limits, tuned=there.limits.tuned) == there.limits
+            fits = number not in used or (same and planned.page_bytes <= there.page_bytes)
+            if planned.kind != there.kind or not fits:
+                raise PlanError(
+                    f"[parts] the part takes {planned.name} for another device than it is; try to "
+                    "plan again"
+                )
+            found.append(device)
+        return found
+
+    def start(self, run: RunKey, feeds: Mapping[int, NDArray], traced: bool = False) -> None:
+        """Starts a run on a thread of its part; see `Host.start`."""
+        with self._lock:
+            served = self._plans.get(run.plan)
+            busy = served is not None and any(key.slot == run.slot for key in served.runs)
+            free = served is not None and 0 <= run.slot < served.executor.plan.copies and not busy
+            free = free and self._running < MAX_RUNS
+            if served is not None and free:
+                served.runs[run] = _Run()
+                self._running += 1
+        if served is None or not free:
+            error = PlanError(
+                f"[run] expected a plan that is ready and a free slot, and less than {MAX_RUNS} "
+                f"runs under way, got {run}"
+            )
+            self._caller.failed(run, error)
+            return
+        served.threads.submit(self._carry, served, run, feeds, traced)
+
+    def commit(self, run: RunKey) -> None:
+        """Has a run that is ready write its states."""
+        found = self._find(run)
+        if found is not None:
+            found.told.set()
+
+    def abort(self, run: RunKey) -> None:
+        """Has a run give up; one that is over is left as it is."""
+        found = self._find(run)
+        if found is not None:
+            self._give_up(run, found)
+
+    def _give_up(self, run: RunKey, found: _Run) -> None:
+        found.aborted = True
+        self._post.abort(run)
+        found.told.set()
+
+    def retire(self, number: int) -> None:
+        """Frees what a plan holds. Runs that an interrupted caller has left give up."""
+        with self._lock:
+            served = self._plans.pop(number, None)
+            runs = dict(served.runs) if served is not None else {}
+        for run, found in runs.items():
+            self._give_up(run, found)
+        if served is not None:
+            served.close()
+
+    def close(self) -> None:
+        """Gives all runs up and frees all plans; none begins any more."""
+        with self._lock:
+            self._closed = True
+            plans = list(self._plans)
+        for number in plans:
+            self.retire(number)
+
+    def _find(self, run: RunKey) -> _Run | None:
+        with self._lock:
+            served = self._plans.get(run.plan)
+            return served.runs.get(run) if served is not None else None
+
+    def _carry(
+        self, served: _Served, run: RunKey, feeds: Mapping[int, NDArray], traced: bool
+    ) -> None:
+        """Carries a run out and tells the caller how it ended; by then the slot is free again."""
+        executor, here = served.executor, served.runs[run]
+
+        def agree(results: Results) -> None:
+            if executor.plan.commits:
+                self._caller.ready(run)
+                here.told.wait()
+            if here.aborted:
+                raise RunAborted(f"[run] run {run.ticket} of plan {run.plan} was given up")
+
+        try:
+            with self._trace.gathering(traced) as events:
+                ran = executor.carry(run, feeds, agree).ran
+        except BaseException as error:
+            self._forget(served, run)
+            self._caller.failed(run, _named(executor.why(error), executor.part.host))
+        else:
+            assert ran is not None
+            self._forget(served, run)
+            self._caller.done(run, ran[1], events)
+
+    def _forget(self, served: _Served, run: RunKey) -> None:
+        with self._lock:
+            del served.runs[run]
+            self._running -= 1
+
+
+def _named(error: BaseException, host: str) -> BaseException:
+    """Gives an error the full name of the device that is to blame."""
+    cause = error.cause if isinstance(error, CommitFailed) else error
+    if isinstance(cause, DeviceError) and cause.device and "/" not in cause.device:
+        cause.device = on(host, cause.device)
+    return error

@@ -1,0 +1,349 @@
+"""Tuner: the tuned choices of a scheduler's devices; measures what is missing, within a budget."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..common.dtypes import NDArray
+from ..common.env import is_on
+from ..common.errors import DeviceError, OutOfMemory, PlanError, UnsupportedOp
+from ..ir.graph import Graph
+from ..ir.op import Call, get_op
+from ..ir.precision import precision_of
+from ..plan.costs.node_cost import work_seconds
+from ..plan.plan import Plan
+from ..runtime.device import Device
+from ..topology.device_spec import DeviceSpec
+from ..topology.tuned_variants import Choices
+from ..trace import Event, Trace
+from .crash_marker import Attempt
+from .device_cache import Identity
+from .search import (
+    LARGEST_ERROR,
+    LARGEST_ERROR_OF,
+    LONGEST_S,
+    Bench,
+    GivenUp,
+    search,
+)
+from .tunable_calls import Tunable, calls_of, shader_hash
+from .variant_cache import Found, Store, choices
+
+FIRST_USE_S = 3.0
+"""What a scheduler spends by itself, in all, on devices that are hardware."""
+
+LOST = "a program ended, or its device was lost, while it was tried"
+
+Tell = Callable[[str, int, int], None]
+"""Called with (what, done, total), in calls."""
+OpenBench = Callable[[Device, Tunable], AbstractContextManager[Bench]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What a scheduler does about tuning. reads: whether results on disk are used. budget_s: for
+    measuring what is missing. software: whether CPU drivers are measured, too.
+    """
+
+    reads: bool
+    budget_s: float = 0.0
+    software: bool = False
+
+
+def mode_of(tune: object) -> Mode:
+    """Returns what the `tune` of a Scheduler means; VKSCHED_TUNE=0 turns "auto" off."""
+    if tune == "auto":
+        on = is_on("VKSCHED_TUNE", True)
+        return Mode(on, FIRST_USE_S if on else 0.0)
+    if tune is False:
+        return Mode(False)
+    if tune is True:
+        return Mode(True, math.inf, software=True)
+    if isinstance(tune, (int, float)) and tune > 0:
+        return Mode(True, float(tune), software=True)
+    raise PlanError(
+        f'[Scheduler] expected tune of "auto", True, False or seconds above 0, got {tune!r}'
+    )
+
+
+def identity_of(spec: DeviceSpec) -> Identity | None:
+    """Returns what results of a device are kept under; None for what has no kernels."""
+    if spec.kind != "vulkan" or not spec.driver:
+        return None
+    return Identity(spec.pool, spec.driver, spec.label)
+
+
+@dataclass(slots=True)
+class _Results:
+    """lost: by call key, the variants that took the device with them, and how that is told."""
+
+    found: dict[str, Found]
+    lost: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    choices: Choices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = choices(self.found.values())
+
+
+class _Noted:
+    """A bench that notes on disk what it runs."""
+
+    def __init__(self, bench: Bench, attempt: Attempt, call: Tunable) -> None:
+        self._bench, self._attempt, self._call = bench, attempt, call
+        self._variant: str | None = None
+
+    def run(self, variant: str, repeat: int) -> float:
+        if variant != self._variant:
+            self._attempt.begin(self._call.key, variant, shader_hash(self._call.op.name))
+            self._variant = variant
+        return self._bench.run(variant, repeat)
+
+    def result(self) -> NDArray:
+        return self._bench.result()
+
+
+class Tuner:
+    """Results by device, from disk and measured. May be used from any number of threads.
+
+    open_bench: makes a call ready to be measured; tests give one that takes no time.
+    """
+
+    def __init__(
+        self, mode: Mode, store: Store | None = None, open_bench: OpenBench | None = None
+    ) -> None:
+        self._mode = mode
+        self._open_bench = open_bench or _open_bench
+        self._store = store
+        self._left_s = mode.budget_s
+        self._results: dict[Identity, _Results] = {}
+        self._given_up: set[tuple[Identity | None, str]] = set()
+        """What cannot be compared: too long, too large."""
+        self._lock = threading.RLock()
+
+    def tuned(self, spec: DeviceSpec) -> DeviceSpec:
+        """Returns a device with its tuned choices."""
+        identity = identity_of(spec) if self._mode.reads else None
+        if identity is None:
+            return spec
+        found = self._of(identity).choices
+        return replace(spec, limits=replace(spec.limits, tuned=found)) if found else spec
+
+    def results(self, spec: DeviceSpec) -> Mapping[str, Found]:
+        """Returns what was measured on a device, by call key."""
+        identity = identity_of(spec)
+        return {} if identity is None else dict(self._of(identity).found)
+
+    def file(self, spec: DeviceSpec) -> Path | None:
+        """Returns where the results of a device are kept."""
+        identity = identity_of(spec)
+        return None if identity is None or self._store is None else self._store.path(identity)
+
+    def wants(self, spec: DeviceSpec) -> bool:
+        """Whether calls are to be measured on a device."""
+        may = self._mode.software or not spec.limits.software
+        return may and self._left_s > 0 and identity_of(spec) is not None
+
+    def missing(self, spec: DeviceSpec, calls: Mapping[str, Tunable]) -> list[Tunable]:
+        """Returns the calls with variants that can be measured on a device, and were not."""
+        known, identity, lost = self.results(spec), identity_of(spec), self._lost(spec)
+        out = []
+        for key, call in calls.items():
+            found = known.get(key)
+            if (identity, key) in self._given_up:
+                continue
+            names = {*call.names} - lost.get(key, {}).keys()
+            if names and (found is None or not names <= {*found.seconds, *found.dropped}):
+                out.append(call)
+        return out
+
+    def measure(self, device: Device, calls: Iterable[Tunable], tell: Tell) -> tuple[Found, ...]:
+        """Measures calls on a device while the budget lasts, those that take long first, and keeps
+        what was found.
+
+        Raises:
+            DeviceError: the device failed; its `device` and `during` are set.
+        """
+        calls = sorted(calls, key=lambda call: -_seconds(device.spec, call))
+        made, start = [], time.monotonic()
+        budget_s, lost, failed = self._left_s, self._lost(device.spec), False
+        attempt = self._attempt(device.spec)
+
+        def left_s() -> float:
+            return budget_s - (time.monotonic() - start)
+
+        try:
+            for number, call in enumerate(calls):
+                if left_s() <= 0 or is_busy(device):
+                    break
+                tell(f"{device.name} {call.op.name}", number, len(calls))
+                attempt.end()
+                without = lost.get(call.key, {})
+                found = _measure(device, call, without, self._open_bench, attempt, left_s)
+                if found is not None:
+                    made.append(found)
+                elif left_s() > 0:
+                    self._given_up.add((identity_of(device.spec), call.key))
+        except DeviceError:
+            failed = True
+            raise
+        finally:
+            attempt.close(failed)
+            with self._lock:
+                self._left_s -= time.monotonic() - start
+            self._keep(device.spec, made)
+        tell(device.name, len(calls), len(calls))
+        return tuple(made)
+
+    def measure_graph(
+        self, graph: Graph, devices: Iterable[Device], plan: Callable[[], Plan], trace: Trace
+    ) -> None:
+        """Measures the calls of a graph that are missing on the devices where they would run.
+
+        plan: asked only where something is missing. Raises DeviceError as `measure`.
+        """
+        wanted: list[tuple[Device, dict[str, Tunable]]] = []
+        for device in devices:
+            if self.wants(device.spec):
+                calls = calls_of(graph, device.spec)
+                if self.missing(device.spec, calls):
+                    wanted.append((device, calls))
+        if not wanted:
+            return
+        made = plan()
+        with progress_bar() as tell:
+            for device, _ in wanted:
+                index = made.machine.index(device.name)
+                here = {n for split in made.splits if split.device == index for n in split.nodes}
+                missing = self.missing(device.spec, calls_of(graph, device.spec, here))
+                start = trace.clock.now()
+                found = self.measure(device, missing, tell)
+                fields = {"calls": len(found), "missing": len(missing) - len(found)}
+                trace.emit(Event("tune", device.name, start, trace.clock.now(), fields=fields))
+
+    def _keep(self, spec: DeviceSpec, made: Iterable[Found]) -> None:
+        made = list(made)
+        identity = identity_of(spec)
+        if identity is None or not made:
+            return
+        with self._lock:
+            known = self._of(identity)
+            found = known.found | {each.key: each for each in made}
+            self._results[identity] = _Results(found, known.lost)
+        if self._store is not None:  # outside the lock: another process may hold the file
+            self._store.add(identity, made)
+
+    def _of(self, identity: Identity) -> _Results:
+        with self._lock:
+            if identity not in self._results:
+                read = self._store.load(identity) if self._store is not None else {}
+                found = {key: each for key, each in read.items() if _is_current(each)}
+                lost = self._store.lost(identity) if self._store is not None else {}
+                self._results[identity] = _Results(found, _told(lost))
+            return self._results[identity]
+
+    def _lost(self, spec: DeviceSpec) -> Mapping[str, Mapping[str, str]]:
+        identity = identity_of(spec)
+        return {} if identity is None else self._of(identity).lost
+
+    def _attempt(self, spec: DeviceSpec) -> Attempt:
+        identity = identity_of(spec)
+        if identity is None or self._store is None:
+            return Attempt(None)
+        return self._store.attempt(identity)
+
+
+def _told(lost: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Returns what took the device with it, with the shaders that are here, and how to tell."""
+    return {
+        key: {name: LOST for name, shaders in names.items() if _is_of(key, shaders)}
+        for key, names in lost.items()
+    }
+
+
+def _is_current(found: Found) -> bool:
+    """Whether a result is of the shaders that are here."""
+    return _is_of(found.key, found.shaders)
+
+
+def _is_of(key: str, shaders: str) -> bool:
+    op = key.partition(" ")[0]
+    with suppress(Exception):  # of an op that is not there any more
+        return get_op(op).kernel is not None and shaders == shader_hash(op)
+    return False
+
+
+def is_busy(device: Device) -> bool:
+    """Whether a device works on something now: a run would take longer, as would the measuring."""
+    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
+
+    return isinstance(device, VulkanDevice) and device.busy()
+
+
+def _seconds(spec: DeviceSpec, call: Tunable) -> float:
+    """Returns about how long a call takes."""
+    return work_seconds(spec, call.op.work(call.call.inputs, call.call.output, call.call.attrs))
+
+
+def _measure(
+    device: Device,
+    call: Tunable,
+    lost: Mapping[str, str],
+    open_bench: OpenBench,
+    attempt: Attempt,
+    left_s: Callable[[], float],
+) -> Found | None:
+    """Returns what one call gave; None where it cannot be compared here. lost: not to be tried."""
+    if _seconds(device.spec, call) > LONGEST_S:
+        return None  # a submission this long risks the device, and drowns what is to be compared
+    try:
+        with open_bench(device, call) as bench:
+            names = tuple(name for name in call.names if name not in lost)
+            noted = _Noted(bench, attempt, call)
+            found = search(call.key, names, noted, left_s, _largest_error(call.call))
+    except (OutOfMemory, UnsupportedOp, GivenUp):
+        return None
+    except DeviceError as error:
+        error.device, error.during = device.name, "tuning"
+        raise
+    if found is None:
+        return None
+    dropped = {**found.dropped, **lost}
+    return replace(found, dropped=dropped, shaders=shader_hash(call.op.name))
+
+
+def _largest_error(call: Call) -> float:
+    """Returns how far results of two variants of a call may differ, as `search` takes it."""
+    return LARGEST_ERROR_OF.get(precision_of(call.attrs), LARGEST_ERROR)
+
+
+def _open_bench(device: Device, call: Tunable) -> AbstractContextManager[Bench]:
+    """Returns a call ready to be measured on a Vulkan device."""
+    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
+    from .kernel_benchmark import CallBench
+
+    if not isinstance(device, VulkanDevice):
+        raise UnsupportedOp(f"[tune] expected a Vulkan device, got {device.name}")
+    return CallBench(device, call.op, call.call)
+
+
+@contextmanager
+def progress_bar(quiet: bool = False, title: str = "tuning") -> Iterator[Tell]:
+    """Gives a function that shows a bar on stderr; nothing is shown where that is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    from ..common.console import Bars, Described
+
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, Described(), quiet=quiet) as bars:
+        task = bars.add_task("", total=None)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bars.update(task, description=what, completed=done, total=total)
+
+        yield tell

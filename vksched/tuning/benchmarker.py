@@ -1,0 +1,311 @@
+"""Rig: what can be measured of a device, through the sessions that carry out plans.
+
+    one call, one split      d1 = start + launch
+    n calls in one split     dn = start + n launch                (d: on the device's own clock)
+    n calls in n splits      waits for each: what the host does for a submission
+
+A call that comes again at once finds its weights in the cache and its threads awake. In a model it
+does not. So calls are measured with other calls between them, which take sets of weights in turn:
+
+    call other call other call other   less   other other other
+    set 0      set 1      set 0                                     more sets than a cache holds
+
+Numpy and simulated devices are measured so throughout. Vulkan devices have their own rig for calls
+and transfers (rig_vulkan.py). Examples: tests/tuner/test_calibrate.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..common.dtypes import (
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    NDArray,
+    TensorType,
+    numpy_dtype,
+)
+from ..common.errors import UnsupportedOp
+from ..ir.build_graph import build_graph
+from ..ir.graph import Graph
+from ..ir.op import Call, Op, get_op
+from ..ir.tensor import Tensor, apply, input, weight
+from ..ops.elementwise.activation import gelu
+from ..ops.elementwise.unary import relu
+from ..ops.layout.index import gather
+from ..ops.layout.reshape import transpose
+from ..ops.linalg.matmul import matmul
+from ..ops.reduction.softmax import softmax
+from ..planner.planner import plan_graph
+from ..runtime.device import Device
+from ..runtime.executors.plan_executor import Executor
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Links
+from ..topology.perf_model import LEAST_S, Costs
+from ..topology.topology import Machine
+from ..trace import Clock, Recorder, Trace
+from .calibration_types import Overheads
+
+TIMEOUT_S = 60.0
+STEPS = 8
+"""Tiny calls, or splits, beside the first one."""
+ROUNDS = 5
+"""Transfers of one size."""
+LEAST_ROUNDS, MOST_ROUNDS = 12, 40
+ENOUGH_S, LONG_S = 0.01, 0.1
+"""Runs of a graph go on until there are the least and it took enough, or there are the most, or it
+took long. Two there are in any case.
+"""
+SPAN_S = 0.02
+"""In one submission a call is repeated for so long."""
+MOST_CALLS = 24
+"""So many times at most."""
+SPAN_ROUNDS = 8
+"""Runs of such a submission."""
+QUICK_SPAN_S, QUICK_ROUNDS = 0.005, 4
+"""The same of a quick measurement."""
+COLD_BYTES = 1 << 27
+"""Weights of a call are so many that no cache holds them."""
+SHARE = 8
+"""Of free memory, a part that sets of weights may take."""
+BLOCK = 1 << 16
+"""Operands are these numbers again and again."""
+SEED = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Seconds of one transfer into a device's memory or out of it: of the host, and of the device;
+    None where that cannot be told apart from other things.
+    """
+
+    host_s: float
+    device_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Seconds of one run: in all, on the device, and waiting for it."""
+
+    run_s: float
+    device_s: float
+    waited_s: float
+
+
+class SessionRig:
+    """Measures one device.
+
+    Parameters
+    ----------
+    host
+        The CPU of the device's machine.
+    clock
+        The one that runs are timed by.
+    quick
+        Whether a rough figure is enough: fewer runs, and no other calls in between.
+
+    Attributes
+    ----------
+    readied_s
+        Seconds that a quick measurement waited for a software driver to translate kernels, as the
+        first run of a graph on the device would have.
+    """
+
+    def __init__(self, device: Device, host: Device, clock: Clock, quick: bool = False) -> None:
+        self.device = device
+        self.quick = quick
+        self.readied_s = 0.0
+        self.spec: DeviceSpec = replace(device.spec, costs=Costs(), slowdown=1.0)
+        self._devices = (device,) if device is host else (device, host)
+        self._clock = clock
+        self._others_s: dict[int, float] = {}
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    def overheads(self) -> Overheads:
+        """Measures what calls and submissions take beside their work."""
+        few = self._taken(_tiny(1))
+        many = self._taken(_tiny(1 + STEPS))
+        apart = self._taken(_tiny(1 + STEPS), sync="op")
+        launch_s = max(0.0, many.device_s - few.device_s) / STEPS
+        start_s = max(0.0, few.device_s - launch_s)
+        around_s = (apart.run_s - apart.device_s) - (many.run_s - many.device_s)
+        around_s = max(0.0, around_s) / STEPS
+        waited_s = (apart.waited_s - apart.device_s) / (1 + STEPS)
+        fence_s = min(around_s, max(0.0, waited_s))
+        alone_s = few.run_s - few.device_s
+        run_s = max(0.0, alone_s - around_s)
+        return Overheads(launch_s, start_s, around_s - fence_s, fence_s, run_s, max(0.0, alone_s))
+
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
+        """Measures one call, its launch included. weights: positions of operands that calls find in
+        memory, as in a model.
+
+        Raises:
+            VkschedError: it cannot be measured here. DeviceError: the device failed.
+        """
+        once_s = self._taken(_graph_of(op, call, 1), rounds=1).device_s
+        span_s = QUICK_SPAN_S if self.quick else SPAN_S
+        times = max(1, min(MOST_CALLS, math.ceil(span_s / max(once_s, LEAST_S))))
+        sets = min(times, self._sets([call.inputs[position] for position in weights]))
+        if self.quick:
+            again = _graph_of(op, call, times, weights, sets)
+            taken_s = self._taken(again, rounds=QUICK_ROUNDS).device_s if times > 1 else once_s
+            return taken_s / times
+        if times not in self._others_s:
+            self._others_s[times] = self._taken(_others(times), rounds=SPAN_ROUNDS).device_s
+        with_others = _graph_of(op, call, times, weights, sets, apart=True)
+        taken_s = self._taken(with_others, rounds=SPAN_ROUNDS).device_s
+        return max(0.0, taken_s - self._others_s[times]) / times
+
+    def _sets(self, weights: Sequence[TensorType]) -> int:
+        """Returns how many sets of weights a call is measured with; together they take no more than
+        COLD_BYTES, unless one set does.
+        """
+        in_all = sum(type_.host_bytes for type_ in weights)
+        return max(1, min(COLD_BYTES, self.spec.memory_bytes // SHARE) // in_all) if in_all else 1
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
+        """Measures a value that goes into the device's memory, and one that comes out of it; None
+        where the way back cannot be measured, and so counts as equal.
+        """
+        rows = max(1, size_bytes // 256)
+        x = input("x", (rows, 64))
+        graph, _ = build_graph(gather(x, weight(np.zeros(1, np.int32))))
+        recorder = Recorder()
+        feeds = {graph.inputs[0].id: np.ones((rows, 64), np.float32)}
+        times = []
+        with self._executor(graph, recorder) as executor:
+            for _ in range(ROUNDS):
+                executor.run(feeds)
+        for event in recorder.select("copy"):
+            if event.fields["way"] == "in" and event.fields["bytes"] == rows * 256:
+                times.append(event.end_s - event.start_s)
+        if not times:
+            raise UnsupportedOp(f"[calibrate] nothing is copied to {self.name}")
+        return Transfer(lower_quartile(times), None), None
+
+    def close(self) -> None:
+        """Gives back what was taken."""
+
+    def _taken(self, graph: Graph, sync: str = "split", rounds: int = LEAST_ROUNDS) -> _Taken:
+        """Runs a graph so many times at least, and returns what a run takes."""
+        recorder = Recorder()
+        found: list[_Taken] = []
+        spent_s = 0.0
+        with self._executor(graph, recorder, sync) as executor:
+            while len(found) < 2 or _goes_on(len(found), spent_s, rounds):
+                recorder.events.clear()
+                executor.run({})
+                stats = executor.last_stats
+                assert stats is not None
+                waited_s = sum(event.end_s - event.start_s for event in recorder.select("wait"))
+                device_s = sum(stats.device_seconds.values())
+                found.append(_Taken(stats.seconds, device_s, waited_s))
+                spent_s += stats.seconds
+        # the first runs touch memory, and do what drivers and processors put off
+        warm = found[min(len(found) - 1, 1 + len(found) // 4) :]
+        return _Taken(
+            lower_quartile([each.run_s for each in warm]),
+            lower_quartile([each.device_s for each in warm]),
+            lower_quartile([each.waited_s for each in warm]),
+        )
+
+    @contextmanager
+    def _executor(
+        self, graph: Graph, recorder: Recorder, sync: str = "split"
+    ) -> Iterator[Executor]:
+        spec = replace(self.spec, sync=sync)
+        others = tuple(device.spec for device in self._devices[1:])
+        own = self.device.link  # of a simulated device: what it is to take for transfers
+        pairs = ((spec.name, others[-1].name, own),) if own is not None and others else ()
+        machine = Machine((spec, *others), Links(pairs))
+        placed = [(node.id, spec.name) for node in graph.ops]
+        plan = plan_graph(graph, machine, overrides=placed)
+        if {split.device for split in plan.splits} != {0}:
+            raise UnsupportedOp(f"[calibrate] expected a call that {self.name} runs itself")
+        trace = Trace(self._clock, [recorder])
+        executor = Executor(plan, self._devices, trace, TIMEOUT_S)
+        try:
+            yield executor
+        finally:
+            executor.close()
+
+
+def lower_quartile(times: Sequence[float]) -> float:
+    """Returns the time that a quarter of some times are below: others who take the processor make
+    times longer, and never shorter.
+    """
+    return sorted(times)[(len(times) - 1) // 4]
+
+
+def _goes_on(rounds: int, spent_s: float, least: int) -> bool:
+    enough = rounds >= least and spent_s >= ENOUGH_S
+    return not enough and rounds < MOST_ROUNDS and spent_s < LONG_S
+
+
+def _tiny(count: int) -> Graph:
+    """Returns a chain of calls with next to no work."""
+    at: Tensor = weight(np.ones(4, np.float32))
+    for _ in range(count):
+        at = relu(at)
+    return build_graph(at)[0]
+
+
+def _graph_of(
+    op: Op,
+    call: Call,
+    times: int,
+    weights: Collection[int] = (),
+    sets: int = 1,
+    apart: bool = False,
+) -> Graph:
+    """Returns a graph of one call, so many times, on numbers that lie on the device already. sets:
+    of the operands in `weights`, which calls take in turn. apart: with other calls in between.
+    """
+    numbers = [numbers_of(op, i, type_) for i, type_ in enumerate(call.inputs)]
+    first = [weight(array) for array in numbers]
+    others = [
+        [weight(numbers[i].copy()) if i in weights else x for i, x in enumerate(first)]
+        for _ in range(1, sets)
+    ]
+    operands = (first, *others)
+    out: list[Tensor] = []
+    for turn in range(times):
+        out.append(apply(op.name, operands[turn % sets], call.attrs))
+        out += _between(turn) if apart else ()
+    return build_graph(out)[0]
+
+
+def _others(times: int) -> Graph:
+    """Returns the graph of what comes between calls alone."""
+    return build_graph([each for turn in range(times) for each in _between(turn)])[0]
+
+
+def _between(turn: int) -> list[Tensor]:
+    """Returns calls of some families: a product, rows, a move and single elements."""
+    rng = np.random.default_rng(SEED + turn)
+    a, b = (weight(rng.standard_normal(shape, np.float32)) for shape in ((64, 256), (256, 64)))
+    return [softmax(a), matmul(a, b), transpose(a, (1, 0)), gelu(a)]
+
+
+def numbers_of(op: Op, position: int, type_: TensorType) -> NDArray:
+    """Returns numbers of a usual size for an operand; positions are 0, which every axis has."""
+    rng, dtype = np.random.default_rng(SEED + position), numpy_dtype(type_.dtype)
+    count = max(1, min(BLOCK, math.prod(type_.shape)))
+    if position in get_op(op.name).indices:
+        block = np.zeros(count, dtype)
+    elif type_.dtype in (FLOAT16, FLOAT32, FLOAT64):
+        block = rng.standard_normal(count).astype(dtype)
+    else:
+        block = rng.integers(0, 2 if type_.dtype == BOOL else 8, count).astype(dtype)
+    return np.resize(block, type_.shape)

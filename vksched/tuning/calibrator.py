@@ -1,0 +1,249 @@
+"""Calibrator: the measured costs of a scheduler's devices, and how they are measured and kept.
+
+    compile --first_use.py--> overheads, links, calls
+                                      |
+    next plans <--DeviceSpec.costs, Machine.links-- this scheduler <--+--> disk <--lessons.py-- runs
+
+It does what the tuner's mode says (tuner.py). Nothing that goes wrong here breaks a compile, but a
+device that fails is reported, as it would fail the run. Examples: tests/tuner/test_calibrator.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, replace
+from pathlib import Path
+
+from ..common.cpu_count import usable_cores
+from ..common.errors import DeviceError, DeviceTimeout, OutOfMemory, VkschedError
+from ..plan.costs.node_cost import COPIES
+from ..runtime.device import Device
+from ..topology.device_spec import DeviceSpec
+from ..topology.links import Link
+from ..trace import Clock
+from .autotuner import Mode
+from .benchmarker import SessionRig
+from .calibrate_device import FIRST_STEPS, Clocked, Tell, calibrate
+from .calibration_samples import Wanted
+from .calibration_types import Calibration, Overheads, Sample, speeds_of, through
+from .cost_cache import CostStore
+from .crash_marker import Attempt
+from .device_cache import Identity
+
+OpenRig = Callable[[Device, Device, Clock, bool], SessionRig]
+
+
+def kept_as(spec: DeviceSpec) -> Identity | None:
+    """Returns what costs of a device are kept under; None for what is not kept. A software device
+    is as fast as the cores that it may use.
+    """
+    if not spec.driver or spec.kind == "null":
+        return None
+    label = f"{spec.label} {platform.machine()} {usable_cores()}"
+    if spec.kind == "cpu":
+        return Identity("", spec.driver, label)
+    return Identity(spec.pool, spec.driver, label if spec.limits.software else spec.label)
+
+
+_UNKEPT: dict[tuple[Path | None, Identity], Calibration] = {}
+"""What schedulers of this process measured where nothing can be kept, for its next ones."""
+
+
+class Calibrator:
+    """Calibrations by device, from disk and measured. May be used from any number of threads.
+
+    open_rig: what measures a device; tests give another.
+    """
+
+    def __init__(
+        self, mode: Mode, store: CostStore | None = None, open_rig: OpenRig | None = None
+    ) -> None:
+        self._mode = mode
+        self._store = store
+        self._open_rig = open_rig or open_rig_of
+        self._known: dict[Identity | str, Calibration] = {}
+        self._lock = threading.RLock()
+
+    def known(self, spec: DeviceSpec) -> Calibration:
+        """Returns what is known of a device."""
+        identity = kept_as(spec)
+        key = identity or spec.name
+        with self._lock:
+            if key not in self._known:
+                read = None
+                if identity is not None and self._store is not None and self._mode.reads:
+                    read = self._store.load(identity)
+                    if not read:
+                        read = _UNKEPT.get((self._store.path(identity), identity))
+                if read:
+                    read = read.recovered(datetime.date.today())
+                self._known[key] = read or Calibration(speeds_of(spec))
+            found = self._known[key]
+        return found if found.speeds == speeds_of(spec) else Calibration(speeds_of(spec))
+
+    def costed(self, spec: DeviceSpec) -> DeviceSpec:
+        """Returns a device with its measured costs; its own where nothing is known."""
+        costs = self.known(spec).costs
+        return replace(spec, costs=costs) if costs else spec
+
+    def links(self, devices: Sequence[Device]) -> tuple[tuple[str, str, Link], ...]:
+        """Returns the links among devices, the last of which is the host: what a device itself
+        says of its link, else what was measured.
+        """
+        own = {device.name: device.link for device in devices if device.link is not None}
+        return self.links_of([device.spec for device in devices], own)
+
+    def links_of(
+        self, specs: Sequence[DeviceSpec], own: Mapping[str, Link] | None = None
+    ) -> tuple[tuple[str, str, Link], ...]:
+        """Returns the links among devices that need not be open, the last of which is the host. Two
+        devices reach each other through it. own: links by name that are not looked up.
+        """
+        host = specs[-1].name
+        pairs: list[tuple[str, str, Link]] = []
+        into: dict[str, Link] = {}
+        out: dict[str, Link] = {}
+        for spec in specs[:-1]:
+            if own and spec.name in own:
+                pairs.append((spec.name, host, own[spec.name]))
+                continue
+            known = self.known(spec)
+            if known.link_in is not None:
+                into[spec.name] = known.link_in
+                out[spec.name] = known.link_out or known.link_in
+                pairs.append((host, spec.name, into[spec.name]))
+                pairs.append((spec.name, host, out[spec.name]))
+        pairs += [(a, b, through(out[a], into[b])) for a in out for b in into if a != b]
+        return tuple(pairs)
+
+    def file(self, spec: DeviceSpec) -> Path | None:
+        """Returns where the costs of a device are kept."""
+        identity = kept_as(spec)
+        return None if identity is None or self._store is None else self._store.path(identity)
+
+    def forget(self, spec: DeviceSpec) -> bool:
+        """Forgets what is known of a device, on disk too; returns whether there was anything."""
+        identity = kept_as(spec)
+        with self._lock:
+            self._known.pop(identity or spec.name, None)
+        return identity is not None and self._store is not None and self._store.clear(identity)
+
+    def measure(
+        self,
+        device: Device,
+        host: Device,
+        wanted: Iterable[Wanted],
+        budget_s: float,
+        tell: Tell,
+        clock: Clock,
+        again: bool = False,
+        quick: bool = False,
+        starts: int = 0,
+    ) -> Calibration:
+        """Measures a device within a budget; returns what is known of it then, and keeps it.
+
+        again: whether overheads are measured though they are known, and where somebody asked for
+            all of this, links and calls in several passes, too.
+        quick: whether nobody asked, so that rough figures have to do: of what is known the shorter
+            time stays, and what is spent is kept, too. starts: how many schedulers began to.
+
+        Raises:
+            DeviceError: the device failed; its `device` and `during` are set.
+        """
+        known, budget = self.known(device.spec), Clocked(budget_s)
+        if not quick:
+            known = known.at_own_pace()
+        lost = self._lost(device.spec)
+        if not lost.isdisjoint(FIRST_STEPS):
+            return known  # not even these go well here
+        calls = [call for call in wanted if call.kind not in lost]
+        base = replace(known, overheads=None) if again else known
+        if again and not quick:
+            base = replace(base, link_in=None, link_out=None)
+        attempt, failed = self._attempt(device.spec), False
+        try:
+            rig = self._open_rig(device, host, clock, quick)
+            found = calibrate(rig, calls, base, budget, tell, attempt, thorough=again and not quick)
+        except (OutOfMemory, DeviceTimeout):  # it works for somebody else; a run will see
+            return known
+        except DeviceError as error:
+            failed = True
+            error.device, error.during = device.name, "calibrating"
+            raise
+        except VkschedError:
+            return known
+        finally:
+            attempt.close(failed)
+        if quick:
+            found = replace(_shorter(known, found), spent_s=budget.spent_s, starts=starts)
+        else:  # the user's time: none of what schedulers may spend by themselves
+            found = replace(found, spent_s=0.0, starts=0)
+        merged = known.plus(found)
+        with self._lock:
+            self._known[kept_as(device.spec) or device.name] = merged
+        self._keep(device.spec, found, merged)
+        return merged
+
+    def teach(self, spec: DeviceSpec, seen: Calibration) -> None:
+        """Keeps what runs showed of a device for later schedulers; this one's runs know it."""
+        identity = kept_as(spec)
+        if identity is not None and self._store is not None and self._mode.reads:
+            self._store.add(identity, seen)
+
+    def _lost(self, spec: DeviceSpec) -> frozenset[tuple[str, str]]:
+        identity = kept_as(spec)
+        if identity is None or self._store is None:
+            return frozenset()
+        return self._store.lost(identity)
+
+    def _attempt(self, spec: DeviceSpec) -> Attempt:
+        identity = kept_as(spec)
+        if identity is None or self._store is None:
+            return Attempt(None)
+        return self._store.attempt(identity)
+
+    def _keep(self, spec: DeviceSpec, found: Calibration, merged: Calibration) -> None:
+        identity = kept_as(spec)
+        if identity is None or self._store is None or not found:
+            return
+        if not self._store.add(identity, found):
+            _UNKEPT[self._store.path(identity), identity] = merged
+
+
+def _shorter(known: Calibration, found: Calibration) -> Calibration:
+    """Returns what a quick measurement adds to what is known: of what was measured before the
+    shorter time. The pace of runs stays.
+    """
+    before, now = known.overheads, found.overheads
+    if before is None or now is None:
+        return found
+    least = now
+    if not known.guessed:
+        least = Overheads(*map(min, zip(astuple(before), astuple(now), strict=True)))
+    old = {sample.place: sample for sample in known.samples}
+    samples: list[Sample] = []
+    for sample in found.samples:
+        if sample.op in COPIES:
+            samples.append(sample)
+            continue
+        times = []
+        if sample.place in old:
+            times.append(old[sample.place].seconds(before.launch_s))
+        if sample is not old.get(sample.place):  # it was measured now
+            times.append(sample.seconds(now.launch_s) / known.pace)
+        samples.append(sample.taking(min(times), least.launch_s))
+    return replace(found, overheads=least, samples=tuple(samples), pace=known.pace, seen=known.seen)
+
+
+def open_rig_of(device: Device, host: Device, clock: Clock, quick: bool = False) -> SessionRig:
+    """Returns what measures a device."""
+    if device.spec.kind != "vulkan":
+        return SessionRig(device, host, clock, quick)
+    from ..runtime.vulkan.vulkan_device import VulkanDevice  # needs the native modules
+    from .vulkan_benchmarker import VulkanRig
+
+    rig = VulkanRig if isinstance(device, VulkanDevice) else SessionRig
+    return rig(device, host, clock, quick)

@@ -1,0 +1,102 @@
+"""Store: the fastest variants of calls on disk, one JSON file per device and driver version.
+
+    <cache>/tuned/<uuid>-<hash of driver and label>.json:
+        {"format", "uuid", "driver", "label", "calls": {key: Found}}
+
+`device_files.py` says when files are read and written. What other shaders gave is kept, and not
+used. Examples: tests/tuner/test_tuner_store.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..topology.tuned_variants import Choices, like_key
+from . import crash_marker
+from .device_cache import DeviceFiles, Identity
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What measuring the variants of one call gave.
+
+    key: `variants.call_key`. best: the variant to use. static: the one used without tuning.
+    seconds: of one call, by variant, for those that gave a right result. dropped: the others, with
+    the reasons. shaders: a hash of the shaders that the op may use.
+    """
+
+    key: str
+    best: str
+    static: str
+    seconds: Mapping[str, float]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    shaders: str = ""
+
+    @property
+    def op(self) -> str:
+        return self.key.partition(" ")[0]
+
+    @property
+    def gain(self) -> float:
+        """How many times faster than the static choice it is."""
+        return self.seconds[self.static] / self.seconds[self.best]
+
+
+def choices(found: Iterable[Found]) -> Choices:
+    """Returns results as what lowering asks."""
+    return Choices({each.key: each.best for each in found})
+
+
+class Store(DeviceFiles[dict[str, Found]]):
+    """The results on disk, by call key. May be used from any number of threads."""
+
+    command = "tune"
+    folder_name = "tuned"
+    format = FORMAT
+
+    def add(self, device: Identity, found: Iterable[Found]) -> bool:
+        """Adds results to those of a device; returns whether they are kept. A warning says why
+        not, the first time.
+        """
+        new = {each.key: each for each in found}
+        return self._keep(device, new) if new else True
+
+    def lost(self, device: Identity) -> dict[str, dict[str, str]]:
+        """Returns the variants that took a device with them, as `attempts.lost`."""
+        return crash_marker.lost(self.path(device))
+
+    def _nothing(self) -> dict[str, Found]:
+        return {}
+
+    def _parse(self, data: Mapping[str, Any]) -> dict[str, Found]:
+        found = [_found(key, entry) for key, entry in data["calls"].items()]
+        return {each.key: each for each in found}
+
+    def _entries(self, kept: dict[str, Found]) -> dict[str, Any]:
+        calls = {each.key: found_as_dict(each) for each in kept.values()}
+        for entry in calls.values():
+            del entry["key"]
+        return {"calls": dict(sorted(calls.items()))}
+
+    def _merged(self, known: dict[str, Found], newer: dict[str, Found]) -> dict[str, Found]:
+        return {**known, **newer}
+
+
+def found_as_dict(found: Found) -> dict[str, Any]:
+    """Returns a result as plain data."""
+    return asdict(found)
+
+
+def _found(key: str, entry: Mapping[str, Any]) -> Found:
+    """Returns a result of a file; raises one of DAMAGE where it is none."""
+    like_key(key)
+    seconds = {str(name): float(value) for name, value in entry["seconds"].items()}
+    best, static = str(entry["best"]), str(entry["static"])
+    if not {best, static} <= seconds.keys() or not all(value > 0 for value in seconds.values()):
+        raise ValueError(f"no times of {best!r} and {static!r} for {key!r}")
+    dropped = {str(name): str(why) for name, why in entry["dropped"].items()}
+    return Found(key, best, static, seconds, dropped, str(entry["shaders"]))

@@ -1,0 +1,157 @@
+"""Rig of a Vulkan device: calls in device memory by its own timestamps, transfers window by window.
+
+    into   host: array -> window        device: window -> memory
+    out    device: memory -> window     host: window -> new array
+
+Examples: tests/tuner/test_calibrate.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+
+from ..common.dtypes import WORD_BYTES, TensorType
+from ..common.errors import UnsupportedOp
+from ..ir.op import Call, Op
+from ..ops.lowering.lower import choice_of
+from ..plan.types.offsets import aligned
+from ..runtime.device import Device
+from ..runtime.vulkan.buffers import Buffer
+from ..runtime.vulkan.context import Context, Recording
+from ..runtime.vulkan.vulkan_device import VulkanDevice
+from ..trace import Clock
+from .benchmarker import (
+    COLD_BYTES,
+    ROUNDS,
+    SHARE,
+    TIMEOUT_S,
+    SessionRig,
+    Transfer,
+    lower_quartile,
+)
+from .kernel_benchmark import CallBench
+
+ROUND_S = 0.004
+"""Of one submission, in which short calls are repeated."""
+MOST_REPEATS = 40
+MOST_SETS = 128
+"""As many calls are made; more sets would not be read."""
+QUICK_SETS = 4
+"""The same of a quick measurement of a software device, which takes long to fill them."""
+
+
+class VulkanRig(SessionRig):
+    """Measures one Vulkan device."""
+
+    def __init__(self, device: Device, host: Device, clock: Clock, quick: bool = False) -> None:
+        assert isinstance(device, VulkanDevice)
+        super().__init__(device, host, clock, quick)
+        self._vulkan = device
+
+    def seconds(self, op: Op, call: Call, weights: Collection[int] = ()) -> float:
+        variant = choice_of(op, call).variant
+        sets = self._sets([call.inputs[position] for position in weights])
+        with CallBench(self._vulkan, op, call, weights, sets) as bench:
+            start_s = time.perf_counter()
+            bench.run(variant, 1)
+            if self.quick and self.spec.limits.software:
+                self.readied_s += time.perf_counter() - start_s
+            once_s = bench.run(variant, 1)
+            repeat = max(1, min(MOST_REPEATS, math.ceil(ROUND_S / max(once_s, 1e-9))))
+            if repeat == 1 and once_s > ROUNDS * ROUND_S:
+                return once_s
+            return lower_quartile([bench.run(variant, repeat) for _ in range(4)]) / repeat
+
+    def _sets(self, weights: Sequence[TensorType]) -> int:
+        """Returns how many sets of weights a call is measured with."""
+        each = [WORD_BYTES * aligned(type_.words) for type_ in weights]
+        in_all = sum(each)
+        if not in_all:
+            return 1
+        room = min(
+            self._vulkan.context.free_bytes() // SHARE // in_all,
+            self.spec.page_bytes // max(each),
+        )
+        most = QUICK_SETS if self.quick and self.spec.limits.software else MOST_SETS
+        return max(1, min(math.ceil(COLD_BYTES / in_all), most, room))
+
+    def transfers(self, size_bytes: int) -> tuple[Transfer, Transfer | None]:
+        words = max(1, size_bytes // 4)
+        if 12 * words > self._vulkan.context.free_bytes() or 4 * words > self.spec.page_bytes:
+            raise UnsupportedOp(f"[calibrate] {self.name} has no memory for {size_bytes} bytes")
+        copies = _Copies(self._vulkan.context, words)
+        try:
+            into = [copies.into() for _ in range(1 + ROUNDS)][1:]
+            out = [copies.out() for _ in range(1 + ROUNDS)][1:]
+        finally:
+            copies.close()
+        return _usual(into), _usual(out)
+
+
+class _Copies:
+    """Memory of a device and both windows, and what copies between them."""
+
+    def __init__(self, context: Context, words: int) -> None:
+        self._array = np.ones(words, np.uint32)
+        self._buffers: list[Buffer] = []
+        self._recordings: list[Recording] = []
+        try:
+            self._inbox = context.host(words)
+            self._buffers.append(self._inbox)
+            self._outbox = context.host(words, read=True)
+            self._buffers.append(self._outbox)
+            memory = context.storage(words)
+            self._buffers.append(memory)
+            self._into = self._record(context, lambda r: r.copy(self._inbox, memory, 0, 0, words))
+            self._out = self._record(context, lambda r: r.copy(memory, self._outbox, 0, 0, words))
+        except BaseException:
+            self.close()
+            raise
+
+    def into(self) -> Transfer:
+        start = time.perf_counter()
+        self._inbox.array[:] = self._array
+        host_s = time.perf_counter() - start
+        return Transfer(host_s, _device_seconds(self._into))
+
+    def out(self) -> Transfer:
+        device_s = _device_seconds(self._out)
+        start = time.perf_counter()
+        np.array(self._outbox.array, copy=True)
+        return Transfer(time.perf_counter() - start, device_s)
+
+    def close(self) -> None:
+        for recording in self._recordings:
+            recording.close()
+        for buffer in self._buffers:
+            buffer.close()
+
+    def _record(self, context: Context, command: Callable[[Recording], None]) -> Recording:
+        recording = context.recording()
+        self._recordings.append(recording)
+        recording.begin()
+        recording.barrier("device", "device")
+        command(recording)
+        recording.barrier("device", "host")
+        recording.end()
+        return recording
+
+
+def _device_seconds(recording: Recording) -> float:
+    """Submits and waits; returns the seconds by the device's clock, or by the host's."""
+    start = time.perf_counter()
+    recording.submit()
+    recording.wait(TIMEOUT_S)
+    on_host_s = time.perf_counter() - start
+    return recording.duration_s() or on_host_s
+
+
+def _usual(found: list[Transfer]) -> Transfer:
+    return Transfer(
+        lower_quartile([each.host_s for each in found]),
+        lower_quartile([each.device_s or 0.0 for each in found]),
+    )
