@@ -30,7 +30,7 @@ from rich.table import Table
 import vksched as vs
 from vksched.bench.planning import transformer
 from vksched.common.dtypes import NDArray
-from vksched.engine.configuring import Costs
+from vksched.engine.apply_config import Costs
 from vksched.parallel.apply_config import apply_config
 from vksched.parallel.config.read_config import read_config
 from vksched.plan.plan import Plan

@@ -24,7 +24,7 @@ from onnx.backend.test.runner import Runner
 from onnx.reference import ReferenceEvaluator
 
 import vksched as vs
-from vksched.engine.graphs import Graphs
+from vksched.engine.graph_registry import Graphs
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
 from vksched.models.run import ModelRun

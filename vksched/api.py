@@ -27,8 +27,8 @@ from .common.errors import (
     VkschedError,
 )
 from .common.user_warning import VkschedWarning
-from .engine.report.value import RunReport
-from .engine.run import Run
+from .engine.executable import Run
+from .engine.report.run_report import RunReport
 from .importers import load
 from .ir.build_graph import build_graph
 from .ir.graph import Graph

@@ -13,16 +13,16 @@ from .common.dtypes import NDArray, Progress
 from .common.env import is_on
 from .common.errors import DeviceError
 from .common.fork_guard import OfProcess, Owner
-from .engine.devices import DeviceSet
+from .engine.device_set import DeviceSet
+from .engine.executable import Run
 from .engine.faults import Quarantine
 from .engine.function import Build, Function
-from .engine.graphs import Graphs
+from .engine.graph_registry import Graphs
 from .engine.membership import Membership
-from .engine.precision import Precision, check_precision
-from .engine.preparing import Preparing, Settings, check_settings, check_switches
+from .engine.plan_builder import Preparing, Settings, check_settings, check_switches
 from .engine.request import Observe, Placements, given_options
-from .engine.run import Run
-from .engine.states import StateTable
+from .engine.request_precision import Precision, check_precision
+from .engine.state_table import StateTable
 from .importers.base import ImportedModel
 from .ir.build_graph import Outputs, Updates
 from .ir.tensor import Tensor
@@ -44,7 +44,7 @@ from .tuning.variant_cache import Store
 if TYPE_CHECKING:
     from .cluster.cluster import Cluster
     from .cluster.joined import Joined
-    from .engine.configuring import Configuring
+    from .engine.apply_config import Configuring
     from .importers.gguf.model import LanguageModel
     from .importers.onnx.model import Model
     from .models.chat import Chat
@@ -369,7 +369,7 @@ def _configuring(
 ) -> Configuring | None:
     if told is None:
         return None
-    from .engine.configuring import Configuring  # as for `_read`
+    from .engine.apply_config import Configuring  # as for `_read`
 
     about = preparing.machine, policy, preparing.opened.with_cpu
     return Configuring(told, states.lie, *about)

@@ -16,7 +16,7 @@ from vksched.bench.prediction import Model
 from vksched.bench.together import Together, measure, together_facts
 from vksched.cli import main
 from vksched.common.dtypes import NDArray
-from vksched.engine.run import Run
+from vksched.engine.executable import Run
 
 DECODER = {"model": "gpt2_mini", "past": 8, "layers": 1, "width": 24, "words": 50}
 SMALL = Spec("decoder", "model", "models", DECODER)

@@ -19,7 +19,7 @@ import vksched as vs
 from vksched.cli import feeds
 from vksched.cli.meter import Meter
 from vksched.common.errors import close_text
-from vksched.engine.replay.make import replay_tape
+from vksched.engine.replay.replay_tape import replay_tape
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402

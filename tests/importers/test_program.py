@@ -14,7 +14,7 @@ from conftest import DEVICE_SETS
 from test_reuse import made
 
 import vksched as vs
-from vksched.engine.graphs import Graphs
+from vksched.engine.graph_registry import Graphs
 from vksched.planner import planner
 
 onnx = pytest.importorskip("onnx")

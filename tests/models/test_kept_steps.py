@@ -101,7 +101,7 @@ def test_a_second_start_plans_nothing_unless_it_is_asked_otherwise(
         planned.append(len(graph.nodes))
         return answer(question, graph, machine)
 
-    monkeypatch.setattr("vksched.engine.preparing.answer", counted)
+    monkeypatch.setattr("vksched.engine.plan_builder.answer", counted)
 
     def start(**how: Any) -> tuple[list[Any], NDArray, int]:
         planned.clear()

@@ -415,7 +415,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
         found.append((info.index, name))
         return vs.NullDevice(device_probe.device_spec(info, name), vs.SimulatedClock())
 
-    monkeypatch.setattr("vksched.engine.devices.open_device", open_null)
+    monkeypatch.setattr("vksched.engine.device_set.open_device", open_null)
     return found
 
 

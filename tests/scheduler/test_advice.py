@@ -10,7 +10,7 @@ import pytest
 
 import vksched as vs
 from vksched.engine.report.advice import AS_IT_IS, Advice, Choice, _cards, advise
-from vksched.engine.report.runs import Asked, GraphRun, WholeRun, run_of
+from vksched.engine.report.run_history import Asked, GraphRun, WholeRun, run_of
 from vksched.runtime.run_stats import RunStats
 from vksched.schedule import Metrics, Objective
 from vksched.schedule.model.objectives import LATENCY

@@ -9,7 +9,7 @@ import pytest
 from graphs import A, B
 
 import vksched as vs
-from vksched.engine.alone import CALM
+from vksched.engine.single_device import CALM
 from vksched.runtime.simulated_clock import Cores
 from vksched.topology.device_spec import DeviceSpec
 

@@ -12,8 +12,8 @@ from graphs import CPU, A, B, numpy_outputs
 
 import vksched as vs
 from vksched.common.errors import OutOfMemory
-from vksched.engine.drift import BAND, MARGIN, Again, Drift
-from vksched.engine.preparing import Preparing
+from vksched.engine.plan_builder import Preparing
+from vksched.engine.replan import BAND, MARGIN, Again, Drift
 from vksched.plan.plan import Plan
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.runtime.executors.speed_tracker import HALF_S

@@ -20,7 +20,7 @@ from test_scheduler import error, numpy_result
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
-from vksched.engine.preparing import Preparing
+from vksched.engine.plan_builder import Preparing
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice, CpuSession
 from vksched.runtime.device import Device

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.engine.overflow import SWITCH
+from vksched.engine.fp16_overflow import SWITCH
 
 LARGE = np.full((2, 8), 300, np.float32)
 ONES = np.ones((8, 8), np.float32)

@@ -13,7 +13,7 @@ import pytest
 import vksched as vs
 from vksched.common.errors import PlanError
 from vksched.common.formatting import format_seconds
-from vksched.engine.report.runs import (
+from vksched.engine.report.run_history import (
     RUNS,
     SPLITS,
     GraphHistory,

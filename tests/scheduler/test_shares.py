@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import vksched as vs
 from vksched.common.errors import PlanError
-from vksched.engine.report.runs import GraphRun, HostStep, WholeRun, run_of
-from vksched.engine.report.shares import HOST, Shares, TimeSpan, shares_of, spans_of
+from vksched.engine.report.run_history import GraphRun, HostStep, WholeRun, run_of
+from vksched.engine.report.time_breakdown import HOST, Shares, TimeSpan, shares_of, spans_of
 from vksched.runtime.run_stats import RunStats, SplitStats
 
 A, B = "null:0", "null:1"

@@ -19,7 +19,7 @@ from test_executor import X, null_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray, Progress
-from vksched.engine.states import StateTable
+from vksched.engine.state_table import StateTable
 from vksched.ir.graph import Graph
 from vksched.plan.plan import Plan
 from vksched.plan.types.plan_types import Split

@@ -13,7 +13,7 @@ import pytest
 from graphs import A, B, C
 
 import vksched as vs
-from vksched.engine.replay.make import replay_tape
+from vksched.engine.replay.replay_tape import replay_tape
 from vksched.topology.device_spec import DeviceSpec
 
 X = np.linspace(-1, 1, 32 * 64, dtype=np.float32).reshape(32, 64)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vksched as vs
-from vksched.engine.replay.make import replay_tape
+from vksched.engine.replay.replay_tape import replay_tape
 
 PROGRAM = """
 import numpy as np, vksched as vs, os

@@ -13,7 +13,7 @@ from taped import X, null_devices
 from tiny_vocabularies import byte_pair
 
 import vksched as vs
-from vksched.engine.replay.make import Replay, replay_tape
+from vksched.engine.replay.replay_tape import Replay, replay_tape
 from vksched.importers.gguf.model import LanguageModel
 
 

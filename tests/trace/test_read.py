@@ -15,7 +15,7 @@ import pytest
 from conftest import THOROUGH
 
 import vksched as vs
-from vksched.engine.replay.make import replay_tape
+from vksched.engine.replay.replay_tape import replay_tape
 from vksched.plan.serialize.plan_codec import asked_of, planned_of
 from vksched.trace.read import TapeError
 from vksched.viz.timeline.html_export import as_page

@@ -16,7 +16,7 @@ from taped import X, graph_of_two_devices, null_devices, save_two_runs
 
 import vksched as vs
 from vksched.cli import main
-from vksched.engine.replay.make import Replay, replay_tape
+from vksched.engine.replay.replay_tape import Replay, replay_tape
 from vksched.planner import planner
 from vksched.trace.read import tape_of
 

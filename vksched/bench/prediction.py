@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..common.dtypes import NDArray
-from ..engine.report.make import make_report
-from ..engine.report.runs import GraphRun, run_of
-from ..engine.report.value import RunReport
-from ..engine.run import Run
+from ..engine.executable import Run
+from ..engine.report.build_report import make_report
+from ..engine.report.run_history import GraphRun, run_of
+from ..engine.report.run_report import RunReport
 from ..plan.simulation.predict import predict
 from ..scheduler import Scheduler
 from ..trace import SystemClock

@@ -105,7 +105,7 @@ class Planner:
         return self._requests[key]
 
     def _configured(self, request: Request, machine: Machine, config: Config) -> Request:
-        from ..engine.configuring import Configuring
+        from ..engine.apply_config import Configuring
 
         about = (lambda: machine), self._aim.policy, self._with_cpu
         here = {spec.name for spec in machine.devices}

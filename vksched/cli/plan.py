@@ -99,7 +99,7 @@ def plan(
     With --machine or --what-if it tells as well where each layer runs, how long a run takes by
     simulation, and how long without each device, on each alone, and after each change.
     """
-    from ..engine.precision import apply_precision
+    from ..engine.request_precision import apply_precision
     from ..parallel.config.read_config import read_config
     from .elsewhere import Planner, compare_machines
 

@@ -18,7 +18,7 @@ def replay(tape_file: str, as_json: bool) -> None:
     A tape is what `vs.Tape().save`, `vksched run --trace` and VKSCHED_TRACE write. Exit code 0
     where all is the same, 1 with the first difference where it is not.
     """
-    from ..engine.replay.make import replay_tape
+    from ..engine.replay.replay_tape import replay_tape
     from ..trace import load_tape
 
     found = replay_tape(load_tape(tape_file))

@@ -12,7 +12,7 @@ from ..common.errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:
-    from ..engine.report.value import RunReport
+    from ..engine.report.run_report import RunReport
 
 PRINTED = "-"
 """What the option is without a file."""

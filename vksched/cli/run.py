@@ -36,7 +36,7 @@ from .verdict import Case, check_outputs, show_check
 
 if TYPE_CHECKING:
     from ..common.dtypes import Progress
-    from ..engine.report.value import RunReport
+    from ..engine.report.run_report import RunReport
     from ..importers.onnx.model import Model
     from ..models.run import ModelRun
     from ..scheduler import Scheduler

@@ -43,7 +43,7 @@ def tune(
     measuring.check_options(clear, model_files, dims, shapes, {"--precision": words})
     if words and not model_files:
         raise click.UsageError("--precision needs a model; typical calls have each precision.")
-    from ..engine.precision import apply_precision
+    from ..engine.request_precision import apply_precision
     from ..scheduler import Scheduler
     from ..tuning.tunable_calls import typical_graph
 

@@ -37,7 +37,7 @@ MOST_AT_ONCE = 64
 
 
 class Joined:
-    """Connections to nodes; see `Hosts` in engine/hosts.py.
+    """Connections to nodes; see `Hosts` in engine/remote_hosts.py.
 
     Raises:
         DeviceError: one cannot be reached; there is no connection left then.

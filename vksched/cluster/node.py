@@ -25,7 +25,7 @@ from ..distributed.worker.server import Server
 from ..distributed.worker.session import Here
 from ..distributed.worker.weight_cache import MOST_BYTES, WeightCache
 from ..distributed.worker.worker import PartHost
-from ..engine.devices import DeviceSet, Wanted
+from ..engine.device_set import DeviceSet, Wanted
 from ..plan.multi_host.host_plan_codec import PartDocuments
 from ..storage.disk_cache import folder_of
 from ..topology.host_names import CPU

@@ -16,7 +16,7 @@ from ..common.errors import DeviceError, HostLost, OutOfMemory, StateLost
 from ..runtime.device import Device
 from ..topology.host_names import host_of
 from ..trace import Event, Trace
-from .states import StateTable
+from .state_table import StateTable
 
 ON_FAULT = ("replay", "raise")
 

@@ -22,10 +22,10 @@ from ..common.fork_guard import OfProcess, Owner
 from ..ir.build_graph import Outputs, Updates
 from ..ir.tensor import Tensor, constant, input
 from ..trace import Tape, find_tape
-from .graphs import Graphs
-from .precision import Precision
+from .executable import Result, Run
+from .graph_registry import Graphs
 from .request import Placements
-from .run import Result, Run
+from .request_precision import Precision
 
 Build = Callable[..., Outputs | tuple[Outputs, Updates]]
 _Key = tuple[tuple[str, tuple[int, ...], str], ...]

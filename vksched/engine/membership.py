@@ -14,8 +14,8 @@ from weakref import WeakMethod
 
 from ..common.errors import DeviceError
 from ..topology.host_names import CALLER, host_of
-from .graphs import Graphs
-from .preparing import Preparing
+from .graph_registry import Graphs
+from .plan_builder import Preparing
 
 
 class Membership:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from ..engine.report.runs import GraphRun, HostStep, ModelHistory, WholeRun
+from ..engine.report.run_history import GraphRun, HostStep, ModelHistory, WholeRun
 from ..trace import Tape, Trace, find_tape
 
 

@@ -20,8 +20,8 @@ from ..ir.tensor import input
 from .reader import Compiles
 
 if TYPE_CHECKING:
+    from ..engine.executable import Run
     from ..engine.request import Placements
-    from ..engine.run import Run
     from ..importers.gguf.model import LanguageModel
 
 CONTEXT = 2048

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..common.dtypes import Progress
-    from ..engine.graphs import Graphs
-    from ..engine.precision import Precision
+    from ..engine.graph_registry import Graphs
     from ..engine.request import Placements
+    from ..engine.request_precision import Precision
     from ..importers.base import ImportedModel
     from .chat import Chat
     from .reader import Compiles

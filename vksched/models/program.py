@@ -18,9 +18,9 @@ import numpy as np
 
 from ..common.dtypes import Progress
 from ..common.errors import OutOfMemory
-from ..engine.graphs import Graphs
-from ..engine.precision import Precision
-from ..engine.run import Run
+from ..engine.executable import Run
+from ..engine.graph_registry import Graphs
+from ..engine.request_precision import Precision
 from ..importers.onnx.lower.frame import Frame, HostStep
 from ..importers.onnx.lower.frame_lowering import FrameLowering
 from ..importers.onnx.lower.model_context import ModelContext

@@ -20,7 +20,7 @@ from ..common.dtypes import NDArray, Progress
 from ..common.errors import OutOfMemory, StateLost
 from ..common.gc_pause import resting_collector
 from ..common.user_warning import warn_user
-from ..engine.precision import check_precision
+from ..engine.request_precision import check_precision
 from ..ir.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.quantized.weight_repack import Ahead as MadeAhead
 from ..planner.plan_cache import DamagedPlan
@@ -29,9 +29,9 @@ from .kept_steps import KeptStep
 from .layers.place import Places, place_layers, takes_all
 
 if TYPE_CHECKING:
-    from ..engine.precision import Precision
+    from ..engine.executable import Run
     from ..engine.request import Observe, Placements
-    from ..engine.run import Run
+    from ..engine.request_precision import Precision
     from ..importers.gguf.model import LanguageModel
     from ..ir.build_graph import Outputs, Updates
     from ..ir.tensor import Tensor

@@ -20,11 +20,11 @@ import numpy as np
 from ..common.dtypes import NDArray, Progress
 from ..common.errors import GraphError, PlanError, call_text
 from ..common.fork_guard import OfProcess, Owner
-from ..engine.graphs import Graphs
-from ..engine.precision import Precision
-from ..engine.report.make import report_last
-from ..engine.report.value import RunReport
+from ..engine.graph_registry import Graphs
+from ..engine.report.build_report import report_last
+from ..engine.report.run_report import RunReport
 from ..engine.request import Placements
+from ..engine.request_precision import Precision
 from ..importers.onnx.lower.frame import NeedsInputs
 from ..importers.onnx.model import Model, ModelValue, Types, types_of
 from ..importers.onnx.nodes.values import HostValue

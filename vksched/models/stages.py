@@ -16,7 +16,7 @@ import numpy as np
 
 from ..common.dtypes import NDArray, numpy_dtype
 from ..common.errors import PlanError
-from ..engine.run import Run
+from ..engine.executable import Run
 from ..importers.onnx.lower.frame import Frame, Lowered
 from ..importers.onnx.lower.model_context import ModelContext
 from ..importers.onnx.nodes.elements import numpy_of

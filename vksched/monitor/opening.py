@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..common.env import is_on
-from ..engine.graphs import Graphs
+from ..engine.graph_registry import Graphs
 
 SWITCH = "VKSCHED_MONITOR"
 

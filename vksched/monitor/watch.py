@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Sequence
 
 from ..common.errors import DeviceError
-from ..engine.generations import load_of
-from ..engine.graphs import Graphs
+from ..engine.compiled_graph import load_of
+from ..engine.graph_registry import Graphs
 from ..runtime.device import Device, Gauge, Gauged
 from ..runtime.executors.run_record import AtWork
 from ..trace import SystemClock

@@ -40,7 +40,7 @@ from vksched.common.errors import (
 from vksched.distributed.driver.first_error import Blame
 from vksched.distributed.protocols import RunKey
 from vksched.distributed.worker import sending
-from vksched.engine.devices import DeviceSet
+from vksched.engine.device_set import DeviceSet
 from vksched.plan.multi_host.host_plan import Part
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice

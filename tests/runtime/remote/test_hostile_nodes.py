@@ -37,8 +37,8 @@ from vksched.distributed.wire.messages import Message
 from vksched.distributed.wire.stats_codec import Told
 from vksched.distributed.worker.client_states import CallerStates
 from vksched.distributed.worker.worker import PartHost
-from vksched.engine import faults, generations
-from vksched.engine.preparing import Preparing
+from vksched.engine import compiled_graph, faults
+from vksched.engine.plan_builder import Preparing
 from vksched.plan.multi_host.host_plan import Part
 from vksched.runtime.simulated.simulated_device import NullDevice
 from vksched.runtime.simulated_clock import SimulatedClock
@@ -302,7 +302,7 @@ def test_an_answer_that_nobody_waits_for_takes_no_memory(
 
 def test_a_graph_that_fails_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by devices that come back after each failure: a run, and the plan of one."""
-    monkeypatch.setattr(generations, "MAX_FAILURES", 5)
+    monkeypatch.setattr(compiled_graph, "MAX_FAILURES", 5)
     monkeypatch.setattr(faults.Faults, "take_in", lambda *about, **more: None)
     monkeypatch.setattr(faults.Faults, "may_replay", lambda *about: True)
     failures = list[DeviceError]()

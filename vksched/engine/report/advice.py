@@ -30,7 +30,7 @@ from ...topology.device_spec import DeviceSpec
 from ...topology.edit import with_device
 from ...topology.links import Link
 from ...topology.topology import Machine
-from .runs import GraphRun, WholeRun
+from .run_history import GraphRun, WholeRun
 
 AS_IT_IS = "as it is"
 MOST = 3

@@ -1,4 +1,6 @@
-"""Judge: what the passes of this room ask about costs. `engine/configuring.py` has one by plans."""
+"""Judge: what the passes of this room ask about costs. `engine/apply_config.py` has one by
+plans.
+"""
 
 from __future__ import annotations
 

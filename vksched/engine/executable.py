@@ -27,12 +27,12 @@ from ..plan.plan import Plan
 from ..runtime.executors.run_record import Observers
 from ..runtime.run_stats import RunStats
 from ..trace import Tape, Trace, find_tape
-from .generations import Compiled
-from .overflow import OverflowWatch
-from .report.runs import GraphRun
+from .compiled_graph import Compiled
+from .fp16_overflow import OverflowWatch
+from .report.run_history import GraphRun
 
 if TYPE_CHECKING:
-    from .report.value import RunReport
+    from .report.run_report import RunReport
 
 Result = NDArray | tuple[NDArray, ...] | dict[str, NDArray]
 
@@ -95,7 +95,7 @@ class Run(OfProcess):
         Raises:
             PlanError: there was no run yet.
         """
-        from .report.make import report_last  # what advises is imported when somebody asks
+        from .report.build_report import report_last  # what advises is imported when somebody asks
 
         return report_last(self._compiled.history, runs, advice)
 

@@ -18,10 +18,10 @@ from typing import Any
 from ...common.formatting import count_of, format_seconds
 from ...viz.svg import framed, save_picture
 from .advice import Advice
-from .lines import Line
-from .picture import MOST_OPS, draw_report
-from .sent import Sent
-from .shares import Shares, TimeSpan
+from .predictions import Line
+from .report_chart import MOST_OPS, draw_report
+from .time_breakdown import Shares, TimeSpan
+from .transfers import Sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ..runtime.vulkan.open_device import open_device
 from ..topology.device_spec import SYNC
 from ..topology.host_names import CALLER, CPU, host_of, on
 from ..topology.links import Link
-from .hosts import Hosts
+from .remote_hosts import Hosts
 
 Wanted = Sequence[str | Device | device_probe.DeviceInfo]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...common.errors import PlanError
 from ...plan.types.plan_types import PlanValue
-from .runs import WholeRun
+from .run_history import WholeRun
 
 HOST = "host"
 CLOSE = 1e-6

@@ -23,8 +23,8 @@ from ...viz.svg import (
     fit,
     new_picture,
 )
-from .lines import Line
-from .shares import Shares, TimeSpan
+from .predictions import Line
+from .time_breakdown import Shares, TimeSpan
 
 LANES = {"busy": "busy", "copy": "copy", "wait": "host wait"}
 """Those of each device, from top to bottom. A step of the host counts as busy."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...plan.simulation.predict import Prediction
 from ...runtime.run_stats import RunStats
-from .runs import WholeRun
+from .run_history import WholeRun
 
 
 @dataclass(frozen=True, slots=True)

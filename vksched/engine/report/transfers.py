@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ...common.formatting import format_bytes
 from ...plan.types.query import copied_bytes, crossings
-from .runs import WholeRun
+from .run_history import WholeRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ...runtime.simulated.meta_device import BlankDevice, blank
 from ...runtime.simulated_clock import SimulatedClock
 from ...trace import Event, Tape, Trace
 from ...trace.event_fields import fields_of
-from .plans import Difference
+from .replay_plans import Difference
 
 ORDERED = ("copy", "submit", "wait", "split", "run")
 """Events whose order follows from a plan."""

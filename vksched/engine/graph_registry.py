@@ -23,15 +23,22 @@ from ..plan.explain.cpu_fallback import warn_of_fallbacks
 from ..plan.plan import Plan
 from ..planner.plan_cache import KeptPlan
 from ..topology.tuned_variants import Choices
-from .generations import Compiled
-from .overflow import OverflowWatch
-from .precision import Precision, apply_precision
-from .preparing import Preparing
-from .request import Observe, Placements, Request, find_observers, find_turns, least_limits
-from .run import Result, Run, make_packer
+from .compiled_graph import Compiled
+from .executable import Result, Run, make_packer
+from .fp16_overflow import OverflowWatch
+from .plan_builder import Preparing
+from .request import (
+    Observe,
+    Placements,
+    Request,
+    find_observers,
+    find_turns,
+    least_limits,
+)
+from .request_precision import Precision, apply_precision
 
 if TYPE_CHECKING:
-    from .configuring import Configuring
+    from .apply_config import Configuring
 
 
 @dataclass(eq=False)

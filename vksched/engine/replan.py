@@ -48,7 +48,7 @@ from ..runtime.run_stats import RunStats
 from ..schedule import Metrics, Objective
 from ..topology.perf_model import Costs
 from ..topology.topology import Machine
-from .alone import Alone, Finding
+from .single_device import Alone, Finding
 
 BAND = 1.5
 """By how many times a device may be slower or faster than when its plan was made."""

@@ -41,12 +41,12 @@ from ..runtime.executors.base_executor import Carrier, CommitFailed, Retired, cl
 from ..runtime.executors.run_record import AtWork, Observers
 from ..runtime.run_stats import RunStats
 from ..runtime.simulated.simulated_device import stream_on
-from .drift import Again, Drift
 from .faults import Faults, Quarantine
-from .pools import RunPool
-from .preparing import Preparing
-from .report.runs import Asked, GraphHistory
+from .plan_builder import Preparing
+from .replan import Again, Drift
+from .report.run_history import Asked, GraphHistory
 from .request import Request
+from .run_pool import RunPool
 
 R = TypeVar("R")
 NO_TURN = nullcontext()

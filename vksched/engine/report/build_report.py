@@ -12,11 +12,11 @@ from ...common.formatting import format_seconds
 from ...plan.costs.lower_bound import find_bound
 from ...plan.simulation.predict import Prediction, predict
 from .advice import advise
-from .lines import lines_of
-from .runs import GraphHistory, ModelHistory, WholeRun
-from .sent import sent_of
-from .shares import Shares, shares_of, spans_of
-from .value import RunReport
+from .predictions import lines_of
+from .run_history import GraphHistory, ModelHistory, WholeRun
+from .run_report import RunReport
+from .time_breakdown import Shares, shares_of, spans_of
+from .transfers import sent_of
 
 OVER = 1.05
 """A device's own clock may say this much more than the host's for the same time."""

@@ -23,7 +23,7 @@ from ..runtime.executors.replica_executor import Replicas
 from ..runtime.simulated_clock import SimulatedStream
 from ..topology.host_names import CALLER, host_of
 from ..trace import Trace
-from .devices import DeviceSet
+from .device_set import DeviceSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,12 @@ from ..trace import Event, Trace
 from ..tuning.autotuner import Tuner
 from ..tuning.first_use import FirstUse
 from ..tuning.learned_costs import Lessons
-from .carriers import Making
-from .devices import DeviceSet
-from .drift import Again, Drift
+from .device_set import DeviceSet
+from .executor_choice import Making
 from .faults import ON_FAULT, Faults, Quarantine
+from .replan import Again, Drift
 from .request import Request, plan_request
-from .states import StateTable
+from .state_table import StateTable
 
 SHORT = "copies: 1 made on each device, as a device ran out of memory"
 """Is noted of a plan that had to be smaller than what was asked for."""

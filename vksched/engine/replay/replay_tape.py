@@ -13,8 +13,8 @@ from ...common.formatting import count_of
 from ...common.version import __version__
 from ...plan.serialize.graph_codec import NONSENSE
 from ...trace import Event, TapeFile
-from .plans import Difference, Made, make_again
-from .runs import ORDERED, Deed, TapedRun, first_difference, order_of
+from .replay_plans import Difference, Made, make_again
+from .replay_runs import ORDERED, Deed, TapedRun, first_difference, order_of
 
 Found = tuple[int, Difference]
 """A difference and its place on the tape."""
