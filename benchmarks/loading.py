@@ -26,7 +26,7 @@ from rich.table import Table
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
-from vksched.models.run import ModelRun
+from vksched.models.compiled_model import ModelRun
 from vksched.runtime.vulkan.buffers import Buffer
 from vksched.runtime.vulkan.context import Context
 from vksched.runtime.vulkan.staging import write_new

@@ -27,7 +27,7 @@ import vksched as vs
 from vksched.engine.graph_registry import Graphs
 from vksched.importers.onnx.model import Model
 from vksched.ir.build_graph import build_graph
-from vksched.models.run import ModelRun
+from vksched.models.compiled_model import ModelRun
 from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
 from vksched.runtime.device import Device

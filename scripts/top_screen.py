@@ -25,9 +25,9 @@ from pathlib import Path
 from rich.console import Console
 
 from vksched.monitor.client import Client
-from vksched.view.top.draw import Window, page
-from vksched.view.top.snapshot import ProcessNow
-from vksched.view.top.state import State
+from vksched.monitor.top.render import Window, page
+from vksched.monitor.top.snapshot import ProcessNow
+from vksched.monitor.top.state import State
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "pictures" / "top.svg"

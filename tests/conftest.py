@@ -26,7 +26,7 @@ from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs
 import vksched.session
-from vksched.monitor import place
+from vksched.monitor import socket_dir
 from vksched.runtime.vulkan import device_probe
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def scheds(devices: list[str]) -> Iterator[Scheds]:
 @pytest.fixture
 def runtime_home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime directory of the test's own: there, no process of the user's tells of itself."""
-    if place.available() is not None:
+    if socket_dir.available() is not None:
         pytest.skip("this system has no Unix sockets")
     with tempfile.TemporaryDirectory(prefix="vs", dir="/tmp") as name:  # sockets have short paths
         os.chmod(name, 0o700)

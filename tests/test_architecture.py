@@ -32,8 +32,7 @@ FLOORS = [
     ("planner", "runtime"),
     ("tuning", "distributed"),
     ("engine",),
-    ("view",),
-    ("models", "monitor", "metrics", "cluster"),
+    ("models", "generation", "cluster", "monitor"),
     ("scheduler",),
     ("session", "onnx_backend"),
     ("cases",),
@@ -103,7 +102,7 @@ ROOMS = {
     ],
 }
 ABOVE_ALL = {"__init__", "__main__", "api"}
-LOOSE = {"scheduler", "onnx_backend"}
+LOOSE = {"onnx_backend"}
 """Modules directly in the package."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
@@ -263,7 +262,7 @@ def test_classes_fit_on_a_few_screens() -> None:
     assert {
         name_of(p): n for p in MODULES if (n := len(p.read_text("utf-8").splitlines())) > 500
     } == {}
-    assert len((PACKAGE / "scheduler.py").read_text("utf-8").splitlines()) < 400
+    assert len((PACKAGE / "scheduler" / "scheduler.py").read_text("utf-8").splitlines()) < 400
 
 
 def test_one_file_alone_imports_each_native_module() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import metrics, optim
+from . import optim
 from .autograd.checkpoint import checkpoint
 from .autograd.reverse_mode import grad, value_and_grad, vjp
 from .cluster.cluster import Cluster
@@ -29,14 +29,15 @@ from .common.errors import (
 from .common.user_warning import VkschedWarning
 from .engine.executable import Run
 from .engine.report.run_report import RunReport
+from .generation.chat import Chat
+from .generation.embedder import Embedder
+from .generation.sampling import Sampling
 from .importers import load
 from .ir.build_graph import build_graph
 from .ir.graph import Graph
 from .ir.name_scope import scope, signal
 from .ir.tensor import Tensor, constant, input, weight
-from .models.chat import Chat
-from .models.embedder import Embedder
-from .models.sampling import Sampling
+from .monitor import metrics
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
 from .ops.creation.state import state
@@ -52,7 +53,7 @@ from .runtime.simulated.throttled_device import SlowedDevice
 from .runtime.simulated_clock import SimulatedClock
 from .runtime.vulkan.device_probe import DeviceInfo
 from .runtime.vulkan.device_probe import list_devices as devices
-from .scheduler import Scheduler
+from .scheduler.scheduler import Scheduler
 from .session import InferenceSession
 from .topology.device_spec import DeviceSpec
 from .topology.links import Link, Links

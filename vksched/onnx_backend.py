@@ -25,7 +25,7 @@ from .common.dtypes import Shape
 from .common.errors import DeviceError, GraphError, VkschedError
 from .importers import load_onnx, require_onnx
 from .runtime.vulkan import device_probe
-from .scheduler import Scheduler
+from .scheduler.scheduler import Scheduler
 
 require_onnx()
 
@@ -35,7 +35,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
 
 from .importers.onnx.nodes.functions import canonical_domain  # noqa: E402
 from .importers.onnx.nodes.values import HostValue  # noqa: E402
-from .models.run import ModelRun  # noqa: E402
+from .models.compiled_model import ModelRun  # noqa: E402
 
 DEFAULT_DEVICE = "vulkan:0"
 

@@ -15,8 +15,8 @@ from test_cli_run import data_of
 import vksched as vs
 from vksched.cli import main
 from vksched.common.formatting import printable
+from vksched.generation.chat import Answer, Chat
 from vksched.importers import load_gguf
-from vksched.models.chat import Answer, Chat
 
 ON_CPU = ("--devices", "cpu", "--temp", "0")
 

@@ -12,7 +12,7 @@ import pytest
 from cutting import Proxy
 
 import vksched as vs
-from vksched.cluster.node import ClusterNode
+from vksched.cluster.worker_process import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, StateLost, VkschedError
 from vksched.distributed.driver.client import Nodes

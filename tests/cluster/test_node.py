@@ -19,8 +19,8 @@ from node_processes import NodeProcess, node_processes
 
 import vksched as vs
 from vksched.cli import main
-from vksched.cluster import on_ray
-from vksched.cluster.node import ClusterNode
+from vksched.cluster import ray_cluster
+from vksched.cluster.worker_process import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DeviceError, HostLost, VkschedError
 from vksched.distributed.driver.client import Node, Nodes
@@ -307,8 +307,9 @@ def test_a_node_on_ray_takes_its_folders_of_models_from_its_computer(
 ) -> None:
     taken: list[list[Path]] = []
     monkeypatch.setattr(
-        "vksched.cluster.node.ClusterNode", lambda *about, models, onnx_ops: taken.append(models)
+        "vksched.cluster.worker_process.ClusterNode",
+        lambda *about, models, onnx_ops: taken.append(models),
     )
     monkeypatch.setenv("VKSCHED_MODELS", f"{tmp_path}, {tmp_path / 'b'}")
-    on_ray._Served("node1", clusters.made().text(), "tls", "127.0.0.1")
+    ray_cluster._Served("node1", clusters.made().text(), "tls", "127.0.0.1")
     assert taken == [[tmp_path, tmp_path / "b"]]

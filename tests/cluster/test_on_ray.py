@@ -18,8 +18,8 @@ from click.testing import CliRunner
 
 import vksched as vs
 from vksched.cli import main
-from vksched.cluster import on_ray
-from vksched.cluster.ray_room import PREFIX
+from vksched.cluster import ray_cluster as on_ray
+from vksched.cluster.placement_groups import PREFIX
 from vksched.common.errors import VkschedError
 
 ray = pytest.importorskip("ray", reason="ray is an extra")

@@ -19,8 +19,8 @@ from onnx import helper, parser
 
 import vksched as vs
 from vksched.cli import main
-from vksched.cluster import on_ray
-from vksched.cluster.node import ClusterNode
+from vksched.cluster import ray_cluster
+from vksched.cluster.worker_process import ClusterNode
 from vksched.common.dtypes import NDArray
 from vksched.importers.onnx.nodes.cpu_node import declare
 from vksched.ir.graph import Graph
@@ -203,7 +203,7 @@ def test_the_command_and_ray_pass_it_on(tmp_path: Path, monkeypatch: pytest.Monk
         given.append(onnx_ops)
         raise vs.VkschedError("[node] enough")
 
-    monkeypatch.setattr("vksched.cluster.node.ClusterNode", made)
+    monkeypatch.setattr("vksched.cluster.worker_process.ClusterNode", made)
     key = tmp_path / "key"
     clusters.made().save(key)
     for options in ([], ["--onnx-ops"]):
@@ -211,5 +211,5 @@ def test_the_command_and_ray_pass_it_on(tmp_path: Path, monkeypatch: pytest.Monk
     for value in ("", "1"):
         monkeypatch.setenv("VKSCHED_ONNX_OPS", value)
         with pytest.raises(vs.VkschedError, match="enough"):
-            on_ray._Served("a", clusters.made().text(), "tls", "127.0.0.1")
+            ray_cluster._Served("a", clusters.made().text(), "tls", "127.0.0.1")
     assert given == [False, True, False, True]

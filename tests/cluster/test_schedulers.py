@@ -20,8 +20,8 @@ from test_chat import GREEDY, PROMPT, greedy
 from test_chat import made as language_model
 
 import vksched as vs
-from vksched.cluster.joined import Joined
-from vksched.cluster.node import ClusterNode
+from vksched.cluster.connections import Joined
+from vksched.cluster.worker_process import ClusterNode
 from vksched.common.errors import DeviceError, HostLost, StateLost, VkschedError
 
 WAIT_S = 120.0

@@ -32,7 +32,7 @@ class OffClock:
 def sched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[vs.Scheduler]:
     """A caller and two nodes, whose clocks are off."""
     with monkeypatch.context() as patch:
-        patch.setattr("vksched.cluster.node.Trace", lambda: vs.Trace(OffClock()))
+        patch.setattr("vksched.cluster.worker_process.Trace", lambda: vs.Trace(OffClock()))
         nodes = Nodes(tmp_path)
         pair = [nodes("node1"), nodes("node2")]
     try:

@@ -17,9 +17,9 @@ from test_executor import null_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.generation import generator
 from vksched.importers.gguf.kv_cache import KINDS as KV
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models import reader
 from vksched.plan.plan import Plan
 from vksched.plan.verify.happens_before import check_plan
 from vksched.runtime.simulated.fault_injection import KINDS
@@ -111,10 +111,10 @@ def test_keys_and_values_may_be_kept_as_float16(scheds: Scheds, tmp_path: Path) 
 def test_prepare_compiles_all_steps_and_these_are_few(tmp_path: Path) -> None:
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        read = reader.Reader(sched, model, 64)
+        read = generator.Reader(sched, model, 64)
         read.prepare()
         made_runs = dict(read._runs)
-        assert len(reader.SIZES) <= 12
+        assert len(generator.SIZES) <= 12
         for end in (1, 3, 12, 12, 9):
             read.read(TEXT[:end])
         assert read._runs == made_runs
@@ -128,7 +128,7 @@ def test_prepare_for_a_text_compiles_the_steps_that_read_it(
 ) -> None:
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched:
-        read = reader.Reader(sched, model, 64)
+        read = generator.Reader(sched, model, 64)
         read.prepare(tokens)
         assert list(read._runs) == sizes
         read.read([1] * tokens)

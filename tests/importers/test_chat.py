@@ -26,8 +26,8 @@ from vksched.common.errors import (
     ShapeError,
     VkschedError,
 )
+from vksched.generation import generator
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models import reader
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import device_handle
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
@@ -101,7 +101,7 @@ def test_a_language_model_is_compiled_as_a_chat(tmp_path: Path) -> None:
                 make(model, precision="int9")
 
 
-class Counted(reader.Reader):
+class Counted(generator.Reader):
     """Notes the steps that it runs."""
 
     sizes: list[int]
@@ -152,14 +152,14 @@ def test_a_context_that_is_full_ends_the_answer(tmp_path: Path) -> None:
 
 
 def test_another_thread_may_stop_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, closed, read = threading.Event(), threading.Event(), reader.Reader.read
+    reading, closed, read = threading.Event(), threading.Event(), generator.Reader.read
 
-    def slow(self: reader.Reader, text: Sequence[int]) -> NDArray:
+    def slow(self: generator.Reader, text: Sequence[int]) -> NDArray:
         reading.set()
         assert closed.wait(60)
         return read(self, text)
 
-    monkeypatch.setattr(reader.Reader, "read", slow)
+    monkeypatch.setattr(generator.Reader, "read", slow)
     model, _ = made(tmp_path)
     with vs.Scheduler(["cpu"]) as sched, ThreadPoolExecutor(1) as pool:
         chat = vs.Chat(sched, model)

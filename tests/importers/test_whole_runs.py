@@ -10,7 +10,7 @@ from test_program import parse
 
 import vksched as vs
 from vksched.common.errors import DTypeError, PlanError
-from vksched.models.run import Direct, ModelRun
+from vksched.models.compiled_model import Direct, ModelRun
 
 ONE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Exp(x) }"
 TWICE = "g (float[n] x) => (float[n] y, float[n] z) { y = Neg(x)\n z = Identity(y) }"

@@ -16,8 +16,8 @@ from conftest import DEVICE_SETS, vulkan_names
 from graphs import SHAPE, A, B, make_machine, source, steps
 
 import vksched as vs
-from vksched.metrics.measures import MEASURES, OTHER, VALUES, Meter
-from vksched.metrics.to_opentelemetry import ATTRIBUTES, NAMES
+from vksched.monitor.metrics.instruments import MEASURES, OTHER, VALUES, Meter
+from vksched.monitor.metrics.opentelemetry_exporter import ATTRIBUTES, NAMES
 from vksched.trace import Event
 
 client = pytest.importorskip("prometheus_client")

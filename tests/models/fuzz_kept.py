@@ -38,11 +38,11 @@ import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import VkschedError
 from vksched.common.user_warning import VkschedWarning
+from vksched.generation import graph_cache
+from vksched.generation.generator import Reader
+from vksched.generation.layer_placement import layer_cost_cache, place_layers
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
-from vksched.models import kept_steps
-from vksched.models.layers import kept, place
-from vksched.models.reader import Reader
 from vksched.storage import disk_cache
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.links import Link
@@ -98,8 +98,8 @@ class Caches:
         model = vs.load(self.path)
         assert isinstance(model, LanguageModel)
         about = model, model.cache(32), SIZES, MACHINE
-        measured = kept.kept_or_measured(*about, lambda: place._measured(*about))
-        return place.decide(measured, MACHINE, True)
+        measured = layer_cost_cache.kept_or_measured(*about, lambda: place_layers._measured(*about))
+        return place_layers.decide(measured, MACHINE, True)
 
     # -- one mutant of each kind -------------------------------------------------------------------
 
@@ -111,13 +111,13 @@ class Caches:
             made = content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :]
             how = f"byte {at}"
         else:
-            document = kept_steps._document_of(content)
+            document = graph_cache._document_of(content)
             if same:
                 how, plan = mutate(rng, document.told["plan"])
                 told = {**document.told, "plan": plan}
             else:
                 how, told = mutate(rng, document.told, frozenset(("plan",)))
-            made = kept_steps._bytes_of(replace(document, told=told))
+            made = graph_cache._bytes_of(replace(document, told=told))
         for each, old in self._steps.items():
             each.write_bytes(made if each == path else old)
         yield_told(f"steps: {how}")
@@ -134,7 +134,7 @@ class Caches:
     def change_layers(self, rng: random.Random) -> str:
         path, document = self._layers
         how, measured = mutate(rng, document["measured"])
-        digest = kept._digest(measured)
+        digest = layer_cost_cache._digest(measured)
         path.write_text(json.dumps({**document, "measured": measured, "digest": digest}))
         yield_told(f"layers: {how}")
         self.layers()
@@ -200,7 +200,7 @@ def main() -> int:
     options.add_argument("--first", type=int, default=0)
     options.add_argument("--count", type=int, default=100)
     asked = options.parse_args()
-    kept_steps.LEAST_LAYERS = kept.LEAST_LAYERS = 2
+    graph_cache.LEAST_LAYERS = layer_cost_cache.LEAST_LAYERS = 2
     disk_cache.LOADED_NS = sys.maxsize  # whoever edits meanwhile
     os.environ["VKSCHED_CHECK"] = "0"
     warnings.simplefilter("ignore", VkschedWarning)

@@ -10,9 +10,9 @@ from gguf_models import Tiny, write
 from test_executor import null_devices
 
 import vksched as vs
+from vksched.generation.generator import AUTO, Reader
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.precision import BYTES, SINGLE, precision_of
-from vksched.models.reader import AUTO, Reader
 from vksched.runtime.device import Device
 
 TEXT = [3, 7, 1, 50, 9]

@@ -9,7 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vksched.models.layers.divide import PARTS, WRITTEN, Division, Experts, Layer, Place, divide
+from vksched.generation.layer_placement.partition_layers import (
+    PARTS,
+    WRITTEN,
+    Division,
+    Experts,
+    Layer,
+    Place,
+    divide,
+)
 
 INF = float("inf")
 HOST = Place(INF)

@@ -20,10 +20,10 @@ from test_place_layers import CPU, SIZES, cards
 
 import vksched as vs
 from vksched.common.user_warning import VkschedWarning
+from vksched.generation.layer_placement import layer_cost_cache, place_layers
+from vksched.generation.layer_placement.layer_cost_cache import kept_or_measured, key_of
+from vksched.generation.layer_placement.layer_costs import Measured
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models.layers import kept, place
-from vksched.models.layers.kept import kept_or_measured, key_of
-from vksched.models.layers.measure import Measured
 from vksched.storage import disk_cache
 from vksched.storage.disk_cache import code_files, is_code, loaded_code
 from vksched.topology.links import Link, Links
@@ -36,7 +36,7 @@ MACHINE = Machine((*cards(40, 40), CPU))
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "LEAST_LAYERS", 2)
+    monkeypatch.setattr(layer_cost_cache, "LEAST_LAYERS", 2)
     return tmp_path / "cache" / "layers"
 
 
@@ -58,7 +58,7 @@ def asked(model: LanguageModel, machine: Machine = MACHINE, measures: bool = Tru
 
     def measure() -> Measured:
         calls.append(1)
-        return place._measured(*about)
+        return place_layers._measured(*about)
 
     found = kept_or_measured(*about, measure)
     assert bool(calls) is measures
@@ -70,7 +70,7 @@ def test_second_start_reads_what_the_first_one_measured(model: LanguageModel, fo
     assert (
         asked(model, measures=False)
         == first
-        == place._measured(model, model.cache(64), SIZES, MACHINE)
+        == place_layers._measured(model, model.cache(64), SIZES, MACHINE)
     )
     assert len(list(folder.glob("*.json"))) == 1
 
@@ -89,7 +89,7 @@ def test_memory_that_is_free_now_makes_the_room(model: LanguageModel) -> None:
     first = asked(model)
     smaller = Machine((*cards(40, 7), CPU))
     found = asked(model, smaller, measures=False)
-    assert found == place._measured(model, model.cache(64), SIZES, smaller)
+    assert found == place_layers._measured(model, model.cache(64), SIZES, smaller)
     assert found.places[1].room_bytes < first.places[1].room_bytes
 
 
@@ -126,9 +126,9 @@ def test_all_that_decides_is_another_key(
         key(machine=replace(MACHINE, links=Links(default=Link(bytes_per_s=1e6)))),
     ]
     for module, name, value in (
-        (kept, "FORMAT", kept.FORMAT + 1),
+        (layer_cost_cache, "FORMAT", layer_cost_cache.FORMAT + 1),
         (disk_cache, "__version__", "other"),
-        (kept, "code_files", lambda: [("more.py", 1, 1)]),
+        (layer_cost_cache, "code_files", lambda: [("more.py", 1, 1)]),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
@@ -214,7 +214,7 @@ def forged(text: str, change: Callable[[Any], object]) -> str:
     """Returns a file with the digest of what it has been made."""
     data = json.loads(text)
     change(data["measured"])
-    return json.dumps({**data, "digest": kept._digest(data["measured"])})
+    return json.dumps({**data, "digest": layer_cost_cache._digest(data["measured"])})
 
 
 def first(told: Any) -> Any:
@@ -273,20 +273,20 @@ def test_folder_that_cannot_be_written(model: LanguageModel, folder: Path) -> No
 
 
 def test_no_folder_at_all(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "folder_of", lambda name: None)
+    monkeypatch.setattr(layer_cost_cache, "folder_of", lambda name: None)
     assert asked(model) == asked(model)
 
 
 def test_small_models_are_not_kept(
     model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "LEAST_LAYERS", 4)
+    monkeypatch.setattr(layer_cost_cache, "LEAST_LAYERS", 4)
     assert asked(model) == asked(model)
     assert not folder.exists()
 
 
 def test_several_at_once(model: LanguageModel, folder: Path) -> None:
-    measured = place._measured(model, model.cache(64), SIZES, MACHINE)
+    measured = place_layers._measured(model, model.cache(64), SIZES, MACHINE)
     found: list[Measured] = []
 
     def start() -> None:
@@ -304,7 +304,7 @@ def test_several_at_once(model: LanguageModel, folder: Path) -> None:
 
 
 def test_files_are_few(model: LanguageModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_FILES", 3)
+    monkeypatch.setattr(layer_cost_cache, "MOST_FILES", 3)
     folder.mkdir(parents=True)
     for age in range(5):
         old = folder / f"{age}.json"
@@ -320,8 +320,8 @@ def test_layers_lie_alike_on_a_second_start(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with vs.Scheduler([vs.NullDevice(spec, vs.SimulatedClock()) for spec in cards(7, 7)]) as sched:
-        first = place.place_layers(sched, model, model.cache(64), SIZES)
-        monkeypatch.setattr(place, "measure_layers", None)
-        second = place.place_layers(sched, model, model.cache(64), SIZES)
+        first = place_layers.place_layers(sched, model, model.cache(64), SIZES)
+        monkeypatch.setattr(place_layers, "measure_layers", None)
+        second = place_layers.place_layers(sched, model, model.cache(64), SIZES)
     assert first is not None and second is not None
     assert second.placement == first.placement and second.measured == first.measured

@@ -21,12 +21,12 @@ from test_gguf_golden import made as golden
 import vksched as vs
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
+from vksched.generation import graph_cache
+from vksched.generation.generator import Reader
+from vksched.generation.graph_cache import KeptStep, _document, _graph, key_of
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.build_graph import build_graph
 from vksched.ir.graph import Graph
-from vksched.models import kept_steps
-from vksched.models.kept_steps import KeptStep, _document, _graph, key_of
-from vksched.models.reader import Reader
 from vksched.passes import optimize
 from vksched.plan.plan import Plan
 from vksched.plan.serialize.plan_codec import carried_document
@@ -46,7 +46,7 @@ TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VKSCHED_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 2)
+    monkeypatch.setattr(graph_cache, "LEAST_LAYERS", 2)
     monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)  # whoever edits meanwhile
     return tmp_path / "cache" / "steps"
 
@@ -157,14 +157,14 @@ def test_graphs_of_other_architectures_come_back_as_they_were(name: str, tmp_pat
 
 Change = Callable[[pytest.MonkeyPatch], object]
 PATCHES: dict[str, Change] = {
-    "format": lambda patch: patch.setattr(kept_steps, "FORMAT", kept_steps.FORMAT + 1),
-    "version": lambda patch: patch.setattr(kept_steps, "__version__", "other"),
-    "folder of the code": lambda patch: patch.setattr(kept_steps, "PACKAGE", Path("elsewhere")),
+    "format": lambda patch: patch.setattr(graph_cache, "FORMAT", graph_cache.FORMAT + 1),
+    "version": lambda patch: patch.setattr(graph_cache, "__version__", "other"),
+    "folder of the code": lambda patch: patch.setattr(graph_cache, "PACKAGE", Path("elsewhere")),
     "python": lambda patch: patch.setattr(sys, "version", "other"),
     "numpy": lambda patch: patch.setattr(np, "__version__", "other"),
     "processor": lambda patch: patch.setattr("platform.machine", lambda: "other"),
-    "native": lambda patch: patch.setattr(kept_steps.loops, "native", os),
-    "no native": lambda patch: patch.setattr(kept_steps.loops, "native", None),
+    "native": lambda patch: patch.setattr(graph_cache.loops, "native", os),
+    "no native": lambda patch: patch.setattr(graph_cache.loops, "native", None),
     "variable": lambda patch: patch.setenv("VKSCHED_NARROW", "0"),
 }
 
@@ -268,7 +268,7 @@ def anew(content: bytes, *how: tuple[bytes, bytes]) -> bytes:
         assert old in told
         told = told.replace(old, new)
     content = told + b"\n" + constants
-    return kept_steps._digest(content) + b"\n" + content
+    return graph_cache._digest(content) + b"\n" + content
 
 
 def of_another(content: bytes) -> bytes:
@@ -280,11 +280,11 @@ def of_other_shapes(content: bytes) -> bytes:
 
 
 def of_other_code(content: bytes) -> bytes:
-    return anew(content, (b'["models/reader.py",', b'["models/reader.py",1'))
+    return anew(content, (b'["generation/generator.py",', b'["generation/generator.py",1'))
 
 
 def of_code_that_is_gone(content: bytes) -> bytes:
-    return anew(content, (b'["models/reader.py",', b'["models/gone.py",'))
+    return anew(content, (b'["generation/generator.py",', b'["models/gone.py",'))
 
 
 def behind_the_end(content: bytes) -> bytes:
@@ -302,7 +302,7 @@ def of_attrs_that_are_not_there(content: bytes) -> bytes:
 
 def without_constants(content: bytes) -> bytes:
     content = b"\n".join(content.split(b"\n", 2)[1:2]) + b"\n"
-    return kept_steps._digest(content) + b"\n" + content
+    return graph_cache._digest(content) + b"\n" + content
 
 
 @pytest.mark.parametrize(
@@ -333,10 +333,10 @@ def test_files_that_are_damaged_are_written_anew(
 def forged(file: Path, change: Callable[[Any], object]) -> None:
     """Changes what a file tells, and gives it the digest of that."""
     content = file.read_bytes()
-    document = kept_steps._document_of(content)
+    document = graph_cache._document_of(content)
     told = json.loads(json.dumps(document.told))
     change(told)
-    file.write_bytes(kept_steps._bytes_of(replace(document, told=told)))
+    file.write_bytes(graph_cache._bytes_of(replace(document, told=told)))
 
 
 def node_of(told: Any, op: str) -> Any:
@@ -439,11 +439,11 @@ def test_nothing_is_kept(
     model = made(tmp_path / "m.gguf")
     assert (tmp_path / "m.gguf").stat().st_size > LEAST_MAPPED_BYTES
     if how == "few layers":
-        monkeypatch.setattr(kept_steps, "LEAST_LAYERS", 3)
+        monkeypatch.setattr(graph_cache, "LEAST_LAYERS", 3)
     elif how == "no folder":
-        monkeypatch.setattr(kept_steps, "folder_of", lambda name: None)
+        monkeypatch.setattr(graph_cache, "folder_of", lambda name: None)
     elif how == "code that has changed":
-        monkeypatch.setattr(kept_steps, "loaded_code", lambda: None)
+        monkeypatch.setattr(graph_cache, "loaded_code", lambda: None)
     elif how == "in memory":
         from vksched.importers import load_gguf
 
@@ -468,14 +468,14 @@ def test_only_steps_of_one_device_are_kept(tmp_path: Path, folder: Path, how: st
 
 
 def test_constants_of_a_graph_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_steps, "MOST_BYTES", 100)
+    monkeypatch.setattr(graph_cache, "MOST_BYTES", 100)
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
     step = model.step(cache, 1)
     graph = build_graph(step.logits, step.updates)[0]
     assert _document(graph, model, cache) is None
     other = made(tmp_path / "other.gguf")
-    monkeypatch.setattr(kept_steps, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(graph_cache, "MOST_BYTES", 1 << 20)
     assert _document(graph, model, cache) is not None
     assert _document(graph, other, cache) is None, "these are another model's weights"
     assert _document(graph, model, other.cache(32)) is None, "these are another cache's states"
@@ -495,13 +495,13 @@ def test_a_plan_is_kept_with_the_code_that_made_it(
     kept = read_file.read()
     assert kept is not None
     code = disk_cache.loaded_code()
-    monkeypatch.setattr(kept_steps, "loaded_code", lambda: [*(code or ()), ("planner.py", 1, 1)])
+    monkeypatch.setattr(graph_cache, "loaded_code", lambda: [*(code or ()), ("planner.py", 1, 1)])
     read_file.write(kept.graph, None)
     assert file().read() is None, "the file that made the plan is another one"
 
 
 def test_files_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(kept_steps, "MOST_FILES", 2)
+    monkeypatch.setattr(graph_cache, "MOST_FILES", 2)
     model = made(tmp_path / "m.gguf")
     cache = model.cache(32)
     for size in (1, 2, 4):

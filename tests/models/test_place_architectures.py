@@ -12,11 +12,11 @@ from test_gguf_golden import CLOSE, made
 from test_place_layers import CPU, cards, devices_of
 
 import vksched as vs
-from vksched.models import reader
-from vksched.models.layers.forecast import Forecaster
-from vksched.models.layers.measure import USED_SHARE
-from vksched.models.layers.place import Layout, lay_out
-from vksched.models.reader import Reader
+from vksched.generation import generator as reader
+from vksched.generation.generator import Reader
+from vksched.generation.layer_placement.forecast import Forecaster
+from vksched.generation.layer_placement.layer_costs import USED_SHARE
+from vksched.generation.layer_placement.place_layers import Layout, lay_out
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.topology import Machine
 

@@ -14,9 +14,9 @@ from tiny_vocabularies import byte_pair
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.generation.generator import Reader
+from vksched.generation.layer_placement.place_layers import Layout, lay_out
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models.layers.place import Layout, lay_out
-from vksched.models.reader import Reader
 from vksched.plan.types.plan_types import HOST
 from vksched.runtime.device import Device
 from vksched.topology.device_spec import MIB, DeviceSpec

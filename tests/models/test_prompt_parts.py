@@ -11,10 +11,10 @@ from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.generation import generator
+from vksched.generation.generator import Reader
+from vksched.generation.layer_placement import partition_layers
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models import reader
-from vksched.models.layers import divide
-from vksched.models.reader import Reader
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import MIB, DeviceSpec
 from vksched.topology.limits import Limits
@@ -60,8 +60,8 @@ def test_one_card_reads_long_texts_in_wide_steps(
         steps.append((size, parts))
         return compiled(self, size, parts)
 
-    monkeypatch.setattr(reader, "SIZES", (1, 8))
-    monkeypatch.setattr(reader, "WIDE", 32)
+    monkeypatch.setattr(generator, "SIZES", (1, 8))
+    monkeypatch.setattr(generator, "WIDE", 32)
     monkeypatch.setattr(Reader, "_compiled", note)
     monkeypatch.setattr(Reader, "_has_a_card", lambda self: card)
     text = [int(token) for token in np.random.default_rng(1).integers(0, 61, 60)]
@@ -137,8 +137,8 @@ class Counted(Reader):
 
 
 def test_long_prompts_flow_where_that_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "SIZES", (1, 8))
-    monkeypatch.setattr(divide, "WRITTEN", 1)  # prompts count for more
+    monkeypatch.setattr(generator, "SIZES", (1, 8))
+    monkeypatch.setattr(partition_layers, "WRITTEN", 1)  # prompts count for more
     tiny = small(layers=3)
     model, weights = made(tmp_path, tiny)
     text = list(np.random.default_rng(2).integers(0, 61, 150))

@@ -13,15 +13,15 @@ import pytest
 from monitored import process_now, wait_until, working
 
 import vksched as vs
-from vksched.monitor import place
+from vksched.monitor import socket_dir
 from vksched.monitor.client import Client
-from vksched.view.top.snapshot import LINE_BYTES, encode
+from vksched.monitor.top.snapshot import LINE_BYTES, encode
 
 
 @contextlib.contextmanager
 def sending(pid: int, *parts: bytes) -> Iterator[Callable[[bytes], None]]:
     """A process that sends some bytes to the first who connects, and later more."""
-    own, path = place.listen(pid, 2)
+    own, path = socket_dir.listen(pid, 2)
     theirs: list[socket.socket] = []
 
     def more(text: bytes) -> None:

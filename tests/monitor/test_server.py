@@ -21,9 +21,9 @@ from graphs import SHAPE, source, steps
 from monitored import ROOT, wait_until, working
 
 import vksched as vs
-from vksched.monitor import place, server
+from vksched.monitor import server, socket_dir
 from vksched.monitor.client import Client
-from vksched.view.top.snapshot import ProcessNow, decode
+from vksched.monitor.top.snapshot import ProcessNow, decode
 
 X = np.ones(SHAPE, np.float32)
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -96,12 +96,12 @@ def test_a_client_that_never_reads_misses_lines_and_is_cut_off(
 ) -> None:
     monkeypatch.setattr(server, "TICK_S", 0.01)
     monkeypatch.setattr(server, "STUCK_S", 0.5)
-    with told(monitored()) as run, place.connect(mine(runtime_home)) as stuck:
+    with told(monitored()) as run, socket_dir.connect(mine(runtime_home)) as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         served = server._server
         assert served is not None
         wait_until(lambda: served._clients)
-        with place.connect(mine(runtime_home)) as reading:
+        with socket_dir.connect(mine(runtime_home)) as reading:
             first_line(reading)
             seen, end_s = 0, time.monotonic() + 30
             while len(served._clients) > 1:
@@ -115,7 +115,7 @@ def test_a_client_that_never_reads_misses_lines_and_is_cut_off(
 def test_a_client_that_talks_is_cut_off(runtime_home: Path) -> None:
     with told(monitored()) as run:
         for said in (b"{}\n", b"x" * 100_000, b"\0"):
-            with place.connect(mine(runtime_home)) as talking:
+            with socket_dir.connect(mine(runtime_home)) as talking:
                 first_line(talking)
                 with contextlib.suppress(OSError):
                     talking.sendall(said)
@@ -131,17 +131,18 @@ def test_a_client_that_talks_is_cut_off(runtime_home: Path) -> None:
 def test_more_clients_than_there_is_room_for_are_turned_away(runtime_home: Path) -> None:
     with told(monitored()), contextlib.ExitStack() as stack:
         there = [
-            stack.enter_context(place.connect(mine(runtime_home))) for _ in range(server.CLIENTS)
+            stack.enter_context(socket_dir.connect(mine(runtime_home)))
+            for _ in range(server.CLIENTS)
         ]
         for each in there:
             first_line(each)
-        with place.connect(mine(runtime_home)) as late:
+        with socket_dir.connect(mine(runtime_home)) as late:
             late.settimeout(10)
             assert late.recv(1) == b""
         there[0].close()
 
         def room() -> bool:
-            with place.connect(mine(runtime_home)) as again:
+            with socket_dir.connect(mine(runtime_home)) as again:
                 again.settimeout(10)
                 return again.recv(1) == b"{"
 
@@ -155,12 +156,12 @@ def test_clients_that_come_and_go_leave_no_files_open(runtime_home: Path) -> Non
     with told(monitored()):
         served = server._server
         assert served is not None
-        with place.connect(mine(runtime_home)) as own:
+        with socket_dir.connect(mine(runtime_home)) as own:
             first_line(own)  # the thread has opened what it needs
         wait_until(lambda: not served._clients)
         before = len(list(files.iterdir()))
         for number in range(60):
-            with place.connect(mine(runtime_home)) as own:
+            with socket_dir.connect(mine(runtime_home)) as own:
                 if number % 2:
                     first_line(own)
         wait_until(lambda: not served._clients and len(list(files.iterdir())) <= before)
@@ -183,7 +184,7 @@ def test_a_process_without_files_left_asks_once_a_tick_and_goes_on(
         monkeypatch.setattr(served, "_tick", lambda selector: (ticks.append(1), tick(selector)))
         with monkeypatch.context() as patched:
             patched.setattr(socket.socket, "accept", none_left)
-            own = place.connect(mine(runtime_home))
+            own = socket_dir.connect(mine(runtime_home))
             wait_until(lambda: len(ticks) > 5)
             assert 1 <= len(calls) <= len(ticks) + 1
         with own:

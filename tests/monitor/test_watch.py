@@ -14,8 +14,8 @@ from conftest import DEVICE_SETS, vulkan_names
 from graphs import SHAPE, A, B, make_machine, source, steps
 
 import vksched as vs
+from vksched.monitor.top.snapshot import SchedulerNow
 from vksched.monitor.watch import Watch
-from vksched.view.top.snapshot import SchedulerNow
 
 X = np.ones(SHAPE, np.float32)
 

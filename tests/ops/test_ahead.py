@@ -18,8 +18,8 @@ from gguf_models import Tiny, write
 import vksched as vs
 from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
+from vksched.generation.generator import Reader
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models.reader import Reader
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized import weight_repack
 from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, held_words, repack

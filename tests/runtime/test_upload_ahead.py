@@ -16,8 +16,8 @@ from test_ahead import PACKED, lates_of
 
 import vksched as vs
 from vksched.common.dtypes import NDArray
+from vksched.generation.generator import Reader
 from vksched.importers.gguf.model import LanguageModel
-from vksched.models.reader import Reader
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import repack
 from vksched.plan.types.offsets import aligned
@@ -89,7 +89,7 @@ def test_the_first_plan_takes_what_is_there(
     for ahead in (True, False):
         with vs.Scheduler([name]) as sched:
             if not ahead:
-                monkeypatch.setattr("vksched.models.reader.takes_all", lambda *_: False)
+                monkeypatch.setattr("vksched.generation.generator.takes_all", lambda *_: False)
             reader, store = Reader(sched, model, 16), store_of(sched)
             assert (reader._ahead is not None) is ahead
             if reader._ahead is not None:
@@ -167,7 +167,9 @@ def test_nothing_is_uploaded_where_it_is_not_clear_for_which_device(
     model = loaded(tmp_path)
     names = {"several": [NAMES[0]] * 2, "with the cpu": [NAMES[0], "cpu"]}.get(how, [NAMES[0]])
     if how == "full":
-        monkeypatch.setattr("vksched.models.layers.place.BESIDE_BYTES", math.inf)
+        monkeypatch.setattr(
+            "vksched.generation.layer_placement.place_layers.BESIDE_BYTES", math.inf
+        )
     with vs.Scheduler(names, policy="priority" if how == "another policy" else "auto") as sched:
         reader = Reader(sched, model, 16, {"*": NAMES[0]} if how == "placed" else None)
         assert reader._ahead is None

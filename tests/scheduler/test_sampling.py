@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selection import examples
 
-from vksched.models.sampling import Sampling
+from vksched.generation.sampling import Sampling
 
 ALL = Sampling(temperature=1, top_k=0, top_p=1, min_p=0)
 LOGITS = np.log([0.5, 0.3, 0.15, 0.05])

@@ -9,7 +9,7 @@ from typing import Any
 import clusters
 
 import vksched as vs
-from vksched.cluster.node import ClusterNode
+from vksched.cluster.worker_process import ClusterNode
 
 
 class Nodes:

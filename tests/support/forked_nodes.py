@@ -148,7 +148,7 @@ class Forked:
 def main() -> None:
     import chaos  # noqa: F401  what nodes and callers need is imported once
 
-    from vksched.cluster.node import ClusterNode  # noqa: F401
+    from vksched.cluster.worker_process import ClusterNode  # noqa: F401
 
     running: dict[int, Path] = {}
     if sys.platform == "linux":  # what a node leaves behind becomes a child of this process
@@ -226,7 +226,7 @@ def _be_caller(asked: dict[str, Any]) -> None:
 
 
 def _be_node(asked: dict[str, Any]) -> None:
-    from vksched.cluster.node import ClusterNode
+    from vksched.cluster.worker_process import ClusterNode
     from vksched.common.errors import DeviceError
     from vksched.distributed.wire import handshake, link_benchmark
     from vksched.distributed.wire.credentials import Credentials

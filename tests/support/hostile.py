@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cluster.node import ClusterNode
+from vksched.cluster.worker_process import ClusterNode
 from vksched.distributed.wire.channel import CHUNK_BYTES, DATA, FRAME, HEAD, Channel, Payload, flat
 from vksched.distributed.wire.handshake import exchange, hello
 from vksched.distributed.wire.messages import encode

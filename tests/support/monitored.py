@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vksched.view.top.snapshot import FORMAT, DeviceNow, ProcessNow, SchedulerNow
+from vksched.monitor.top.snapshot import FORMAT, DeviceNow, ProcessNow, SchedulerNow
 
 ROOT = Path(__file__).parent.parent.parent
 MIB = 1 << 20

@@ -9,10 +9,10 @@ from monitored import device_now, process_now
 from rich.cells import cell_len
 from rich.console import Console
 
-from vksched.view.top.bars import bar, graph
-from vksched.view.top.draw import HELP, Window, page
-from vksched.view.top.snapshot import ProcessNow
-from vksched.view.top.state import State
+from vksched.monitor.top.bars import bar, graph
+from vksched.monitor.top.render import HELP, Window, page
+from vksched.monitor.top.snapshot import ProcessNow
+from vksched.monitor.top.state import State
 
 SIZES = [(80, 24), (60, 10), (132, 50), (40, 5), (20, 2), (200, 24), (1, 1)]
 WIDE = device_now("vulkan:1", label="カード " * 30, now="長い" * 40)

@@ -10,7 +10,7 @@ import pytest
 import top_screen
 from monitored import WORK, device_now, process_now
 
-from vksched.view.top.draw import Window
+from vksched.monitor.top.render import Window
 
 
 def test_a_picture_is_made_while_programs_run(

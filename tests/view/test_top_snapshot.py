@@ -11,7 +11,7 @@ import pytest
 from monitored import device_now, process_now
 
 import vksched as vs
-from vksched.view.top.snapshot import DEVICES, LINE_BYTES, SCHEDULERS, decode, encode
+from vksched.monitor.top.snapshot import DEVICES, LINE_BYTES, SCHEDULERS, decode, encode
 
 
 def test_a_snapshot_survives_its_line() -> None:

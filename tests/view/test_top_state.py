@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from monitored import device_now, process_now
 
-from vksched.view.top.keys import parse
-from vksched.view.top.state import ORDERS, State, arrange, press
+from vksched.monitor.top.keys import parse
+from vksched.monitor.top.state import ORDERS, State, arrange, press
 
 PIDS = [3, 5, 9]
 

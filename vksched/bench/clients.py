@@ -21,7 +21,7 @@ import numpy as np
 
 from ..common.errors import GraphError
 from ..importers import load_onnx
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from .peers.specs import FILE, Arrays, Spec, arrays_of, joined
 
 FOLDER = Path("build") / "clients" / "models"

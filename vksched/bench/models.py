@@ -33,7 +33,7 @@ from ..ops import (
     transpose,
 )
 from ..ops.creation.state import state
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from .facts import Fact
 from .peers.functions import EPSILON
 from .peers.networks import build

@@ -38,7 +38,7 @@ from ..ops import (
     transpose,
 )
 from ..ops.creation.state import state
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from .bus import BusCopy
 from .models import FileRun, NetworkRun
 from .peers.specs import COPY, EPSILON, FILE, LANGUAGE, Array, Arrays, Spec, arrays_of

@@ -15,7 +15,7 @@ from ..runtime.cpu.cpu_device import CpuDevice
 from ..runtime.device import Device
 from ..runtime.vulkan.shaders import load_shader
 from ..runtime.vulkan.vulkan_device import VulkanDevice
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from .facts import Fact
 
 UPLOAD_BYTES = 90 << 20

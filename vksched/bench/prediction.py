@@ -20,7 +20,7 @@ from ..engine.report.build_report import make_report
 from ..engine.report.run_history import GraphRun, run_of
 from ..engine.report.run_report import RunReport
 from ..plan.simulation.predict import predict
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from ..trace import SystemClock
 from ..tuning.autotuner import Mode, Tuner
 from ..tuning.calibration_samples import wanted_of

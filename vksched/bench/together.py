@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from ..common.errors import GraphError
 from ..schedule import Objective
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from .facts import Fact
 from .peers.specs import Spec
 from .prediction import Loaded, Model, calibrate

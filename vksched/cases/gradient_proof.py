@@ -21,7 +21,7 @@ from ..common.dtypes import NDArray
 from ..common.errors import VkschedError
 from ..ir.op import computing_ops
 from ..ir.vjp import rule_of, why_no_gradient
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from .case import Case
 from .gradient import (
     Compared,

@@ -40,7 +40,7 @@ def calibrate(
     """
     measuring.check_budget("calibrate", budget_s)
     measuring.check_options(clear, model_files, dims, shapes)
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
     from ..tuning.autotuner import Mode, Tuner
     from ..tuning.calibration_samples import typical_samples
     from ..tuning.calibrator import Calibrator

@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..cluster.on_ray import RayNode
+    from ..cluster.ray_cluster import RayNode
 
 GIB = 1 << 30
 _address = click.option(
@@ -52,9 +52,9 @@ def key(path: Path) -> None:
 @_json
 def start(address: str, security: str, as_json: bool) -> None:
     """Start a node on each computer of a Ray cluster that has none."""
-    from ..cluster import on_ray
+    from ..cluster import ray_cluster
 
-    _show(on_ray.start(address, security), as_json)
+    _show(ray_cluster.start(address, security), as_json)
 
 
 @cluster.command()
@@ -62,18 +62,18 @@ def start(address: str, security: str, as_json: bool) -> None:
 @_json
 def status(address: str, as_json: bool) -> None:
     """List the nodes that run on a Ray cluster."""
-    from ..cluster import on_ray
+    from ..cluster import ray_cluster
 
-    _show(on_ray.nodes(address), as_json)
+    _show(ray_cluster.nodes(address), as_json)
 
 
 @cluster.command()
 @_address
 def stop(address: str) -> None:
     """End all nodes on a Ray cluster; who uses them goes on without them."""
-    from ..cluster import on_ray
+    from ..cluster import ray_cluster
 
-    ended = on_ray.stop(address)
+    ended = ray_cluster.stop(address)
     click.echo(f"ended {', '.join(ended)}" if ended else "no node runs")
 
 
@@ -95,7 +95,7 @@ def devices(
     Without --node, those of a Ray cluster.
     """
     from ..cluster.cluster import Cluster
-    from ..cluster.given import as_cluster
+    from ..cluster.from_argument import as_cluster
     from ..topology.device_spec import spec_as_dict
     from . import feeds
 

@@ -37,9 +37,9 @@ def embed(
 
     Exit code 0, or 1 with a line that says what is wrong.
     """
+    from ..generation.embedder import Embedder
     from ..importers import load_gguf
-    from ..models.embedder import Embedder
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
 
     model = load_gguf(model_file)
     with Scheduler(feeds.parse_devices(devices), precision=precision) as sched:

@@ -11,8 +11,8 @@ from . import feeds
 from .machines import machine_of
 
 if TYPE_CHECKING:
+    from ..generation.layer_placement.forecast import Forecast, Held
     from ..importers.gguf.model import LanguageModel
-    from ..models.layers.forecast import Forecast, Held
     from ..planner.what_if import Outcome
 
 OWN_NOTES = ("auto: ", "passes: ")
@@ -32,9 +32,9 @@ class Fitting:
         ctx: int | None,
         kv: str,
     ) -> None:
-        from ..models.chat import CONTEXT
-        from ..models.layers.forecast import Forecaster
-        from ..models.reader import sizes_of
+        from ..generation.chat import CONTEXT
+        from ..generation.generator import sizes_of
+        from ..generation.layer_placement.forecast import Forecaster
 
         self.ctx = min(CONTEXT, model.hyper.context) if ctx is None else ctx
         machine, _, with_cpu = machine_of(devices, machine_file)
@@ -47,7 +47,7 @@ class Fitting:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain data. what_if: the first row is the machine as it is."""
-        from ..models.layers.forecast import as_dict
+        from ..generation.layer_placement.forecast import as_dict
 
         return {
             "ctx": self.ctx,

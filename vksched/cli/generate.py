@@ -17,9 +17,9 @@ from . import feeds
 from .precision import AUTO, SINGLE, chat_precision_option
 
 if TYPE_CHECKING:
-    from ..models.chat import Answer, Chat, Prompt
-    from ..models.sampling import Sampling
-    from ..scheduler import Scheduler
+    from ..generation.chat import Answer, Chat, Prompt
+    from ..generation.sampling import Sampling
+    from ..scheduler.scheduler import Scheduler
 
 ENDED = {
     "length": "[stopped after {n} tokens; -n sets how many]",
@@ -151,7 +151,7 @@ def chat(
 def _sampling(seed: int | None, **chosen: Any) -> Sampling:
     import random
 
-    from ..models.sampling import Sampling
+    from ..generation.sampling import Sampling
 
     return Sampling(seed=random.getrandbits(32) if seed is None else seed, **chosen)
 
@@ -169,10 +169,10 @@ def _opened(
     """Gives a model on its devices, with all compiled, or what reads a prompt; shows how far it is
     meanwhile.
     """
+    from ..generation.chat import Chat
     from ..importers import load_gguf
     from ..importers.gguf.tokenizer.chat_template import start_renderer
-    from ..models.chat import Chat
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
 
     if not isinstance(prompt, str):
         start_renderer()

@@ -99,7 +99,7 @@ def node(
 
     Whoever has the key may run graphs here. docs/cluster.md tells what to open and what not.
     """
-    from ..cluster.node import ClusterNode
+    from ..cluster.worker_process import ClusterNode
     from ..distributed.wire.credentials import Credentials
     from ..distributed.wire.heartbeat import PULSE
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..cases.measure import Timing
     from ..cases.proof import Outcome
     from ..cases.runner import Runner
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 _op = click.option("-o", "--op", "names", multiple=True, help="Only this op; may be repeated.")
@@ -163,7 +163,7 @@ def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     from ..cases.runner import Runner
     from ..runtime.vulkan import device_probe
     from ..runtime.vulkan.vulkan_device import VulkanDevice
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
 
     found = device_probe.survey()
     given = [name for text in wanted for name in feeds.parse_devices(text) or ()]

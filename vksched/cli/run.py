@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ..common.dtypes import Progress
     from ..engine.report.run_report import RunReport
     from ..importers.onnx.model import Model
-    from ..models.run import ModelRun
-    from ..scheduler import Scheduler
+    from ..models.compiled_model import ModelRun
+    from ..scheduler.scheduler import Scheduler
     from ..trace import Recorder, Tape
     from .meter import Meter
 
@@ -216,7 +216,7 @@ class Where:
 
     def open(self, **options: Any) -> Scheduler:
         """Returns a scheduler. options: more of its options."""
-        from ..scheduler import Scheduler
+        from ..scheduler.scheduler import Scheduler
 
         return Scheduler(self.devices, self.aim.policy, objective=self.aim.objective, **options)
 

@@ -17,8 +17,8 @@ from ..common.errors import VkschedError
 if TYPE_CHECKING:
     from ..common.console import PrintableConsole
     from ..monitor.client import Client
-    from ..view.top.draw import Window
-    from ..view.top.snapshot import ProcessNow
+    from ..monitor.top.render import Window
+    from ..monitor.top.snapshot import ProcessNow
 
 ANSWER_S = 3.0
 """How long --once and --json wait for processes."""
@@ -56,8 +56,8 @@ def _tell(client: Client, processes: Sequence[ProcessNow], as_json: bool) -> Non
         click.echo(json.dumps([asdict(process) for process in processes], indent=2))
     else:
         from ..common.console import PrintableConsole
-        from ..view.top.draw import Window, page
-        from ..view.top.state import State
+        from ..monitor.top.render import Window, page
+        from ..monitor.top.state import State
 
         console = PrintableConsole()
         lines = 2 + 2 * len(processes) + 5 * sum(len(p.devices) for p in processes)
@@ -75,9 +75,9 @@ def _watch(client: Client) -> None:
 
     from ..common.console import PrintableConsole
     from ..common.terminal import printable_streams
-    from ..view.top.draw import page
-    from ..view.top.keys import parse, single_keys, typed
-    from ..view.top.state import State, press
+    from ..monitor.top.keys import parse, single_keys, typed
+    from ..monitor.top.render import page
+    from ..monitor.top.state import State, press
 
     console = PrintableConsole()
     state = State()
@@ -111,7 +111,7 @@ def _window(console: PrintableConsole) -> Window:
     """Returns the terminal as it is now; COLUMNS and LINES say what it was."""
     from rich.console import ConsoleDimensions
 
-    from ..view.top.draw import Window
+    from ..monitor.top.render import Window
 
     columns, lines = os.get_terminal_size(sys.stdout.fileno())
     console.size = ConsoleDimensions(columns or 80, lines or 24)

@@ -44,7 +44,7 @@ def tune(
     if words and not model_files:
         raise click.UsageError("--precision needs a model; typical calls have each precision.")
     from ..engine.request_precision import apply_precision
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
     from ..tuning.tunable_calls import typical_graph
 
     with feeds.collected_warnings() as notes:

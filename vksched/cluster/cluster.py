@@ -20,7 +20,7 @@ from ..trace.events import Clock, SystemClock
 
 if TYPE_CHECKING:
     from ..distributed.wire.credentials import Credentials
-    from .joined import Joined
+    from .connections import Joined
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Cluster:
         """
         from ..distributed.wire.credentials import Credentials
         from ..distributed.wire.tls import Security
-        from .joined import Joined
+        from .connections import Joined
 
         given = self.credentials
         key = given if isinstance(given, Credentials) else Credentials.load(Path(given))

@@ -32,10 +32,10 @@ from ..ir.build_graph import build_graph
 from ..ir.tensor import Tensor
 from ..plan.types.node_names import NameIndex
 from ..trace import Trace
-from .control import make_step
-from .diary import Diary
-from .stages import Junction, Stage, StageCache, Step
-from .telling import emit_step, step_kind, warn_of_step
+from .control_flow import make_step
+from .host_events import emit_step, step_kind, warn_of_step
+from .run_history import Diary
+from .segments import Junction, Stage, StageCache, Step
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from ..common.errors import VkschedError
-from ..view.top.snapshot import LINE_BYTES, ProcessNow, decode
-from . import place
+from . import socket_dir
+from .top.snapshot import LINE_BYTES, ProcessNow, decode
 
 READ_BYTES = 1 << 16
 
@@ -29,7 +29,7 @@ class Connection:
         self.newest: ProcessNow | None = None
         self.problem = ""
         self.inode = path.lstat().st_ino if path.exists() else 0
-        self.socket = place.connect(path)
+        self.socket = socket_dir.connect(path)
         self._text = bytearray()
 
     @property
@@ -89,9 +89,9 @@ class Client:
         """
         if self._pid is not None:
             if not self._connections:
-                self._connect(self._pid, place.socket_path(self._pid))
+                self._connect(self._pid, socket_dir.socket_path(self._pid))
             return
-        for pid, path in place.sockets().items():
+        for pid, path in socket_dir.sockets().items():
             if pid in self._connections:
                 continue
             try:

@@ -27,9 +27,9 @@ from ..common.errors import VkschedError
 from ..common.fork_guard import in_child
 from ..common.user_warning import warn
 from ..common.version import __version__
-from ..view.top.snapshot import FORMAT, SCHEDULERS, ProcessNow, SchedulerNow, encode, text
-from . import place
+from . import socket_dir
 from .activity import TICK_S
+from .top.snapshot import FORMAT, SCHEDULERS, ProcessNow, SchedulerNow, encode, text
 from .watch import Watch
 
 CLIENTS = 8
@@ -54,7 +54,7 @@ class Server:
 
     def __init__(self, watches: Iterable[Watch] = ()) -> None:
         self.watches = list(watches)
-        self._listening, self._path = place.listen(os.getpid(), CLIENTS)
+        self._listening, self._path = socket_dir.listen(os.getpid(), CLIENTS)
         self._wake, self._woken = socket.socketpair()
         self._clients: dict[int, _Client] = {}
         self._ending = False
@@ -135,7 +135,7 @@ class Server:
         except OSError:  # it hung up already, or there are no more files, for a while: till a tick
             selector.unregister(self._listening)
             return
-        if len(self._clients) >= CLIENTS or not place.is_mine(own):
+        if len(self._clients) >= CLIENTS or not socket_dir.is_mine(own):
             own.close()
             return
         own.setblocking(False)

@@ -20,9 +20,9 @@ from ..engine.graph_registry import Graphs
 from ..runtime.device import Device, Gauge, Gauged
 from ..runtime.executors.run_record import AtWork
 from ..trace import SystemClock
-from ..view.top.snapshot import DEVICES, TEXT, DeviceNow, SchedulerNow
 from . import sensors
 from .activity import Activity, rate
+from .top.snapshot import DEVICES, TEXT, DeviceNow, SchedulerNow
 
 GAUGE_TICKS = 2
 """Drivers and sensors are asked at every second snapshot only."""

@@ -42,7 +42,7 @@ from .values import OrtValue, plain
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model, ModelValue
-    from ..models.run import ModelRun
+    from ..models.compiled_model import ModelRun
 
 NO_EFFECT = frozenset(("disabled_optimizers", "enable_fallback"))
 """Further arguments of sessions that change no result."""

@@ -15,13 +15,13 @@ import weakref
 from typing import TYPE_CHECKING
 
 from ..common.fork_guard import Owner, in_child, keep_for_ever
-from ..scheduler import Scheduler
+from ..scheduler.scheduler import Scheduler
 from ..trace import Recorder
 from .providers import Chosen
 
 if TYPE_CHECKING:
     from ..importers.onnx.model import Model
-    from ..models.run import ModelRun
+    from ..models.compiled_model import ModelRun
 
 _again = threading.Lock()
 """Held while a child compiles what its parent had compiled."""

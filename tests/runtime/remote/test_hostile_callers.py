@@ -16,7 +16,7 @@ import pytest
 from hostile import WAIT_S, Caller, Said, Watched, conversation, numbered, play
 
 import vksched as vs
-from vksched.cluster.node import ClusterNode
+from vksched.cluster.worker_process import ClusterNode
 from vksched.distributed.wire import json_payload, quota
 from vksched.distributed.wire.stream import Closed
 from vksched.distributed.worker import server, transport

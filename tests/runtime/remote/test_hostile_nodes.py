@@ -16,8 +16,8 @@ import pytest
 import vksched as vs
 import vksched.distributed.driver.client as client_module
 import vksched.distributed.worker.session as session_module
-from vksched.cluster import joined as joining
-from vksched.cluster.node import ClusterNode
+from vksched.cluster import connections as joining
+from vksched.cluster.worker_process import ClusterNode
 from vksched.common.dtypes import NDArray, Progress
 from vksched.common.errors import (
     DeviceError,

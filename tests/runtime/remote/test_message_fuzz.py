@@ -19,7 +19,7 @@ from drawn_messages import drawn, say
 from hostile import Caller, Said, Watched, conversation
 from selection import draws
 
-from vksched.cluster.node import ClusterNode
+from vksched.cluster.worker_process import ClusterNode
 from vksched.distributed.wire.stream import Closed
 
 SESSIONS = 12

@@ -25,7 +25,7 @@ from ...importers.gguf.model import LanguageModel
 from ...importers.gguf.read.tensors import GgufTensor
 from ...ir.precision import SINGLE
 from ...ir.tensor import input
-from ...scheduler import Scheduler
+from ...scheduler.scheduler import Scheduler
 from ..peers.specs import GENERATED, LANGUAGE, Spec, text_of
 from .files import TYPES, write_model
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...common.dtypes import NDArray
+from ...generation.generator import Reader
 from ...importers import load_gguf
 from ...ir.precision import SINGLE
-from ...models.reader import Reader
-from ...scheduler import Scheduler
+from ...scheduler.scheduler import Scheduler
 from ..peers.specs import GENERATED, Spec, arrays_of
 
 

@@ -1,5 +1,5 @@
 """Rules for control flow: branches that are taken and turns whose number is known become part of
-the graph; other loops are steps of the host, turn by turn (vksched/models/control.py).
+the graph; other loops are steps of the host, turn by turn (vksched/models/control_flow.py).
 
     Loop(5) { body }  ->  body%0, body%1, ... body%4: each turn is copied when the one before it is
                           lowered, as its condition may follow from values that are known by then

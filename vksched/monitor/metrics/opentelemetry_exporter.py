@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..common.errors import VkschedError
-from ..common.version import __version__
-from .measures import MEASURES, SECONDS, Labels
-from .measures import Meter as MeterSink
+from ...common.errors import VkschedError
+from ...common.version import __version__
+from .instruments import MEASURES, SECONDS, Labels
+from .instruments import Meter as MeterSink
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, Histogram, Meter, MeterProvider, UpDownCounter

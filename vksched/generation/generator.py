@@ -25,8 +25,8 @@ from ..ir.precision import BYTES, PRECISIONS, SINGLE
 from ..ops.quantized.weight_repack import Ahead as MadeAhead
 from ..planner.plan_cache import DamagedPlan
 from ..runtime.device import Ahead, Uploads
-from .kept_steps import KeptStep
-from .layers.place import Places, place_layers, takes_all
+from .graph_cache import KeptStep
+from .layer_placement.place_layers import Places, place_layers, takes_all
 
 if TYPE_CHECKING:
     from ..engine.executable import Run

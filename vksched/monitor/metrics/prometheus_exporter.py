@@ -6,8 +6,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from ..common.errors import VkschedError
-from .measures import MEASURES, SECONDS, Labels, Meter
+from ...common.errors import VkschedError
+from .instruments import MEASURES, SECONDS, Labels, Meter
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..common.errors import DeviceError
 from .cluster import Cluster
-from .on_ray import find
+from .ray_cluster import find
 
 
 def as_cluster(given: Cluster | str) -> Cluster:

@@ -20,7 +20,7 @@ from ..importers.onnx.nodes.names import slots_of
 from ..importers.onnx.nodes.values import HostType, HostValue, TypeKey
 from ..plan.explain.cpu_fallback import FEW_ELEMENTS
 from ..trace import Event, Trace
-from .stages import Junction, Stage
+from .segments import Junction, Stage
 
 SLOTS = 6
 """Slots that the text names, of a stage."""

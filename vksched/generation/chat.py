@@ -13,7 +13,7 @@ from ..common.dtypes import Progress
 from ..common.errors import DTypeError, ShapeError, VkschedError
 from ..common.fork_guard import OfProcess
 from ..common.gc_pause import resting_collector
-from .reader import Compiles, Reader
+from .generator import Compiles, Reader
 from .sampling import Sampling
 
 if TYPE_CHECKING:

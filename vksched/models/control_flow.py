@@ -19,7 +19,7 @@ from ..importers.onnx.nodes.elements import numpy_of
 from ..importers.onnx.nodes.names import subgraphs
 from ..importers.onnx.nodes.node import attribute_value
 from ..importers.onnx.nodes.values import HostValue, Value
-from .stages import AnyProgram, Step, StepFunction
+from .segments import AnyProgram, Step, StepFunction
 
 
 def make_step(program: AnyProgram, step: HostStep) -> Step:

@@ -17,7 +17,7 @@ from ..common.dtypes import INT32, NDArray, Progress
 from ..common.errors import DTypeError, ShapeError
 from ..common.fork_guard import OfProcess
 from ..ir.tensor import input
-from .reader import Compiles
+from .generator import Compiles
 
 if TYPE_CHECKING:
     from ..engine.executable import Run

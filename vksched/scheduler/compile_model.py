@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from ..engine.graph_registry import Graphs
     from ..engine.request import Placements
     from ..engine.request_precision import Precision
+    from ..generation.chat import Chat
+    from ..generation.generator import Compiles
     from ..importers.base import ImportedModel
-    from .chat import Chat
-    from .reader import Compiles
-    from .run import ModelRun
+    from ..models.compiled_model import ModelRun
 
 
 def chat_of(
@@ -24,8 +24,8 @@ def chat_of(
     **options: str,
 ) -> Chat:
     """Returns what answers by a language model."""
+    from ..generation.chat import Chat
     from ..importers.gguf.model import LanguageModel  # needs the gguf package, which is an extra
-    from .chat import Chat
 
     assert isinstance(model, LanguageModel)
     return Chat(scheduler, model, ctx, placement=placement, progress=progress, **options)
@@ -41,7 +41,7 @@ def run_of_model(
 ) -> ModelRun:
     """Returns what compiles a model for the shapes of its calls."""
     from ..importers.onnx.model import Model  # needs the onnx package, which is an extra
-    from .run import ModelRun
+    from ..models.compiled_model import ModelRun
 
     assert isinstance(outputs, Model)
     warns = len(graphs.preparing.opened.devices) > 1

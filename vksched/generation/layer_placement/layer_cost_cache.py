@@ -35,8 +35,8 @@ from ...storage.disk_cache import (
 )
 from ...topology.topology import Machine
 from ...tuning.device_cache import DAMAGE
-from .divide import Experts, Layer
-from .measure import Measured, places_of
+from .layer_costs import Measured, places_of
+from .partition_layers import Experts, Layer
 
 if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache

@@ -17,9 +17,9 @@ from ...common.dtypes import numpy_dtype
 from ...ir.build_graph import build_graph
 from ...planner.search.select import MARGIN_ESTIMATED, MARGIN_MEASURED, known
 from ...topology.topology import Machine
-from .divide import Division, Experts, Layer, Stretch, divide
-from .kept import kept_or_measured
-from .measure import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
+from .layer_cost_cache import kept_or_measured
+from .layer_costs import BETWEEN, EXPERTS, INSIDE, Measured, measure_layers
+from .partition_layers import Division, Experts, Layer, Stretch, divide
 
 if TYPE_CHECKING:
     from ...importers.gguf.kv_cache import KeyValueCache

@@ -9,47 +9,47 @@ from os import PathLike
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
-from .common.dtypes import NDArray, Progress
-from .common.env import is_on
-from .common.errors import DeviceError
-from .common.fork_guard import OfProcess, Owner
-from .engine.device_set import DeviceSet
-from .engine.executable import Run
-from .engine.faults import Quarantine
-from .engine.function import Build, Function
-from .engine.graph_registry import Graphs
-from .engine.membership import Membership
-from .engine.plan_builder import Preparing, Settings, check_settings, check_switches
-from .engine.request import Observe, Placements, given_options
-from .engine.request_precision import Precision, check_precision
-from .engine.state_table import StateTable
-from .importers.base import ImportedModel
-from .ir.build_graph import Outputs, Updates
-from .ir.tensor import Tensor
-from .models.made import chat_of, run_of_model
-from .monitor.opening import watch
-from .plan.plan import Plan
-from .planner.planner import check_objective
-from .runtime.device import Device
-from .runtime.executors.slowdown_tracker import Watchdog
-from .runtime.vulkan import device_probe
-from .topology.topology import Machine
-from .trace import Sink, Trace, as_trace, with_tape, write_tape
-from .tuning.autotuner import Tuner, mode_of
-from .tuning.calibrator import Calibrator
-from .tuning.cost_cache import CostStore
-from .tuning.first_use import FirstUse
-from .tuning.variant_cache import Store
+from ..common.dtypes import NDArray, Progress
+from ..common.env import is_on
+from ..common.errors import DeviceError
+from ..common.fork_guard import OfProcess, Owner
+from ..engine.device_set import DeviceSet
+from ..engine.executable import Run
+from ..engine.faults import Quarantine
+from ..engine.function import Build, Function
+from ..engine.graph_registry import Graphs
+from ..engine.membership import Membership
+from ..engine.plan_builder import Preparing, Settings, check_settings, check_switches
+from ..engine.request import Observe, Placements, given_options
+from ..engine.request_precision import Precision, check_precision
+from ..engine.state_table import StateTable
+from ..importers.base import ImportedModel
+from ..ir.build_graph import Outputs, Updates
+from ..ir.tensor import Tensor
+from ..monitor.start import watch
+from ..plan.plan import Plan
+from ..planner.planner import check_objective
+from ..runtime.device import Device
+from ..runtime.executors.slowdown_tracker import Watchdog
+from ..runtime.vulkan import device_probe
+from ..topology.topology import Machine
+from ..trace import Sink, Trace, as_trace, with_tape, write_tape
+from ..tuning.autotuner import Tuner, mode_of
+from ..tuning.calibrator import Calibrator
+from ..tuning.cost_cache import CostStore
+from ..tuning.first_use import FirstUse
+from ..tuning.variant_cache import Store
+from .compile_model import chat_of, run_of_model
 
 if TYPE_CHECKING:
-    from .cluster.cluster import Cluster
-    from .cluster.joined import Joined
-    from .engine.apply_config import Configuring
-    from .importers.gguf.model import LanguageModel
-    from .importers.onnx.model import Model
-    from .models.chat import Chat
-    from .models.run import ModelRun
-    from .parallel.config.config_types import Config
+    from ..cluster.cluster import Cluster
+    from ..cluster.connections import Joined
+    from ..engine.apply_config import Configuring
+    from ..generation.chat import Chat
+    from ..importers.gguf.model import LanguageModel
+    from ..importers.onnx.model import Model
+    from ..models.compiled_model import ModelRun
+    from ..parallel.config.config_types import Config
 
 DEFAULT_TIMEOUT_S = 300.0
 
@@ -357,9 +357,7 @@ class Scheduler(OfProcess):
 
 
 def _read(config: str | PathLike[str] | Mapping[str, Any]) -> Config:
-    from .parallel.config.read_config import (
-        read_config,  # without a config nothing of it is imported
-    )
+    from ..parallel.config.read_config import read_config
 
     return read_config(config)
 
@@ -369,13 +367,13 @@ def _configuring(
 ) -> Configuring | None:
     if told is None:
         return None
-    from .engine.apply_config import Configuring  # as for `_read`
+    from ..engine.apply_config import Configuring  # as for `_read`
 
     about = preparing.machine, policy, preparing.opened.with_cpu
     return Configuring(told, states.lie, *about)
 
 
 def _join(cluster: Cluster | str, trace: Trace) -> Joined:
-    from .cluster.given import as_cluster  # without a cluster nothing of it is imported
+    from ..cluster.from_argument import as_cluster  # without a cluster nothing of it is imported
 
     return as_cluster(cluster).join(trace.clock)

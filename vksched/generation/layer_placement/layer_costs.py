@@ -27,7 +27,7 @@ from ...plan.types.offsets import aligned
 from ...planner.planner import plan_graph
 from ...topology.device_spec import DeviceSpec
 from ...topology.topology import Machine
-from .divide import Experts, Layer, Place
+from .partition_layers import Experts, Layer, Place
 
 EXPERTS, INSIDE = "_exps", "experts"
 """What is in the names of weights of experts, and the scope of what is computed with them."""

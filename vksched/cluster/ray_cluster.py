@@ -23,8 +23,8 @@ from ..common.errors import DeviceError, VkschedError
 from ..distributed.wire.credentials import Credentials
 from ..distributed.wire.tls import SECURITY
 from .cluster import Cluster
+from .placement_groups import release, reserved
 from .ray_address import AUTO, CLIENT, find_ray
-from .ray_room import release, reserved
 
 MODELS = "VKSCHED_MODELS"
 """Variable of a computer's owner: folders of models, with commas between."""
@@ -52,7 +52,7 @@ class _Served:
     """What an actor does. address: of its computer, as others of the cluster reach it."""
 
     def __init__(self, name: str, key: str, security: str, address: str) -> None:
-        from .node import ClusterNode
+        from .worker_process import ClusterNode
 
         self._key, self._security = key, security
         models = [Path(each) for each in names_in(MODELS)]

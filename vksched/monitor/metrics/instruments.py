@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..runtime.run_stats import RunStats
-from ..trace import Event
+from ...runtime.run_stats import RunStats
+from ...trace import Event
 
 VALUES = 64
 OTHER = "other"

@@ -23,9 +23,9 @@ from ...plan.simulation.simulate_plan import simulate
 from ...planner.planner import plan_graph
 from ...planner.what_if import Change, Comparison, compare
 from ...topology.topology import Machine
-from .divide import PARTS, Stretch
-from .measure import measure_layers
-from .place import Layout, decide
+from .layer_costs import measure_layers
+from .partition_layers import PARTS, Stretch
+from .place_layers import Layout, decide
 
 if TYPE_CHECKING:
     from ...importers.gguf.model import LanguageModel

@@ -30,10 +30,10 @@ from ..importers.onnx.model import Model, ModelValue, Types, types_of
 from ..importers.onnx.nodes.values import HostValue
 from ..plan.plan import Plan
 from ..trace import Tape
-from .diary import Diary
+from .host_events import explain_stages
 from .program import Program, StageCompiler
-from .stages import CLOSED, Stage, StageCache
-from .telling import explain_stages
+from .run_history import Diary
+from .segments import CLOSED, Stage, StageCache
 
 
 class ModelRun(OfProcess):

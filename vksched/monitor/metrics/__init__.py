@@ -1,6 +1,6 @@
 """Figures of runs for services, by the libraries of Prometheus and OpenTelemetry."""
 
-from .to_opentelemetry import opentelemetry
-from .to_prometheus import prometheus
+from .opentelemetry_exporter import opentelemetry
+from .prometheus_exporter import prometheus
 
 __all__ = ["opentelemetry", "prometheus"]

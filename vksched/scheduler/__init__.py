@@ -1,0 +1,1 @@
+"""Scheduler: it opens devices and compiles graphs and models."""

@@ -1,1 +1,0 @@
-"""The terminal view of running processes."""
