@@ -16,8 +16,8 @@ import click
 import numpy as np
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.importers.gguf.architectures.moe import Experts
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 F32 = "f32"
 

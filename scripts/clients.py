@@ -9,7 +9,7 @@
 Each package gets an environment of its own under build/clients, from the package index, at its
 first run. tests/clients/use_<package>.py is the program: it uses the package as its README says
 and knows nothing of vksched. It runs twice in processes of their own: with onnxruntime, and by
-`python -m vksched.session`. Exit code 1 when results differ, or when a program fails.
+`python -m vksched.onnxruntime`. Exit code 1 when results differ, or when a program fails.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run_client(client: Client, vulkan: bool) -> Outcome:
         program = str(PROGRAMS / client.program)
         theirs = _report([str(python), program], {})
         switch = {"VKSCHED_SOFTWARE": "1", "VKSCHED_PROVIDERS": "cpu,cuda"} if vulkan else {}
-        ours = _report([str(python), "-m", "vksched.session", program], switch)
+        ours = _report([str(python), "-m", "vksched.onnxruntime", program], switch)
     except ClientError as error:
         return Outcome(client.name, client.requirement, problem=str(error))
     if "vksched=" not in ours["build"] or ours["native"] or "vksched=" in theirs["build"]:

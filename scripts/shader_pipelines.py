@@ -63,11 +63,11 @@ class Pipeline:
 def used_pipelines(variants: Collection[str] | None = None) -> list[Pipeline]:
     """Returns the variants, all when none are named, with all constants that calls use on a GPU."""
     try:
-        from vksched.cases.table import CASES, FUNCTIONS, PRECISE
         from vksched.common.errors import UnsupportedOp
         from vksched.ir.op import Call, get_op, view_offset
         from vksched.ops.lowering.lower import lower, variants_of
         from vksched.runtime.vulkan.shaders import load_manifest
+        from vksched.testing.op_table import CASES, FUNCTIONS, PRECISE
         from vksched.topology.limits import Limits
     except ImportError as error:
         raise StatsError(f"{error}; try .venv/bin/python, which `make setup` makes") from None

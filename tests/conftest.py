@@ -25,7 +25,7 @@ from kept_devices import kept_devices as kept_devices
 from selection import TIER, Tier, quick_items, rest_items
 
 import vksched as vs
-import vksched.session
+import vksched.onnxruntime
 from vksched.monitor import socket_dir
 from vksched.runtime.vulkan import device_probe
 
@@ -151,7 +151,7 @@ def rng() -> Iterator[np.random.Generator]:
 def ort(request: pytest.FixtureRequest) -> ModuleType:
     """vksched's session and onnxruntime in turn."""
     if request.param == "vksched":
-        return vksched.session
+        return vksched.onnxruntime
     found: ModuleType = pytest.importorskip("onnxruntime")
     found.set_default_logger_severity(3)
     return found

@@ -34,9 +34,7 @@ FLOORS = [
     ("engine",),
     ("models", "generation", "cluster", "monitor"),
     ("scheduler",),
-    ("session", "onnx_backend"),
-    ("cases",),
-    ("bench",),
+    ("onnxruntime", "onnx_backend", "testing", "bench"),
     ("cli",),
 ]
 FAMILIES = [

@@ -38,6 +38,7 @@ from .ir.graph import Graph
 from .ir.name_scope import scope, signal
 from .ir.tensor import Tensor, constant, input, weight
 from .monitor import metrics
+from .onnxruntime import InferenceSession
 from .ops import *  # noqa: F403 - the op set, by its own __all__
 from .ops import __all__ as _ops
 from .ops.creation.state import state
@@ -54,7 +55,6 @@ from .runtime.simulated_clock import SimulatedClock
 from .runtime.vulkan.device_probe import DeviceInfo
 from .runtime.vulkan.device_probe import list_devices as devices
 from .scheduler.scheduler import Scheduler
-from .session import InferenceSession
 from .topology.device_spec import DeviceSpec
 from .topology.links import Link, Links
 from .topology.perf_model import Costs

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
+from vksched.testing.numeric_gradient import evaluate
 
 X = np.asarray([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 

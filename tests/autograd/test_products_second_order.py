@@ -9,17 +9,17 @@ import pytest
 from central_differences import check
 
 import vksched as vs
-from vksched.cases import einsum, linear, recurrent
-from vksched.cases.attention import attention, by_length, rotary
-from vksched.cases.case import Case, FunctionCase, bools, floats
-from vksched.cases.matmul import attrs, swapped
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import AttrValue
 from vksched.ir.tensor import apply
+from vksched.testing.op_cases.linalg import einsum, linear, rnn
+from vksched.testing.op_cases.linalg.attention import attention, by_length, rotary
+from vksched.testing.op_cases.linalg.matmul import attrs, swapped
+from vksched.testing.op_cases.op_sample import Case, FunctionCase, bools, floats
 
 FUNCTIONS = [
     case
-    for module in (einsum, linear, recurrent)
+    for module in (einsum, linear, rnn)
     for case in module.FUNCTIONS
     if any(a.dtype.kind == "f" for a in case.inputs)
 ]

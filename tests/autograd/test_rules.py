@@ -14,9 +14,9 @@ from draws import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.gradient import STRAIGHT_THROUGH, function_of, is_compared
-from vksched.cases.gradient_proof import (
+from vksched.ir.op import computing_ops
+from vksched.ir.vjp import rule_of
+from vksched.testing.check_gradients import (
     first_order,
     on_device,
     reasons,
@@ -25,9 +25,9 @@ from vksched.cases.gradient_proof import (
     summary,
     why_not_on_devices,
 )
-from vksched.cases.table import CASES
-from vksched.ir.op import computing_ops
-from vksched.ir.vjp import rule_of
+from vksched.testing.numeric_gradient import STRAIGHT_THROUGH, function_of, is_compared
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES
 
 NOT_BY_DIFFERENCES = {*STRAIGHT_THROUGH, "widen"}
 """Rules with tests of their own: differences in float64 say nothing of them."""

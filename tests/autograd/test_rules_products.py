@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.attention import attention, by_length, rotary
-from vksched.cases.case import Case, bools, floats
-from vksched.cases.gradient import compare, function_of
-from vksched.cases.matmul import attrs, swapped
-from vksched.cases.recurrent import layer
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import AttrValue
 from vksched.ir.build_graph import build_graph
 from vksched.ops.rnn.cell import GATES
+from vksched.testing.numeric_gradient import compare, function_of
+from vksched.testing.op_cases.linalg.attention import attention, by_length, rotary
+from vksched.testing.op_cases.linalg.matmul import attrs, swapped
+from vksched.testing.op_cases.linalg.rnn import layer
+from vksched.testing.op_cases.op_sample import Case, bools, floats
 
 
 def agrees(case: Case) -> None:

@@ -10,11 +10,11 @@ from central_differences import Build, check, gradients
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.cases.gradient import evaluate
-from vksched.cases.gradient_proof import on_device
-from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
+from vksched.testing.check_gradients import on_device
+from vksched.testing.numeric_gradient import evaluate
+from vksched.testing.op_table import CASES
 
 RNG = np.random.default_rng(11)
 MASK = np.asarray([[True, False, True, True], [False, True, True, False]])

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
+from vksched.testing.numeric_gradient import evaluate
 
 torch: Any = pytest.importorskip("torch")
 from test_torch import RNNS, ROWS  # noqa: E402 - needs torch

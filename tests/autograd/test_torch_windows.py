@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
+from vksched.testing.numeric_gradient import evaluate
 
 torch: Any = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -10,13 +10,19 @@ import pytest
 from test_cli import call
 
 import vksched as vs
-from vksched.cases import gradient_proof
-from vksched.cases.case import Case, floats
-from vksched.cases.gradient import Compared, compare, compare_second, function_of, why_not_compared
-from vksched.cases.gradient_proof import first_order, on_device, second_order, summary
 from vksched.common.dtypes import NDArray
 from vksched.ir import vjp
 from vksched.ir.vjp import Pull, Rule, sum_to
+from vksched.testing import check_gradients
+from vksched.testing.check_gradients import first_order, on_device, second_order, summary
+from vksched.testing.numeric_gradient import (
+    Compared,
+    compare,
+    compare_second,
+    function_of,
+    why_not_compared,
+)
+from vksched.testing.op_cases.op_sample import Case, floats
 
 WIDE, ROW, SQUARE = floats(5, 5), floats(5, seed=1), floats(5, 5, seed=2)
 SUB, MUL = Case("sub", (WIDE, ROW)), Case("mul", (WIDE, SQUARE))
@@ -133,14 +139,14 @@ def test_an_op_without_a_rule_within_a_gradient_is_named(
 def test_a_device_that_computes_a_gradient_wrongly_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     (right,) = on_device("cpu", [MUL])
     assert right.wrong == "" and right.error < 1e-6
-    real = gradient_proof._run
+    real = check_gradients._run
 
     def changed(*args: object) -> dict[str, NDArray]:
         made = {name: array.copy() for name, array in real(*args).items()}  # type: ignore[arg-type]
         made["x1"][2, 3] += 1e-3
         return made
 
-    monkeypatch.setattr(gradient_proof, "_run", changed)
+    monkeypatch.setattr(check_gradients, "_run", changed)
     (found,) = on_device("cpu", [MUL])
     assert found.wrong.startswith("by x1: ") and found.wrong.endswith("and 0 others")
 
@@ -201,13 +207,13 @@ def test_terms_that_add_up_to_nothing_may_leave_their_rounding(
     case = Case("log_softmax", (x, mask), {"axis": 0})
     (right,) = on_device("cpu", [case])
     assert right.wrong == "" and right.reason == ""
-    real = gradient_proof._run
+    real = check_gradients._run
 
     def changed(*args: object) -> dict[str, NDArray]:
         made = real(*args)  # type: ignore[arg-type]
         return {**made, "x1": made["x1"] + np.float32(1e-4)}
 
-    monkeypatch.setattr(gradient_proof, "_run", changed)
+    monkeypatch.setattr(check_gradients, "_run", changed)
     (found,) = on_device("cpu", [case])
     assert found.wrong.startswith("by x1: ")
 
@@ -237,7 +243,7 @@ def test_second_order_has_the_known_values() -> None:
     """Of sum(c * x * y): its gradients (c y, c x), times d and e, have the gradient c e by x."""
     function = function_of(Case("mul", (WIDE, SQUARE)).as_dtypes({"float32": "float64"}))
     feeds = function.second.feeds
-    from vksched.cases.gradient import evaluate
+    from vksched.testing.numeric_gradient import evaluate
 
     got = evaluate(function.second.backward, feeds)
     np.testing.assert_allclose(got["x0"], feeds["c y"] * feeds["c d x1"])

@@ -14,13 +14,13 @@ from conftest import vulkan_names
 from test_devices import INTEL, NVIDIA, SOFT, Show, plain_environment, raw, show
 
 import vksched
-from vksched.cases.case import Case
-from vksched.cases.measure import Timing
-from vksched.cases.support import as_markdown, find_support
 from vksched.cli import _Group, main
 from vksched.cli.ops import _show_timings
 from vksched.common.errors import DeviceError, ShapeError
 from vksched.common.user_warning import warn_user
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.support_matrix import as_markdown, find_support
+from vksched.testing.time_ops import Timing
 
 __all__ = ["plain_environment", "show"]  # fixtures
 

@@ -129,7 +129,7 @@ def test_names_are_there_at_their_first_use() -> None:
         """
     )
     assert made.stderr == "" and made.stdout.splitlines() == [
-        "vksched.session Scheduler relu",
+        "vksched.onnxruntime Scheduler relu",
         "module 'vksched' has no attribute 'nothing'",
         "False True True",
         "matmul load",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import vksched.session
+import vksched.onnxruntime
 from vksched.common.dtypes import NDArray
 
 ort = pytest.importorskip("onnxruntime")
@@ -162,7 +162,7 @@ def check(model: bytes, x: NDArray, device: str) -> list[Any]:
     judge = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     with (
         warnings.catch_warnings(),
-        vksched.session.InferenceSession(model, providers=[device]) as session,
+        vksched.onnxruntime.InferenceSession(model, providers=[device]) as session,
     ):
         warnings.simplefilter("ignore")
         for rows in (x, x[:1]):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-import vksched.session
+import vksched.onnxruntime
 from vksched.common.dtypes import NDArray
 from vksched.common.errors import DTypeError, ModelFormatError
 
@@ -62,7 +62,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def run(model: bytes, device: str = "cpu", **feeds: Any) -> list[Any]:
-    with vksched.session.InferenceSession(model, providers=[device]) as session:
+    with vksched.onnxruntime.InferenceSession(model, providers=[device]) as session:
         return session.run(None, feeds)
 
 
@@ -109,7 +109,7 @@ def test_probabilities_come_as_a_list_of_maps(device: str) -> None:
     assert [list(m) for m in maps] == [[0, 1, 2]] * 2
     assert all(type(k) is int and type(v) is float for m in maps for k, v in m.items())
     np.testing.assert_allclose([list(m.values()) for m in maps], P, rtol=1e-5)
-    with vksched.session.InferenceSession(model, providers=[device]) as session:
+    with vksched.onnxruntime.InferenceSession(model, providers=[device]) as session:
         (only,) = session.run(["label"], {"x": X[:1]})
         assert only.tolist() == [2]
         assert [o.type for o in session.get_outputs()] == [
@@ -185,7 +185,7 @@ def test_dict_vectorizer(key: int, value: int) -> None:
         np.testing.assert_array_equal(found, wanted)
         if given and value == T.FLOAT:  # of others onnxruntime takes none from Python
             np.testing.assert_array_equal(found, judged(model, x=given)[0])
-    with vksched.session.InferenceSession(model, providers=["cpu"]) as session:
+    with vksched.onnxruntime.InferenceSession(model, providers=["cpu"]) as session:
         names = {T.STRING: "string", T.INT64: "int64", T.FLOAT: "float", T.DOUBLE: "double"}
         assert session.get_inputs()[0].type == f"map({names[key]},tensor({names[value]}))"
 

@@ -16,9 +16,9 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-import vksched.session
+import vksched.onnxruntime
+from vksched.onnxruntime.providers import choose_devices
 from vksched.runtime.vulkan import device_probe, driver_probe
-from vksched.session.providers import choose_devices
 
 onnx = pytest.importorskip("onnx")
 from onnx import helper, parser  # noqa: E402
@@ -214,7 +214,7 @@ def test_a_gpu_provider_stands_for_the_vulkan_devices(software: str, model: byte
         assert software in said["devices"] and said["stands_for"] == "CUDAExecutionProvider"
         y = session.run(["y"], FEED)[0]
     np.testing.assert_array_equal(y, np.maximum(FEED["x"] + 1.5, 0))
-    assert vksched.session.get_device() == "GPU"
+    assert vksched.onnxruntime.get_device() == "GPU"
 
 
 def test_a_session_that_is_garbage_frees_its_devices(model: bytes) -> None:
@@ -242,7 +242,7 @@ def test_free_dimensions_that_are_given_a_size_are_compiled_at_once() -> None:
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n,3] x) => (float[n,3] y) '
         "{ y = Relu(x) }"
     )
-    given = vksched.session.SessionOptions()
+    given = vksched.onnxruntime.SessionOptions()
     given.add_free_dimension_override_by_name("n", 4)
     with vs.InferenceSession(model.SerializeToString(), given, ["cpu"]) as session:
         assert session.get_inputs()[0].shape == [4, 3]

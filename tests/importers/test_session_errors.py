@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
-import vksched.session
-from vksched.session.capi import onnxruntime_pybind11_state as state
-from vksched.session.faults import named, translated
+import vksched.onnxruntime
+from vksched.onnxruntime.capi import onnxruntime_pybind11_state as state
+from vksched.onnxruntime.ort_errors import named, translated
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
@@ -44,7 +44,7 @@ def test_what_is_no_model(ort: ModuleType, source: Any, kind: str) -> None:
     wanted = getattr(ort.capi.onnxruntime_pybind11_state, kind)
     with pytest.raises(wanted) as caught:
         ort.InferenceSession(source, providers=CPU)
-    if ort is vksched.session:
+    if ort is vksched.onnxruntime:
         assert isinstance(caught.value, vs.ModelFormatError)
     with pytest.raises(TypeError):
         ort.InferenceSession(made(RELU), "options")
@@ -102,9 +102,9 @@ def test_the_severity_is_that_of_the_logger() -> None:
     logger = logging.getLogger("vksched")
     before = logger.level
     try:
-        vksched.session.set_default_logger_severity(3)
+        vksched.onnxruntime.set_default_logger_severity(3)
         assert logger.level == logging.ERROR
-        vksched.session.set_default_logger_severity(0)
+        vksched.onnxruntime.set_default_logger_severity(0)
         assert logger.level == logging.DEBUG
     finally:
         logger.setLevel(before)

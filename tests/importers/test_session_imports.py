@@ -81,15 +81,17 @@ def python(
 def test_a_program_runs_unchanged(folder: Path, tmp_path: Path) -> None:
     model = str(folder / "model.onnx")
     program = str(folder / "program.py")
-    done = python("-m", "vksched.session", program, model, "--flag", "-m", cwd=tmp_path)
+    done = python("-m", "vksched.onnxruntime", program, model, "--flag", "-m", cwd=tmp_path)
     assert done.stderr == "" and done.returncode == 0
     ran, where = done.stdout.splitlines()
     assert ran == f"__main__ {[model, '--flag', '-m']} [[0.0, 0.5, 2.0]]"
-    assert where == f"vksched.session.inference {folder} False"
+    assert where == f"vksched.onnxruntime.inference {folder} False"
 
 
 def test_a_module_runs_unchanged(folder: Path) -> None:
-    done = python("-m", "vksched.session", "-m", "package", "model.onnx", "--vulkan", cwd=folder)
+    done = python(
+        "-m", "vksched.onnxruntime", "-m", "package", "model.onnx", "--vulkan", cwd=folder
+    )
     assert done.stderr == "" and done.returncode == 0
     assert "__main__ ['model.onnx', '--vulkan'] [[0.0, 0.5, 2.0]]" in done.stdout
 
@@ -99,7 +101,7 @@ def test_what_cannot_run_is_told(folder: Path) -> None:
         (("none.py",), "expected a program, got no file at 'none.py'"),
         (("--vulkan", "gpu9", "program.py"), "expected providers of onnxruntime"),
     ):
-        done = python("-m", "vksched.session", *args, cwd=folder)
+        done = python("-m", "vksched.onnxruntime", *args, cwd=folder)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
@@ -107,7 +109,7 @@ def test_onnxruntime_itself_came_first(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     done = python(
         "-c",
-        "import onnxruntime, vksched.session as s\n"
+        "import onnxruntime, vksched.onnxruntime as s\n"
         "try: s.install()\n"
         "except s.install.__globals__['VkschedError'] as error: print(error)\n",
         cwd=tmp_path,
@@ -119,7 +121,7 @@ def test_onnxruntime_itself_came_first(tmp_path: Path) -> None:
 def test_install_offers_providers(tmp_path: Path) -> None:
     done = python(
         "-c",
-        "import importlib.metadata as metadata, os, sys, vksched.session as s\n"
+        "import importlib.metadata as metadata, os, sys, vksched.onnxruntime as s\n"
         "try: s.install(vulkan=['gpu9'])\n"
         "except Exception as error: print('refused', os.environ.get('VKSCHED_PROVIDERS'))\n"
         "s.install(); s.install(vulkan=['cuda', 'cpu'])\n"

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import vksched as vs
-import vksched.session
-from vksched.session import said
-from vksched.session.capi import onnxruntime_pybind11_state as state
+import vksched.onnxruntime
+from vksched.onnxruntime import warn_once
+from vksched.onnxruntime.capi import onnxruntime_pybind11_state as state
 
 onnx = pytest.importorskip("onnx")
 from onnx import numpy_helper, parser  # noqa: E402
@@ -100,11 +100,11 @@ ENTRIES = {  # entries, and whether they are told
 def test_an_entry_whose_effect_would_be_missed_is_told_once(
     entry: tuple[str, str], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(said, "_told", set())
+    monkeypatch.setattr(warn_once, "_told", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
-            vksched.session.SessionOptions().add_session_config_entry(*entry)
+            vksched.onnxruntime.SessionOptions().add_session_config_entry(*entry)
     texts = [
         f"the entry {entry[0]!r} of SessionOptions has no effect" in str(w.message) for w in caught
     ]
@@ -112,8 +112,8 @@ def test_an_entry_whose_effect_would_be_missed_is_told_once(
 
 
 def test_entries_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(said, "_told", set())
-    once = vksched.session.RunOptions()
+    monkeypatch.setattr(warn_once, "_told", set())
+    once = vksched.onnxruntime.RunOptions()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         once.add_run_config_entry("gpu_graph_id", "1")
@@ -174,8 +174,8 @@ def test_external_data_of_bytes_without_a_folder(
         vs.load(folder / "m.onnx", folder=folder)
     with pytest.raises(vs.VkschedError, match="no folder of external data for a GGUF"):
         vs.load(b"GGUF", folder=folder)
-    monkeypatch.setattr(said, "_told", set())
-    options = vksched.session.SessionOptions()
+    monkeypatch.setattr(warn_once, "_told", set())
+    options = vksched.onnxruntime.SessionOptions()
     options.add_session_config_entry(FOLDER, "nowhere")
     with pytest.warns(vs.VkschedWarning, match="given by its path has no effect"):
         vs.InferenceSession(folder / "m.onnx", options, providers=CPU)
@@ -210,7 +210,7 @@ def test_a_load_is_cancelled(ort: ModuleType) -> None:
 
 
 def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(said, "_told", set())
+    monkeypatch.setattr(warn_once, "_told", set())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         vs.InferenceSession(made(RELU), providers=CPU, disabled_optimizers=["a"], enable_fallback=0)
@@ -218,7 +218,7 @@ def test_what_a_session_would_ignore_is_told(monkeypatch: pytest.MonkeyPatch) ->
         vs.InferenceSession(made(RELU), providers=CPU, provider=CPU)
     with pytest.warns(vs.VkschedWarning, match="'arena' of CPUExecutionProvider has no effect"):
         vs.InferenceSession(made(RELU), providers=[(CPU[0], {"arena": "1"})])
-    options = vksched.session.SessionOptions()
+    options = vksched.onnxruntime.SessionOptions()
     options.add_free_dimension_override_by_name("m", 2)
     with pytest.warns(vs.VkschedWarning, match="the dimension 'm', which no input has, has no"):
         vs.InferenceSession(made(RELU), options, providers=CPU)
@@ -269,16 +269,16 @@ def test_what_holds_devices_is_not_pickled() -> None:
 
 
 def test_options_without_effect_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(said, "_told", set())
-    given = vksched.session.SessionOptions()
+    monkeypatch.setattr(warn_once, "_told", set())
+    given = vksched.onnxruntime.SessionOptions()
     given.enable_mem_pattern = False
     with pytest.warns(vs.VkschedWarning, match="optimized_model_filepath has no effect"):
         given.optimized_model_filepath = "other.onnx"
     given.optimized_model_filepath = "another.onnx"
     with pytest.warns(vs.VkschedWarning, match="set_seed has no effect"):
-        vksched.session.set_seed(3)
+        vksched.onnxruntime.set_seed(3)
     with pytest.warns(vs.VkschedWarning, match="set_default_logger_callback has no effect"):
-        vksched.session.set_default_logger_callback(print)
+        vksched.onnxruntime.set_default_logger_callback(print)
     for refused in (
         lambda: given.add_external_initializers(["w"], [1]),
         lambda: given.add_initializer("w", 1),

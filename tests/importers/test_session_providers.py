@@ -9,8 +9,8 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-import vksched.session
-from vksched.session.providers import SWITCH, choose_devices, offered
+import vksched.onnxruntime
+from vksched.onnxruntime.providers import SWITCH, choose_devices, offered
 
 onnx = pytest.importorskip("onnx")
 from onnx import parser  # noqa: E402
@@ -46,7 +46,7 @@ def test_an_unknown_provider_is_skipped_with_a_warning(ort: ModuleType, relu: by
 
 
 def test_an_objective_is_an_option_of_vulkan(software: str, relu: bytes) -> None:
-    ort = vksched.session
+    ort = vksched.onnxruntime
     mixed = {"objective": "latency=1,energy=0.5"}
     assert choose_devices([(VULKAN, mixed)]).objective == mixed["objective"]
     assert choose_devices([VULKAN, CPU], [{"objective": "memory"}, {}]).objective == "memory"
@@ -59,7 +59,7 @@ def test_an_objective_is_an_option_of_vulkan(software: str, relu: bytes) -> None
 
 
 def test_a_precision_is_an_option_of_vulkan_and_the_cpu(relu: bytes) -> None:
-    ort = vksched.session
+    ort = vksched.onnxruntime
     for name in (VULKAN, "vulkan:0", CPU, "cpu"):
         assert choose_devices([(name, {"precision": "mixed"})]).precision == "mixed"
     both = [("vulkan:0", {"precision": "float32"}), (CPU, {"precision": "float16"})]
@@ -81,7 +81,7 @@ def test_a_precision_is_an_option_of_vulkan_and_the_cpu(relu: bytes) -> None:
 
 
 def test_a_policy_is_an_option_of_vulkan(software: str, relu: bytes) -> None:
-    ort = vksched.session
+    ort = vksched.onnxruntime
     assert choose_devices([(software, {"policy": "priority"}), CPU]).policy == "priority"
     assert choose_devices([("CUDAExecutionProvider", {"policy": "x"})]).policy == "auto"
     for policy in ("priority", "dynamic"):
@@ -161,9 +161,9 @@ def test_what_the_user_sends_to_vulkan(
 def test_a_program_that_asks_for_cuda_gets_vulkan(
     software: str, relu: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert CUDA not in vksched.session.get_available_providers()
+    assert CUDA not in vksched.onnxruntime.get_available_providers()
     monkeypatch.setenv(SWITCH, "cuda,cpu")
-    assert vksched.session.get_available_providers() == [CUDA, VULKAN, CPU]
+    assert vksched.onnxruntime.get_available_providers() == [CUDA, VULKAN, CPU]
     with vs.InferenceSession(relu, providers=[CUDA, CPU]) as session:
         assert session.get_providers() == [CUDA, CPU]
         assert software in session.get_provider_options()[CUDA]["devices"]
@@ -175,8 +175,8 @@ def test_a_program_that_asks_for_cuda_gets_vulkan(
 def test_nothing_is_offered_where_there_is_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKSCHED_NO_VULKAN", "1")
     monkeypatch.setenv(SWITCH, "cuda")
-    assert vksched.session.get_available_providers() == [CPU]
-    assert vksched.session.get_device() == "CPU"
+    assert vksched.onnxruntime.get_available_providers() == [CPU]
+    assert vksched.onnxruntime.get_device() == "CPU"
 
 
 def test_a_name_that_is_no_provider(monkeypatch: pytest.MonkeyPatch) -> None:

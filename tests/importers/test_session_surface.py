@@ -1,4 +1,4 @@
-"""What onnxruntime has and vksched.session has not: what is listed, and nothing else."""
+"""What onnxruntime has and vksched.onnxruntime has not: what is listed, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import vksched.session
-from vksched.session.missing import MISSING, MISSING_OF
+import vksched.onnxruntime
+from vksched.onnxruntime.unsupported import MISSING, MISSING_OF
 
 theirs = pytest.importorskip("onnxruntime")
 same_version = pytest.mark.skipif(
-    theirs.__version__ != vksched.session.__version__,
-    reason=f"the interface is that of {vksched.session.__version__}, not {theirs.__version__}",
+    theirs.__version__ != vksched.onnxruntime.__version__,
+    reason=f"the interface is that of {vksched.onnxruntime.__version__}, not {theirs.__version__}",
 )
 INTERNAL = {"contextlib", "onnxruntime_validation", "import_capi_exception"}
 """Modules and variables that onnxruntime's own __init__ leaves behind."""
@@ -28,7 +28,7 @@ def public(thing: Any) -> set[str]:
 @same_version
 def test_the_module() -> None:
     other_tests = {n for n in ("quantization", "transformers", "tools") if hasattr(theirs, n)}
-    missing = public(theirs) - public(vksched.session) - INTERNAL - other_tests
+    missing = public(theirs) - public(vksched.onnxruntime) - INTERNAL - other_tests
     assert missing == set(MISSING)  # modules that other tests imported are there, too
 
 
@@ -38,7 +38,7 @@ def test_the_module() -> None:
     sorted(n for n in public(theirs) if inspect.isclass(getattr(theirs, n)) and n not in MISSING),
 )
 def test_a_class(name: str) -> None:
-    known, ours = getattr(theirs, name), getattr(vksched.session, name)
+    known, ours = getattr(theirs, name), getattr(vksched.onnxruntime, name)
     if issubclass(ours, int):
         members = {m: int(v) for m, v in known.__members__.items()}
         assert members == {m: int(v) for m, v in ours.__members__.items()}
@@ -53,14 +53,14 @@ def test_errors_stand_where_programs_look_for_them(name: str) -> None:
         return {n for n in found if issubclass(getattr(module, n), Exception)}
 
     known = importlib.import_module(f"onnxruntime.capi.{name}")
-    ours = importlib.import_module(f"vksched.session.capi.{name}")
+    ours = importlib.import_module(f"vksched.onnxruntime.capi.{name}")
     assert errors(ours) >= errors(known) and "InvalidGraph" in errors(ours)
 
 
 @same_version
 def test_functions_take_the_same_arguments() -> None:
     for owner in ("InferenceSession", "IOBinding", "OrtValue", "OrtDevice"):
-        known, ours = getattr(theirs, owner), getattr(vksched.session, owner)
+        known, ours = getattr(theirs, owner), getattr(vksched.onnxruntime, owner)
         for name in public(ours) & public(known):
             wanted, given = getattr(known, name), getattr(ours, name)
             if not inspect.isfunction(given) or not inspect.isfunction(wanted):
@@ -73,9 +73,9 @@ def test_functions_take_the_same_arguments() -> None:
 @pytest.mark.parametrize("name", ["SparseTensor", "ModelCompiler"])
 def test_what_is_left_out_says_why(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'; {MISSING[name]}"):
-        getattr(vksched.session, name)
+        getattr(vksched.onnxruntime, name)
     with pytest.raises(AttributeError, match="no attribute 'nothing_at_all'$"):
-        vksched.session.nothing_at_all  # noqa: B018
+        vksched.onnxruntime.nothing_at_all  # noqa: B018
 
 
 def test_it_says_what_it_is(ort: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,8 @@ def test_what_has_no_effect_is_taken(ort: ModuleType) -> None:
     ort.set_default_logger_verbosity(1)
     ort.preload_dlls()
     assert ort.has_collective_ops() is False
-    vksched.session.set_global_thread_pool_sizes(1, 1)  # the other keeps it for the whole process
+    # the other keeps it for the whole process
+    vksched.onnxruntime.set_global_thread_pool_sizes(1, 1)
     with pytest.raises(ort.capi.onnxruntime_pybind11_state.Fail):
         ort.register_execution_provider_library("mine", "/none.so")
 

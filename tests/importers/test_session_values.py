@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vksched as vs
-import vksched.session
+import vksched.onnxruntime
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, parser  # noqa: E402
@@ -59,16 +59,16 @@ def test_numbers_as_another_type_of_onnx(ort: ModuleType) -> None:
     bits = np.array([0x3F80, 0x4000], np.uint16)  # 1 and 2 as bfloat16
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.BFLOAT16)
     assert value.data_type() == "tensor(bfloat16)" and value.element_type() == TensorProto.BFLOAT16
-    if ort is vksched.session:
+    if ort is vksched.onnxruntime:
         assert value.numpy().astype(np.float32).tolist() == [1, 2]
     with pytest.raises((RuntimeError, TypeError), match="bytes|size"):
         ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, TensorProto.FLOAT)
 
 
 def test_copies_between_values() -> None:
-    first = vksched.session.OrtValue.ortvalue_from_numpy(np.ones(3, np.float32))
-    second = vksched.session.OrtValue.ortvalue_from_shape_and_type([3], np.float32)
-    vksched.session.copy_tensors([first], [second])
+    first = vksched.onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(3, np.float32))
+    second = vksched.onnxruntime.OrtValue.ortvalue_from_shape_and_type([3], np.float32)
+    vksched.onnxruntime.copy_tensors([first], [second])
     assert second.numpy().tolist() == [1, 1, 1]
     with pytest.raises(vs.ShapeError):
         second.update_inplace(np.ones(4, np.float32))
@@ -100,4 +100,4 @@ def test_a_tensor_elsewhere_says_what_to_do() -> None:
             return 2, 0
 
     with pytest.raises(vs.GraphError, match="host memory.*try a copy on the CPU"):
-        vksched.session.OrtValue.from_dlpack(Elsewhere())
+        vksched.onnxruntime.OrtValue.from_dlpack(Elsewhere())

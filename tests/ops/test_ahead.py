@@ -16,7 +16,6 @@ import pytest
 from gguf_models import Tiny, write
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.generation.generator import Reader
 from vksched.importers.gguf.model import LanguageModel
@@ -26,6 +25,7 @@ from vksched.ops.quantized.gguf_formats import FORMATS, Repacked, held_words, re
 from vksched.ops.quantized.weight_repack import Ahead
 from vksched.storage.lazy_array import Late, as_array
 from vksched.storage.model_file import FLAGS, FileBytes, ModelFile, Unchanged, content_of
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 PACKED = [name for name in FORMATS if name not in ("f16", "bf16")]
 native = pytest.mark.skipif(

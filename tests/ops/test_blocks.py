@@ -7,10 +7,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from vksched.cases.packed import blocks
 from vksched.common.errors import ShapeError
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 LARGER = {"q6_K": 54 * 4 / 210, "q3_K": 28 * 4 / 110, "q2_K": 22 * 4 / 84}
 """Formats whose words take more than the file, and how much."""

@@ -9,14 +9,15 @@ import pytest
 from graphs import make_machine, make_plan
 
 import vksched as vs
-from vksched.cases import create, index, random, rearrange, scatter
-from vksched.cases.case import Case
 from vksched.common.dtypes import TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
 from vksched.ir.value_range import bounds_of_data, bounds_of_result, fits
 from vksched.ops.layout.scatter import MOST_IN_ORDER
 from vksched.ops.lowering.lower import lower
+from vksched.testing.op_cases.creation import create, random
+from vksched.testing.op_cases.layout import index, rearrange, scatter
+from vksched.testing.op_cases.op_sample import Case
 from vksched.topology.limits import Limits
 
 FAMILIES = (create, index, random, rearrange, scatter)

@@ -8,7 +8,6 @@ from collections import defaultdict
 import pytest
 
 import vksched as vs
-from vksched.cases.table import CASES, PRECISE
 from vksched.common.dtypes import MAX_ELEMENTS, TensorType
 from vksched.common.errors import DTypeError, GraphError, ShapeError, VkschedError
 from vksched.ir.attr_domains import (
@@ -35,6 +34,7 @@ from vksched.ir.check_call import domains_of
 from vksched.ir.evaluate import infer
 from vksched.ir.op import all_ops, get_op
 from vksched.ops.elementwise.program_domains import Constants, Steps, Then
+from vksched.testing.op_table import CASES, PRECISE
 
 CUBE = TensorType((2, 3, 4))
 ASKED = Asked("op", (CUBE, TensorType((5,), "int32")), Attrs({"axes": (0, 1)}))

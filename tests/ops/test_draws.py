@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import vksched as vs
-from vksched.cases.runner import Runner, check_device
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import computing_ops
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.kernel_runner import Runner, check_device
 
 COUNT = int(os.environ.get("VKSCHED_DRAWS", "60" if THOROUGH else "5"))
 SETTINGS = settings(

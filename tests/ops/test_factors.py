@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from failures import Failures
 
-from vksched.cases.case import Case, floats
-from vksched.cases.table import CASES
-from vksched.cases.values import f32
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.evaluate import compute
@@ -24,6 +21,9 @@ from vksched.ir.precision import (
     with_word,
 )
 from vksched.ops.lowering.lower import key_of
+from vksched.testing.op_cases.op_sample import Case, floats
+from vksched.testing.op_cases.sample_values import f32
+from vksched.testing.op_table import CASES
 from vksched.topology.limits import Limits
 
 PLAIN = {"transpose_a": False, "transpose_b": False}

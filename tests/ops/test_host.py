@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.case import Case
-from vksched.cases.runner import check
-from vksched.cases.table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
 from vksched.common.dtypes import NDArray, TensorType, numpy_dtype
 from vksched.ir import cpu_kernel
 from vksched.ir.attrs import Attrs
@@ -30,6 +27,9 @@ from vksched.ops.lowering import blas
 from vksched.runtime.cpu.evaluate import HostWeights
 from vksched.runtime.cpu.helper_backoff import Pauses
 from vksched.runtime.cpu.worker_pool import LEAST_PIECE_BYTES, Buffers, Workers
+from vksched.testing.kernel_runner import check
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES, DOUBLES, HALVES, LONGS, UNSIGNED
 
 HOSTED = [
     case

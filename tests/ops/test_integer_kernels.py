@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from conftest import vulkan_names
 
-from vksched.cases.integer import convolution
-from vksched.cases.runner import Runner
 from vksched.ops.lowering.lower import lower
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.kernel_runner import Runner
+from vksched.testing.op_cases.linalg.int8 import convolution
 from vksched.topology.limits import Limits
 
 IMAGES = convolution((7, 4, 3, 4), (19, 4, 2, 2), "small images")

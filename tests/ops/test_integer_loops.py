@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.case import Case
-from vksched.cases.integer import CASES, codes, weights
 from vksched.common.dtypes import INT32, UINT32, TensorType
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.attrs import Attrs
@@ -20,6 +18,8 @@ from vksched.ops.linalg.int8_weights import pack
 from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
 from vksched.ops.lowering.strides import LOCAL_SIZE, LOOP_STEPS
+from vksched.testing.op_cases.linalg.int8 import CASES, codes, weights
+from vksched.testing.op_cases.op_sample import Case
 from vksched.topology.limits import Limits
 
 built = pytest.mark.skipif(

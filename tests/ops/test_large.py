@@ -16,14 +16,14 @@ from conftest import vulkan_names
 from selection import spread
 
 import vksched as vs
-from vksched.cases.runner import Runner, check
-from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
 from vksched.ops.lowering.lower import lower
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.kernel_runner import Runner, check
+from vksched.testing.op_table import CASES
 from vksched.topology.limits import Limits
 
 matmul = importlib.import_module("vksched.ops.linalg.matmul_kernels")

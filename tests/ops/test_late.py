@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.ops.quantized.gguf_formats import held_words, repack
 from vksched.storage.lazy_array import Late, as_array, leave_maps, place_of
 from vksched.storage.model_file import open_model
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 
 class Counting(Late):

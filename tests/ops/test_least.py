@@ -15,12 +15,12 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.cases.case import FunctionCase
-from vksched.cases.runner import check_function
-from vksched.cases.table import FUNCTIONS
 from vksched.plan.costs.node_cost import why_not
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.kernel_runner import check_function
+from vksched.testing.op_cases.op_sample import FunctionCase
+from vksched.testing.op_table import FUNCTIONS
 from vksched.topology.limits import Limits
 
 ONE_OF_EACH = list({case.function: case for case in FUNCTIONS}.values())

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from conftest import THOROUGH
 
-from vksched.cases.case import Case
-from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.native_program import Loop
 from vksched.ops.lowering import native_kernels as loops
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES
 
 pytestmark = pytest.mark.skipif(not loops.has_programs(), reason="native programs are not built")
 native: Any = loops.native

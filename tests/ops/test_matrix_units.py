@@ -14,22 +14,6 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.cases.attention import CASES as ATTENTION
-from vksched.cases.cached_attention import CASES as CACHED
-from vksched.cases.cached_attention import cached, halved
-from vksched.cases.case import Case, Mismatch, floats
-from vksched.cases.conv import CASES as CONVOLUTIONS
-from vksched.cases.conv import call as convolution
-from vksched.cases.conv import operands
-from vksched.cases.integer import CASES as INTEGERS
-from vksched.cases.integer import codes
-from vksched.cases.integer import convolution as integer_convolution
-from vksched.cases.integer import product as integer_product
-from vksched.cases.matmul import CASES, HALVES
-from vksched.cases.packed import OF_MANY_ROWS, linear
-from vksched.cases.precision import with_precision
-from vksched.cases.runner import Runner, check
-from vksched.cases.units import CUT, lost_by_units
 from vksched.common.dtypes import FLOAT16, FLOAT32, NDArray, Shape, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, Op, get_op
@@ -41,6 +25,22 @@ from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.lowering.variants import UNITS
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.coopmat_tolerance import CUT, lost_by_units
+from vksched.testing.kernel_runner import Runner, check
+from vksched.testing.op_cases.conv.conv import CASES as CONVOLUTIONS
+from vksched.testing.op_cases.conv.conv import call as convolution
+from vksched.testing.op_cases.conv.conv import operands
+from vksched.testing.op_cases.conv.precision import with_precision
+from vksched.testing.op_cases.linalg.attention import CASES as ATTENTION
+from vksched.testing.op_cases.linalg.attention_with_kvcache import CASES as CACHED
+from vksched.testing.op_cases.linalg.attention_with_kvcache import cached, halved
+from vksched.testing.op_cases.linalg.int8 import CASES as INTEGERS
+from vksched.testing.op_cases.linalg.int8 import codes
+from vksched.testing.op_cases.linalg.int8 import convolution as integer_convolution
+from vksched.testing.op_cases.linalg.int8 import product as integer_product
+from vksched.testing.op_cases.linalg.matmul import CASES, HALVES
+from vksched.testing.op_cases.linalg.quantized_linear import OF_MANY_ROWS, linear
+from vksched.testing.op_cases.op_sample import Case, Mismatch, floats
 from vksched.topology.limits import Limits
 from vksched.topology.tuned_variants import Choices
 from vksched.tuning.autotuner import identity_of

@@ -9,7 +9,7 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.cases.case import floats
+from vksched.testing.op_cases.op_sample import floats
 
 OPS: dict[str, Callable[[vs.Tensor], vs.Tensor]] = {
     "maximum": lambda x: vs.maximum(x, 0.0),

@@ -27,10 +27,6 @@ from selection import select_cases
 
 import vksched as vs
 from vksched.bench.ceiling import COPY, FMA
-from vksched.cases.case import Case
-from vksched.cases.runner import Runner, check, check_device, check_function
-from vksched.cases.table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
-from vksched.cases.units import lost_by_units
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import (
     OUTPUT,
@@ -46,6 +42,10 @@ from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lowering.lower import CONVERTER_SHADERS, lower
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.coopmat_tolerance import lost_by_units
+from vksched.testing.kernel_runner import Runner, check, check_device, check_function
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
 from vksched.topology.limits import Limits
 
 PARTLY_BY_NUMPY: set[str] = set()

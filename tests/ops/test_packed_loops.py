@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.case import Case
-from vksched.cases.runner import check
-from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.cpu_kernel import SHARES
 from vksched.ir.native_program import Loop, Recipe
 from vksched.ir.op import all_ops
 from vksched.ops.lowering import native_kernels
+from vksched.testing.kernel_runner import check
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES
 
 pytestmark = pytest.mark.skipif(
     not native_kernels.has_programs(), reason="native programs are not built"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vksched.cases.case import Case
-from vksched.cases.recurrent import CASES, layer
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
 from vksched.ops.lowering import native_kernels
+from vksched.testing.op_cases.linalg.rnn import CASES, layer
+from vksched.testing.op_cases.op_sample import Case
 
 native: Any = native_kernels.native
 needs_native = pytest.mark.skipif(

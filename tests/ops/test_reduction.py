@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from vksched.cases.case import Case, floats
 from vksched.common.dtypes import TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import OUTPUT, SCRATCH, Call, get_op
@@ -23,6 +22,7 @@ from vksched.ops.reduction.reduce_launch import (
     choose_launch,
     choose_quads_launch,
 )
+from vksched.testing.op_cases.op_sample import Case, floats
 from vksched.topology.limits import Limits
 
 GPU, SOFTWARE = Limits(), Limits(software=True)

@@ -9,9 +9,9 @@ from failures import Failures
 from op_runs import cases_of, choose_cases
 from selection import select_cases
 
-from vksched.cases.runner import check, check_function
-from vksched.cases.table import FUNCTIONS
 from vksched.ir.op import computing_ops
+from vksched.testing.kernel_runner import check, check_function
+from vksched.testing.op_table import FUNCTIONS
 
 pytest.importorskip("onnx")
 pytest.importorskip("scipy.special")

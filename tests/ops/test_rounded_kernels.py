@@ -12,15 +12,15 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.cases.case import Case, floats
-from vksched.cases.packed import words
-from vksched.cases.runner import Runner, check, lowering_of
 from vksched.ir.attrs import AttrValue
 from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.elementwise.epilogue import then
 from vksched.ops.quantized.gguf_formats import FORMATS
 from vksched.ops.quantized.quantized_linear import DOT, WITH_DOT
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.kernel_runner import Runner, check, lowering_of
+from vksched.testing.op_cases.linalg.quantized_linear import words
+from vksched.testing.op_cases.op_sample import Case, floats
 from vksched.topology.limits import Limits
 
 DOTS = Limits(storage_buffers=8, integer_dot=True, integer_dot_fast=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import get_op
@@ -17,6 +16,7 @@ from vksched.ir.precision import BYTES, PRECISION
 from vksched.ops.lowering import native_kernels
 from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
 from vksched.ops.quantized.q8_activations import codes_of, rounded, takes_codes
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 native: Any = native_kernels.native
 NAMES = [name for name in FORMATS if takes_codes(name)]

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.case import Case
-from vksched.cases.table import CASES
 from vksched.common.dtypes import NDArray, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.evaluate import infer
@@ -28,6 +26,8 @@ from vksched.ir.sharding_rule import (
     sharding,
     why_no_sharding,
 )
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES
 
 MOST = 200_000
 """Elements of a result: larger cases say nothing more about a rule."""

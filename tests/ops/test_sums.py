@@ -7,8 +7,8 @@ import pytest
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.cases.case import floats
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import floats
 
 pytestmark = pytest.mark.skipif(not vulkan_names(), reason="no Vulkan device here")
 

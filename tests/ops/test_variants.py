@@ -10,14 +10,14 @@ import pytest
 from graphs import make_plan
 
 import vksched as vs
-from vksched.cases.attention import attributes
-from vksched.cases.table import CASES
 from vksched.common.dtypes import FLOAT16, FLOAT32, INT32, TensorType
 from vksched.ir.attrs import Attrs
 from vksched.ir.op import Call, get_op
 from vksched.ops.lowering.lower import choice_of, conversion_bytes, lower, variants_of
 from vksched.ops.lowering.variants import ASKED, LIKE, SMALLER, STATIC, TUNED, call_key
 from vksched.runtime.vulkan.shaders import load_shader
+from vksched.testing.op_cases.linalg.attention import attributes
+from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
 from vksched.topology.topology import Machine

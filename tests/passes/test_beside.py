@@ -13,7 +13,6 @@ import pytest
 from gguf_models import Tiny, logits_of, write
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.importers.gguf.model import LanguageModel
 from vksched.ir.graph import Graph
@@ -21,6 +20,7 @@ from vksched.ir.precision import BYTES, with_word
 from vksched.ops.quantized.gguf_formats import format_of
 from vksched.passes import Wishes, fuse_linears, optimize
 from vksched.runtime.vulkan import device_probe
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
 
 GPU = Limits(storage_buffers=8)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.ir.graph import Graph
 from vksched.ops.quantized.gguf_formats import FORMATS, repack, unpacked
 from vksched.passes import optimize
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 
 N, K = 12, 512
 

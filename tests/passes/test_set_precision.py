@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.ir.graph import Graph
 from vksched.ir.precision import BYTES, MIXED, SINGLE, precision_of
 from vksched.passes import Wishes, optimize
 from vksched.passes.set_precision import set_precision
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
 
 X = vs.input("x", (2, 16, 32))

@@ -38,14 +38,14 @@ from test_closing import LIMIT_S, GatedDevice, in_threads, joined
 from test_executor import X, null_devices, stepped
 
 import vksched as vs
-from vksched.cases.case import Case
-from vksched.cases.table import CASES
 from vksched.ir.op import all_ops
 from vksched.ir.tensor import apply
 from vksched.plan.costs.op_support import Support
 from vksched.plan.plan import Plan
 from vksched.runtime.cpu.cpu_device import CpuDevice
 from vksched.runtime.device import Device
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.topology import Machine
 

@@ -9,11 +9,11 @@ import pytest
 from graphs import make_machine
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.passes import Wishes, optimize
 from vksched.passes.set_precision import set_precision
 from vksched.plan.explain.precision_text import precision_lines
 from vksched.planner.planner import plan_graph
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
 
 

@@ -35,8 +35,8 @@ from selection import (
 from set_cover import set_cover
 
 import vksched as vs
-from vksched.cases.table import CASES, FUNCTIONS
 from vksched.ir.op import computing_ops
+from vksched.testing.op_table import CASES, FUNCTIONS
 from vksched.topology.limits import Limits
 
 ROOT = Path(__file__).parent.parent.parent

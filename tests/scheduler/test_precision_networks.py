@@ -11,12 +11,12 @@ from conftest import vulkan_names
 from graphs import transformer
 
 import vksched as vs
-from vksched.cases.packed import blocks
 from vksched.common.dtypes import NDArray
 from vksched.ops.lowering import native_kernels
 from vksched.runtime.device import Device
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
+from vksched.testing.op_cases.linalg.quantized_linear import blocks
 from vksched.topology.limits import Limits
 
 RNG = np.random.default_rng(11)

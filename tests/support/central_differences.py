@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 import vksched as vs
-from vksched.cases.gradient import evaluate
 from vksched.common.dtypes import NDArray
 from vksched.ir.build_graph import build_graph
+from vksched.testing.numeric_gradient import evaluate
 
 Build = Callable[..., vs.Tensor]
 STEP, TOLERANCE = 1e-5, 1e-6

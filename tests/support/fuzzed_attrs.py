@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from vksched.cases.table import CASES, HALVES, LONGS, UNSIGNED
 from vksched.common.dtypes import DTYPES, NARROW, NDArray, TensorType, numpy_dtype
 from vksched.common.errors import PlanError, VkschedError
 from vksched.common.serialize import plain
@@ -34,6 +33,7 @@ from vksched.ir.op import Call, Op, get_op
 from vksched.ops.lowering import native_kernels
 from vksched.ops.lowering.lower import lower
 from vksched.plan.serialize.graph_codec import graph_of
+from vksched.testing.op_table import CASES, HALVES, LONGS, UNSIGNED
 from vksched.topology.limits import Limits
 
 MOST_ELEMENTS, MOST_FLOPS = 1 << 14, 1e7

@@ -19,12 +19,20 @@ from functools import cached_property, lru_cache
 import numpy as np
 from set_cover import set_cover
 
-from vksched.cases.case import Case, FunctionCase
-from vksched.cases.runner import lowering_of
-from vksched.cases.table import CASES, FUNCTIONS, HALVES, LONGS, PRECISE, UNSIGNED, fits_32_bits
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import computing_ops, get_op
 from vksched.ops.lowering.lower import CONVERTER_SHADERS, Lowering
+from vksched.testing.kernel_runner import lowering_of
+from vksched.testing.op_cases.op_sample import Case, FunctionCase
+from vksched.testing.op_table import (
+    CASES,
+    FUNCTIONS,
+    HALVES,
+    LONGS,
+    PRECISE,
+    UNSIGNED,
+    fits_32_bits,
+)
 from vksched.topology.limits import Limits
 
 LOWERED = {

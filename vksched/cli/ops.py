@@ -15,11 +15,11 @@ from ..common.errors import VkschedError
 from . import feeds
 
 if TYPE_CHECKING:
-    from ..cases.gradient_proof import Outcome as GradientOutcome
-    from ..cases.measure import Timing
-    from ..cases.proof import Outcome
-    from ..cases.runner import Runner
     from ..scheduler.scheduler import Scheduler
+    from ..testing.check_gradients import Outcome as GradientOutcome
+    from ..testing.check_ops import Outcome
+    from ..testing.kernel_runner import Runner
+    from ..testing.time_ops import Timing
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
 _op = click.option("-o", "--op", "names", multiple=True, help="Only this op; may be repeated.")
@@ -42,7 +42,7 @@ def support(as_json: bool, write: bool) -> None:
     """Show op x element type x kind of device, and the reason for each gap."""
     if as_json:
         feeds.exclude("--json", {"--write": write})
-    from ..cases import support as found
+    from ..testing import support_matrix as found
 
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=2))
@@ -73,7 +73,7 @@ def test(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 
     Exit code 1 when a result is wrong.
     """
-    from ..cases.proof import outcomes_as_dicts, prove, select
+    from ..testing.check_ops import outcomes_as_dicts, prove, select
 
     cases = select(names)
     outcomes: list[Outcome] = []
@@ -109,7 +109,7 @@ def grad(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, verbose
 
     Exit code 1 when a gradient is wrong.
     """
-    from ..cases import gradient_proof as proof
+    from ..testing import check_gradients as proof
 
     cases, devices = proof.cases_of(names), _gradient_devices(wanted)
     outcomes: list[GradientOutcome] = []
@@ -139,7 +139,7 @@ def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat:
     Medians of one run, of numpy the least time; other load on the machine shows, so compare within
     a run only.
     """
-    from ..cases.measure import largest, measure, timings_as_dicts
+    from ..testing.time_ops import largest, measure, timings_as_dicts
 
     if repeat < 1:
         raise VkschedError(f"[ops perf] expected at least one repeat, got {repeat}")
@@ -160,10 +160,10 @@ def perf(names: tuple[str, ...], wanted: tuple[str, ...], as_json: bool, repeat:
 
 def _runners(stack: ExitStack, wanted: Iterable[str]) -> list[Runner]:
     """Opens the Vulkan devices named, or all that can be used, software ones too."""
-    from ..cases.runner import Runner
     from ..runtime.vulkan import device_probe
     from ..runtime.vulkan.vulkan_device import VulkanDevice
     from ..scheduler.scheduler import Scheduler
+    from ..testing.kernel_runner import Runner
 
     found = device_probe.survey()
     given = [name for text in wanted for name in feeds.parse_devices(text) or ()]
@@ -212,8 +212,8 @@ def _table(*columns: str) -> Any:
 
 
 def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
-    from ..cases.proof import summary
     from ..common.console import PrintableConsole
+    from ..testing.check_ops import summary
 
     table = _table("op", "device", "cases", "right", "by numpy", "wrong", "largest NMSE")
     rows = [r for r in summary(outcomes) if verbose or r.wrong or r.by_numpy]
@@ -239,8 +239,8 @@ def _show_outcomes(outcomes: list[Outcome], verbose: bool) -> None:
 def _show_gradients(
     outcomes: list[GradientOutcome], without: dict[str, str], verbose: bool
 ) -> None:
-    from ..cases.gradient_proof import summary
     from ..common.console import PrintableConsole
+    from ..testing.check_gradients import summary
 
     table = _table("op", "by", "cases", "directions", "kinks", "largest error", "wrong")
     for row in summary(outcomes):

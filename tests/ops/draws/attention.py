@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.attention import attributes, by_length, of_gradient, rotary
-from vksched.cases.case import Case
+from vksched.testing.op_cases.linalg.attention import attributes, by_length, of_gradient, rotary
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 

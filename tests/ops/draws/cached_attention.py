@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.attention import attributes
-from vksched.cases.cached_attention import by_length, halved, in_q8_0
-from vksched.cases.case import Case
+from vksched.testing.op_cases.linalg.attention import attributes
+from vksched.testing.op_cases.linalg.attention_with_kvcache import by_length, halved, in_q8_0
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case, floats
-from vksched.cases.chain import chain, step
 from vksched.ops.elementwise.fused_elementwise import Step
+from vksched.testing.op_cases.elementwise.fused_elementwise import chain, step
+from vksched.testing.op_cases.op_sample import Case, floats
 
 from .common import Draw, Pick, broadcasting
 

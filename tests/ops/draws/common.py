@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case, bools, floats, ints
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case, bools, floats, ints
 
 Pick = Callable[[st.SearchStrategy[Any]], Any]
 """Hypothesis' draw function: a strategy -> one of its values."""

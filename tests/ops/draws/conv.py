@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.conv import call, sums
-from vksched.cases.winograd import call as winograd_call
 from vksched.ops.conv.winograd import TILES
+from vksched.testing.op_cases.conv.conv import call, sums
+from vksched.testing.op_cases.conv.winograd import call as winograd_call
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 from .epilogue import followed

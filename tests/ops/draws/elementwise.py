@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case, bools, floats
-from vksched.cases.unary import ATTRS, attrs
-from vksched.cases.values import binary_sample, sample, tolerance, unary_sample
 from vksched.ops.elementwise import BINARY, CASTS, UNARY
+from vksched.testing.op_cases.elementwise.unary import ATTRS, attrs
+from vksched.testing.op_cases.op_sample import Case, bools, floats
+from vksched.testing.op_cases.sample_values import binary_sample, sample, tolerance, unary_sample
 
 from .common import Draw, Pick, broadcasting, shapes
 

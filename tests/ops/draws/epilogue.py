@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.epilogue import behind
 from vksched.ops.elementwise.epilogue import takes_residual
+from vksched.testing.op_cases.conv.epilogue import behind
+from vksched.testing.op_cases.op_sample import Case
 
 from .chain import draw_steps
 from .common import Pick

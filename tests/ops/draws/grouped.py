@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.grouped import choice
-from vksched.cases.packed import words
 from vksched.common.dtypes import NDArray
 from vksched.ops.quantized.gguf_formats import FORMATS, unpacked
+from vksched.testing.op_cases.linalg.moe_linear import choice
+from vksched.testing.op_cases.linalg.quantized_linear import words
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 from .packed import terms

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 

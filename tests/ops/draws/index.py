@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case, ints
-from vksched.cases.index import picks, tuples
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.layout.index import picks, tuples
+from vksched.testing.op_cases.op_sample import Case, ints
 
 from .common import Draw, Pick, array, shapes
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.integer import codes, convolution, product
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.linalg.int8 import codes, convolution, product
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 

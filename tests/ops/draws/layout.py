@@ -6,7 +6,7 @@ import math
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
 from vksched.ir.attrs import AttrValue
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 

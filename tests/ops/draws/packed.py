@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.packed import words
 from vksched.common.dtypes import NDArray
 from vksched.ops.quantized.gguf_formats import FORMATS, unpacked
 from vksched.ops.quantized.merged_linear import GATES
 from vksched.ops.quantized.quant_layout import RUN
+from vksched.testing.op_cases.linalg.quantized_linear import words
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.conv import call
+from vksched.testing.op_cases.conv.conv import call
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 from .conv import spatial, window

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, axes_of, shapes
 

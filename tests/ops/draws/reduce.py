@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.reduce import TOLERANCE
 from vksched.ir.attrs import AttrValue
 from vksched.ops.reduction.arg_reduce import ARG_DTYPES
 from vksched.ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
+from vksched.testing.op_cases.op_sample import Case
+from vksched.testing.op_cases.reduction.reduce import TOLERANCE
 
 from .common import Draw, Pick, array, axes_of, shapes
 

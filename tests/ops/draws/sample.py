@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.sample import KINDS, VOLUMES, sample
+from vksched.testing.op_cases.conv.sample import KINDS, VOLUMES, sample
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
 from vksched.ops.reduction.scan import SCAN_DTYPES
 from vksched.ops.reduction.sort import SORT_SHADERS
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.index import picks, tuples
 from vksched.ops.layout.scatter import SCATTER_CODES
+from vksched.testing.op_cases.layout.index import picks, tuples
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 from .index import within

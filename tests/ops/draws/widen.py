@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from vksched.cases.case import Case
-from vksched.cases.widen import packed
 from vksched.common.dtypes import NARROW
+from vksched.testing.op_cases.elementwise.dequantize_linear import packed
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Draw, Pick, array, shapes
 

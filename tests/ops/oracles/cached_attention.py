@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case
 
 from .attention import by_rows
 from .common import Oracle

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from vksched.cases.calls import FunctionCall
-from vksched.cases.case import FunctionCase
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.function_call import FunctionCall
+from vksched.testing.op_cases.op_sample import FunctionCase
 
 from .common import FunctionOracle
 from .node import run_node

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from vksched.cases.case import Case, FunctionCase
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case, FunctionCase
 
 from .common import FunctionOracle, Oracle, by_onnx, elementwise, float_or_int, in_double
 

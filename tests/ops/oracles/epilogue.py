@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
 from vksched.ir.op import THEN
+from vksched.testing.op_cases.op_sample import Case
 
 from .chain import chain
 from .common import Oracle

@@ -8,8 +8,8 @@ import numpy as np
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Oracle
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from vksched.cases.case import FunctionCase
-from vksched.cases.linear import GEMM, TENSORDOT
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.linalg.linear import GEMM, TENSORDOT
+from vksched.testing.op_cases.op_sample import FunctionCase
 
 from .common import FunctionOracle, run_onnx
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Oracle
 from .epilogue import with_epilogue

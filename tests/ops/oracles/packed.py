@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from vksched.cases.case import Case, FunctionCase
-from vksched.cases.packed import BLOCKS, words
 from vksched.common.dtypes import NDArray
 from vksched.ops.quantized.gguf_formats import FORMATS
+from vksched.testing.op_cases.linalg.quantized_linear import BLOCKS, words
+from vksched.testing.op_cases.op_sample import Case, FunctionCase
 
 from .common import FunctionOracle, Oracle
 from .epilogue import with_epilogue

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from vksched.cases.case import Case, FunctionCase
-from vksched.cases.recurrent import SETTINGS, Setting
 from vksched.common.dtypes import NDArray
 from vksched.ir.attrs import Attrs
 from vksched.ops.rnn.cell import cell_of, operands_of
+from vksched.testing.op_cases.linalg.rnn import SETTINGS, Setting
+from vksched.testing.op_cases.op_sample import Case, FunctionCase
 
 from .common import FunctionOracle, Oracle, onnx
 

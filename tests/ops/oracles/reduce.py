@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vksched.cases.case import Case, FunctionCase
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case, FunctionCase
 
 from .common import FunctionOracle, Oracle, run_onnx, with_nan
 

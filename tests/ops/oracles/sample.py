@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from vksched.cases.calls import FunctionCall
-from vksched.cases.case import Case, FunctionCase
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.function_call import FunctionCall
+from vksched.testing.op_cases.op_sample import Case, FunctionCase
 
 from .common import FunctionOracle, Oracle
 from .node import run_node

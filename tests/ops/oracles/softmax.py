@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vksched.cases.case import Case
 from vksched.common.dtypes import NDArray
+from vksched.testing.op_cases.op_sample import Case
 
 from .common import Oracle
 

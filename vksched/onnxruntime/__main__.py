@@ -1,0 +1,45 @@
+"""`python -m vksched.onnxruntime program.py [args]`: run a program with vksched as onnxruntime."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+
+from ..common.errors import VkschedError
+from .imports import install
+
+
+def main() -> None:
+    """Reads the arguments and becomes the program."""
+    parser = argparse.ArgumentParser(
+        "python -m vksched.onnxruntime",
+        description="Runs a program with vksched as its onnxruntime.",
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is a module")
+    parser.add_argument(
+        "--vulkan",
+        metavar="PROVIDERS",
+        help="providers that stand for the Vulkan devices, as cuda,cpu (VKSCHED_PROVIDERS)",
+    )
+    parser.add_argument("program", help="a file, or the name of a module after -m")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="what the program gets")
+    given = parser.parse_args()
+    try:
+        install(None if given.vulkan is None else given.vulkan.split(","))
+    except VkschedError as error:
+        parser.error(str(error))
+    sys.argv = [given.program, *given.args]
+    if given.module:
+        runpy.run_module(given.program, run_name="__main__", alter_sys=True)
+    elif os.path.exists(given.program):
+        if not getattr(sys.flags, "safe_path", False):  # as Python does for a program
+            sys.path[0] = os.path.dirname(os.path.realpath(given.program))
+        runpy.run_path(given.program, run_name="__main__")
+    else:
+        parser.error(f"[session] expected a program, got no file at {given.program!r}")
+
+
+if __name__ == "__main__":
+    main()

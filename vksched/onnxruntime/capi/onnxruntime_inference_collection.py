@@ -1,0 +1,18 @@
+"""The classes by the module that defines them in onnxruntime."""
+
+from ..binding import IOBinding
+from ..devices import OrtDevice, OrtDeviceVendorId
+from ..environment import copy_tensors
+from ..inference import InferenceSession
+from ..inference import InferenceSession as Session
+from ..ort_value import OrtValue
+
+__all__ = [
+    "IOBinding",
+    "InferenceSession",
+    "OrtDevice",
+    "OrtDeviceVendorId",
+    "OrtValue",
+    "Session",
+    "copy_tensors",
+]

@@ -1,0 +1,260 @@
+"""Options of sessions and runs: what people set for onnxruntime, and which settings mean
+something here.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from ..common.errors import DTypeError, RunCancelled, UnsupportedOp, VkschedError
+from .config_entries import DATA_FOLDER, note_entry
+from .devices import OrtEpDevice, OrtExecutionProviderDevicePolicy
+from .ort_errors import InvalidArgument, MissingEntry, NotImplemented, both
+from .providers import CPU, Provider
+from .warn_once import say_once
+
+
+class GraphOptimizationLevel(enum.IntEnum):
+    """Has no effect but for ORT_DISABLE_ALL: the planner decides."""
+
+    ORT_DISABLE_ALL = 0
+    ORT_ENABLE_BASIC = 1
+    ORT_ENABLE_EXTENDED = 2
+    ORT_ENABLE_LAYOUT = 3
+    ORT_ENABLE_ALL = 99
+
+
+class ExecutionMode(enum.IntEnum):
+    """Has no effect: independent parts on different devices run at the same time."""
+
+    ORT_SEQUENTIAL = 0
+    ORT_PARALLEL = 1
+
+
+class ExecutionOrder(enum.IntEnum):
+    """Has no effect."""
+
+    DEFAULT = 0
+    PRIORITY_BASED = 1
+    MEMORY_EFFICIENT = 2
+
+
+class _Options:
+    """Attributes that may be set, those in _MISSED with a warning; any other is an AttributeError,
+    as a misspelt option would be lost without a word.
+    """
+
+    _MISSED: frozenset[str] = frozenset()
+    """Attributes whose effect the caller would miss, as they do something besides speed."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, str] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_"):
+            default = getattr(type(self), name, None)
+            if default is None or callable(default):
+                raise AttributeError(
+                    f"[session] {type(self).__name__!r} object has no attribute {name!r}; try one "
+                    f"of {', '.join(_attributes(type(self)))}"
+                )
+            value = _fitting(f"{type(self).__name__}.{name}", default, value)
+            if name in self._MISSED and value:
+                say_once(f"{type(self).__name__}.{name}")
+        object.__setattr__(self, name, value)
+
+    def _add(self, key: str, value: str) -> None:
+        self._entries[_fitting("a key", "", key)] = _fitting(f"entry {key!r}", "", value)
+        note_entry(type(self).__name__, key, value)
+
+    def _entry(self, key: str) -> str:
+        if key not in self._entries:
+            raise MissingEntry(f"[session] {type(self).__name__} has no entry {key!r}")
+        return self._entries[key]
+
+
+def _attributes(kind: type[_Options]) -> list[str]:
+    return [n for n in dir(kind) if not n.startswith("_") and not callable(getattr(kind, n))]
+
+
+def _fitting(what: str, default: Any, value: Any) -> Any:
+    """Returns a value as one of the default's type.
+
+    Raises:
+        DTypeError: it is none.
+    """
+    wanted = type(default)
+    try:
+        if wanted is str:
+            return str.__str__(os.fspath(value))
+        if wanted is bool:
+            return bool(value)
+        return operator.index(value) if wanted is int else wanted(operator.index(value))
+    except (TypeError, ValueError):
+        raise both(DTypeError, InvalidArgument)(
+            f"[session] expected {wanted.__name__} for {what}, got {value!r}"
+        ) from None
+
+
+class SessionOptions(_Options):
+    """Of a session. enable_profiling: keeps a trace that `end_profiling` writes, to a file whose
+    name starts with profile_file_prefix. Free dimensions that are overridden are shown in
+    `get_inputs()` and compiled when the session is made. With the level ORT_DISABLE_ALL graphs run
+    as they are in the file. The rest has no effect, or none but on speed.
+    """
+
+    _MISSED = frozenset(("optimized_model_filepath",))
+
+    enable_profiling: bool = False
+    profile_file_prefix: str = "vksched_profile_"
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dimensions: dict[str, int] = {}
+        self._providers: list[Provider] = []
+        self._is_cancelled = False
+
+    def add_session_config_entry(self, key: str, value: str) -> None:
+        """Keeps an entry. `entries.py` tells which ones have an effect; one warning names another
+        one that would be missed.
+        """
+        self._add(key, value)
+
+    def get_session_config_entry(self, key: str) -> str:
+        """Returns an entry.
+
+        Raises:
+            MissingEntry: there is none.
+        """
+        return self._entry(key)
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """Gives a named dimension of the inputs a size."""
+        self._dimensions[_fitting("a name", "", name)] = _fitting(f"the size of {name}", 0, size)
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """Has no effect."""
+        say_once("a free dimension by denotation")
+
+    # -- providers -------------------------------------------------------------------------------
+
+    def add_provider(self, name: str, options: Mapping[str, str] | None = None) -> None:
+        """Adds a provider for a session that is given none."""
+        self._providers.append((name, dict(options or {})))
+
+    def add_provider_for_devices(
+        self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
+    ) -> None:
+        """Adds devices that `get_ep_devices()` lists, for a session that is given none."""
+        for device in devices:
+            number = {} if device.ep_name == CPU else {"device_id": device.device.device_id}
+            self._providers.append((device.ep_name, {**options, **number}))
+
+    def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
+        """Chooses the cpu or the default devices for a session that is given no provider."""
+        policies = OrtExecutionProviderDevicePolicy
+        on_cpu = policy in (policies.PREFER_CPU, policies.MIN_OVERALL_POWER)
+        self._providers = [CPU] if on_cpu else []
+
+    def has_providers(self) -> bool:
+        return bool(self._providers)
+
+    # -- what vksched does not have --------------------------------------------------------------
+
+    def set_load_cancellation_flag(self, value: bool) -> None:
+        """Has sessions that are loaded with these options give up before they compile."""
+        self._is_cancelled = bool(value)
+
+    def register_custom_ops_library(self, path: str) -> NoReturn:
+        raise _unsupported("libraries of custom ops cannot be loaded; try local functions")
+
+    def add_initializer(self, name: str, value: Any) -> NoReturn:
+        raise _unsupported("initializers cannot be replaced; try a model that has them")
+
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[Any]) -> NoReturn:
+        raise _unsupported("initializers cannot be replaced; try a model that has them")
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> NoReturn:
+        raise _unsupported("external data is read from files only; try a path to the model")
+
+
+class RunOptions(_Options):
+    """Of one run. terminate: has a run raise Fail in place of results: at once where it is set
+    before, else when the run has ended. The rest has no effect.
+    """
+
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    terminate: bool = False
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """Keeps an entry. One warning names one whose effect would be missed."""
+        self._add(key, value)
+
+    def get_run_config_entry(self, key: str) -> str:
+        """Returns an entry.
+
+        Raises:
+            MissingEntry: there is none.
+        """
+        return self._entry(key)
+
+
+def check_terminate(options: RunOptions | None) -> None:
+    """Raises RunCancelled where a run is to be terminated; DTypeError where these are no options
+    of a run.
+    """
+    if options is None:
+        return
+    if not isinstance(options, RunOptions):
+        raise both(DTypeError, InvalidArgument)(
+            f"[session] expected RunOptions for a run, got {options!r}"
+        )
+    if options.terminate:
+        raise RunCancelled("[session] the run was terminated by its RunOptions")
+
+
+def free_dimensions(options: SessionOptions) -> Mapping[str, int]:
+    """Returns the sizes given to named dimensions."""
+    return options._dimensions
+
+
+def data_folder(options: SessionOptions) -> str | None:
+    """Returns the folder of external data for a model that is given as bytes, or None."""
+    return options._entries.get(DATA_FOLDER) or None
+
+
+def is_cancelled(options: SessionOptions) -> bool:
+    """Whether a session that is loaded with these options gives up."""
+    return options._is_cancelled
+
+
+def chosen_providers(options: SessionOptions) -> Sequence[Provider] | None:
+    """Returns the providers that options name, or None."""
+    return options._providers or None
+
+
+def _unsupported(what: str) -> VkschedError:
+    return both(UnsupportedOp, NotImplemented)(f"[session] {what}")

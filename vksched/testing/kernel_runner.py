@@ -1,0 +1,245 @@
+"""Runs cases of the case table on one device, without planner or executor.
+
+All operands lie in one page, each at its own offset with sentinels between: a kernel that writes
+outside its result, or into an input, is caught.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ..common.dtypes import NDArray, numpy_dtype
+from ..common.errors import UnsupportedOp
+from ..ir.op import OUTPUT, SCRATCH, STATUS, view_offset
+from ..ops.elementwise import BINARY, UNARY
+from ..ops.lowering.lower import SCRATCH_ALIGN_WORDS, Lowering, lower
+from ..runtime.vulkan.buffers import HostBuffer
+from ..runtime.vulkan.single_dispatch import Place, Singles
+from ..runtime.vulkan.vulkan_device import VulkanDevice
+from ..runtime.vulkan.word_view import read_words, write_words
+from ..topology.limits import Limits
+from .op_cases.op_sample import Case, FunctionCase, Mismatch
+
+SENTINEL = 0xDEADBEEF
+GAP = 12
+TIMEOUT_S = 60.0
+LEAST_NORMAL = 1.2e-38
+"""Below it a driver may give 0."""
+HALF_NMSE, HALF_STEP, HALF_LEAST = 2e-7, 2**-9.5, 2**-23
+"""Of float16: an error of one step, as two float32 that differ little may round apart."""
+CANCELS = {"logaddexp", "hard_sigmoid", "gelu_slope", "gelu_tanh_slope"}
+"""Their results may be near 0 where what is added up is not."""
+OF_THE_LARGEST = {"winograd_conv": 1e-5, "attention_gradient": 1e-5}
+"""Of ops whose error is one of all values that a result is made of: 1e-6 of the largest else."""
+VALUE_BY_VALUE = {op for op, _ in (*UNARY, *BINARY)} - CANCELS | {"cast", "where"}
+
+
+class Runner:
+    """One device with one page and the pipelines made so far, used for many cases."""
+
+    def __init__(self, device: VulkanDevice, words: int = 9 << 19) -> None:
+        self.device = device
+        self._page: HostBuffer = device.context.host(words)
+        self._recording = device.context.recording()
+        self._singles = Singles(device.context, device.own_buffers)
+
+    def run(self, case: Case, limits: Limits, variant: str = "") -> NDArray:
+        """Returns the op's result, computed by one of the variants of its kernel.
+
+        Raises:
+            UnsupportedOp: a device with these limits does not run this call.
+            Mismatch: a word outside the result has changed, or the kernel met bad data.
+        """
+        return self.run_lowered(case, lowering_of(case, limits, variant))
+
+    def run_lowered(self, case: Case, lowering: Lowering) -> NDArray:
+        """As `run`, with what the call was lowered to."""
+        call = case.call(Limits())
+        view = view_offset(case.declaration, case.types, call.attrs)
+        page = self._page.array
+        places = self._load(case, call.output.words, lowering)
+        end = places[-1] + 4 + GAP
+        before = page[:end].copy()
+        *_, result, scratch, status = places
+        if view is not None:
+            result = places[0] + view
+        else:
+            self._record(lowering, places)
+            self._submit()
+        words = page[result : result + call.output.words].copy()
+        after = page[:end].copy()
+        if after[status] != 0:
+            raise Mismatch(f"{case.id} on {self.device.name}: the kernel reported bad data")
+        own = [(scratch, lowering.scratch_words)]
+        if view is None:
+            own.append((result, call.output.words))
+        for start, length in own:
+            after[start : start + length] = before[start : start + length]
+        if not np.array_equal(after, before):
+            raise Mismatch(
+                f"{case.id} on {self.device.name} wrote outside its result, at words "
+                f"{np.flatnonzero(after != before)[:8] - result} from its start"
+            )
+        return read_words(words, numpy_dtype(call.output.dtype), call.output.shape)
+
+    def time(self, case: Case, limits: Limits, repeat: int) -> list[float]:
+        """Returns the seconds of several submissions of one call, by the device where it tells.
+
+        Raises:
+            UnsupportedOp: as `run`.
+        """
+        call = case.call(limits)
+        lowering = lower(case.declaration, call)
+        self._record(lowering, self._load(case, call.output.words, lowering))
+        times = []
+        for _ in range(repeat + 1):
+            start = time.perf_counter()
+            self._submit()
+            on_host_s = time.perf_counter() - start
+            on_device_s = self._recording.duration_s()
+            times.append(on_host_s if on_device_s is None else on_device_s)
+        return times[1:]
+
+    def _load(self, case: Case, result_words: int, lowering: Lowering) -> list[int]:
+        """Fills the page; returns the words at which operands, result, scratch and status lie."""
+        page, at, places = self._page.array, GAP, []
+        for words in (*(t.words for t in case.types), result_words, lowering.scratch_words, 4):
+            places.append(at)
+            at = -(-(at + words + GAP) // SCRATCH_ALIGN_WORDS) * SCRATCH_ALIGN_WORDS
+        if at > page.size:
+            raise UnsupportedOp(f"the case needs {at} words, the page has {page.size}")
+        page[:at] = SENTINEL
+        page[places[-1]] = 0
+        for array, type_, place in zip(case.inputs, case.types, places, strict=False):
+            write_words(page[place : place + type_.words], array)
+        return places
+
+    def release_pipelines(self) -> None:
+        """Release all pipelines but the idle ones that the device caches; software drivers take 0.3
+        to 2 MiB for each.
+        """
+        self._singles.close()
+
+    def run_function(
+        self, case: FunctionCase, limits: Limits
+    ) -> tuple[tuple[NDArray, ...], tuple[str, ...]]:
+        """Returns the results, and why numpy computed what the device cannot run of it."""
+        reasons: dict[str, None] = {}
+
+        def run_node(node: Case) -> NDArray:
+            try:
+                return self.run(node, limits)
+            except UnsupportedOp as reason:
+                reasons[str(reason)] = None
+                return node.expected()
+
+        return case.run(run_node), tuple(reasons)
+
+    def _record(self, lowering: Lowering, offsets: list[int]) -> None:
+        *_, output, scratch, status = offsets
+        recording = self._recording
+        recording.begin()
+        recording.barrier("host", "shader")
+        named = {OUTPUT: output, STATUS: status, SCRATCH: scratch}
+        self._singles.record(
+            recording,
+            lowering,
+            lambda operand: Place(self._page, named[operand] if operand < 0 else offsets[operand]),
+        )
+        recording.barrier("shader", "host")
+        recording.end()
+
+    def _submit(self) -> None:
+        self._recording.submit()
+        self._recording.wait(TIMEOUT_S)
+
+
+def lowering_of(case: Case, limits: Limits, variant: str = "") -> Lowering:
+    """Returns the dispatches of a case on a device with these limits; of a view there are none.
+
+    Raises:
+        UnsupportedOp: a device with these limits does not run this call.
+    """
+    call, op = case.call(limits, variant), case.declaration
+    if view_offset(op, case.types, call.attrs) is not None:
+        return Lowering(())
+    return lower(op, call)
+
+
+def check_device(
+    case: Case, got: NDArray, expected: NDArray, what: str, lost: NDArray | float = 0.0
+) -> None:
+    """As `check`, and bit for bit where the case says so."""
+    check(case, got, expected, what, lost)
+    if case.exact and got.tobytes() != expected.tobytes():
+        raise Mismatch(f"{case.id} on {what}: not the same bits")
+
+
+def nmse_of(got: NDArray, expected: NDArray, terms: NDArray | float = 0.0) -> float | None:
+    """Returns the normalised squared error of the finite values; None where there are none. terms:
+    as in `Case`.
+    """
+    finite = np.isfinite(expected)
+    if got.dtype.kind != "f" or not finite.any():
+        return None
+    a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
+    norm = (b**2).sum() + (np.broadcast_to(terms, expected.shape)[finite] ** 2).sum()
+    return float(((a - b) ** 2).sum() / norm if norm else (a**2).sum())
+
+
+def check_function(
+    case: FunctionCase, got: tuple[NDArray, ...], expected: tuple[NDArray, ...], what: str
+) -> None:
+    """As `check`, for each of several results."""
+    if len(got) != len(expected):
+        raise Mismatch(f"{case.id} on {what}: {len(got)} results, not {len(expected)}")
+    for one, other in zip(got, expected, strict=True):
+        check(case, one, other, what)
+
+
+def check(
+    case: Case | FunctionCase,
+    got: NDArray,
+    expected: NDArray,
+    what: str,
+    lost: NDArray | float = 0.0,
+) -> None:
+    """Raises Mismatch unless got is expected: exactly, or for floats within the case's error. lost:
+    what each value may be off by beside that.
+    """
+    where = f"{case.id} on {what}"
+    if (got.shape, got.dtype) != (expected.shape, expected.dtype):
+        raise Mismatch(
+            f"{where}: {got.dtype} {got.shape} where {expected.dtype} {expected.shape} was expected"
+        )
+    if got.dtype.kind != "f":
+        wrong = np.flatnonzero(got != expected)
+        if wrong.size:
+            one, other = got.flat[wrong[0]], expected.flat[wrong[0]]
+            raise Mismatch(
+                f"{where}: {one} where {other} was expected, and {wrong.size - 1} others"
+            )
+        return
+    for kind in (np.isnan, np.isposinf, np.isneginf):
+        if not np.array_equal(kind(got), kind(expected)):
+            raise Mismatch(f"{where}: {kind.__name__} differs")
+    terms = case.terms if isinstance(case, Case) and case.terms is not None else 0.0
+    error, half = nmse_of(got, expected, terms), got.dtype == np.float16
+    if error is None:
+        return
+    if error > max(case.nmse, HALF_NMSE * half):
+        raise Mismatch(f"{where}: normalised squared error {error:.2e}")
+    finite = np.isfinite(expected)
+    a, b = got[finite].astype(np.float64), expected[finite].astype(np.float64)
+    # value by value; what is added up may cancel, so there the largest counts
+    apart = isinstance(case, Case) and case.op in VALUE_BY_VALUE
+    share = case.of_largest if isinstance(case, Case) else None
+    if share is None:
+        share = OF_THE_LARGEST.get(case.op, 1e-6) if isinstance(case, Case) else 1e-6
+    atol = (HALF_LEAST if half else LEAST_NORMAL) if apart else share * np.abs(b).max()
+    atol = atol + np.broadcast_to(lost + 1e-6 * terms, expected.shape)[finite]
+    far = np.flatnonzero(np.abs(a - b) > (HALF_STEP if half else 1e-4) * np.abs(b) + atol)
+    if far.size:
+        raise Mismatch(f"{where}: {a[far[0]]} where {b[far[0]]} was expected")

@@ -1,0 +1,1 @@
+"""Samples of convolution, pooling and resampling ops."""

@@ -1,0 +1,120 @@
+"""Cases of random values: the same bits as numpy everywhere, for every seed and count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.attrs import AttrValue
+from ....ir.tensor import input
+from ....ops.creation.random import normal_pieces
+from ..op_sample import Case, ErrorCase, FunctionCase, floats, halves
+
+SEED = np.asarray([20240229, -7], np.int32)
+SEEDS = [
+    np.asarray(0, np.int32),
+    np.asarray(-1, np.int32),
+    np.asarray([5], np.int32),
+    np.asarray([0, 0], np.int32),
+    np.asarray([-1, 2**31 - 1], np.int32),
+]
+SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (4,), (5,), (71, 73), (2, 1, 3, 2, 1, 2, 3, 2)]
+SHAPES += [(0,), (3, 0)]
+
+
+def drawn(
+    op: str, seed: NDArray = SEED, shape: tuple[int, ...] = (1009,), **attrs: AttrValue
+) -> Case:
+    """A call, named after all that it is given."""
+    defaults: dict[str, dict[str, AttrValue]] = {
+        "random_uniform": {"start": 0.0, "scale": 1.0},
+        "random_normal": {"mean": 0.0, "deviation": 1.0},
+        "random_integers": {"start": -5, "scale": 11},
+        "bernoulli": {"start": 0, "scale": 1 << 23},
+    }
+    dtypes = {"random_integers": "int32", "bernoulli": "bool"}
+    dtype = dtypes.get(op, "float32")
+    given = {"shape": shape, "stream": 0, "dtype": dtype, **defaults[op], **attrs}
+    inputs = (seed, normal_pieces()) if op == "random_normal" else (seed,)
+    changed = ",".join(f"{k}{v}" for k, v in attrs.items())
+    words = ".".join(str(v) for v in seed.reshape(-1))
+    sides = "x".join(map(str, shape))
+    return Case(op, inputs, given, f"{words} {sides} {changed}", exact=True)
+
+
+OPS = ("random_uniform", "random_normal", "random_integers", "bernoulli")
+CASES: list[Case] = [
+    *(drawn(op, shape=shape) for op in OPS for shape in SHAPES),
+    *(drawn(op, seed) for op in OPS for seed in SEEDS),
+    *(drawn(op, stream=stream) for op in OPS for stream in (1, 2**32, 2**64 - 1)),
+    *(
+        drawn("random_uniform", start=start, scale=scale)
+        for start, scale in ((-1.0, 2.0), (0.25, 0.125), (1e30, 1e31), (5.0, 0.0), (3.0, -2.0))
+    ),
+    *(
+        drawn("random_normal", mean=mean, deviation=deviation)
+        for mean, deviation in ((3.0, 0.5), (-1e10, 1e20), (7.0, 0.0))
+    ),
+    *(
+        drawn("random_integers", start=start, scale=scale)
+        for start, scale in ((0, 1), (-(2**31), 2**32), (-3, 7), (2**31 - 2, 2), (0, 2**31))
+    ),
+    *(drawn(op, dtype="float16") for op in ("random_uniform", "random_normal")),
+    *(drawn("bernoulli", scale=scale) for scale in (0, 1 << 24, 3 << 20)),
+]
+
+_X = floats(31, 37)
+FUNCTIONS = [
+    FunctionCase("dropout", lambda x: ops.dropout(x, 0.25, seed=7), (_X,), "7"),
+    FunctionCase("dropout", lambda x: ops.dropout(x, 0.0, seed=9), (_X,), "9"),
+    FunctionCase(
+        "dropout",
+        lambda x, seed: ops.dropout(x, 0.9, seed=seed, stream=3),
+        (_X, np.asarray(-3, np.int32)),
+        "tensor",
+    ),
+    FunctionCase(
+        "dropout",
+        lambda x: ops.dropout(x, 0.999985, seed=13),
+        (halves(31, 37, scale=1e-4),),
+        "13",
+    ),
+    FunctionCase("random_bits", lambda: ops.random_bits((5, 7), seed=11, stream=2), ()),
+    FunctionCase(
+        "random_integers", lambda: ops.random_integers((5, 7), -3, 4, seed=-(2**40)), (), "int"
+    ),
+]
+
+_UNSEEDED: Any = ops.bernoulli
+_S = input("seed", (), "int32")
+ERRORS: list[ErrorCase] = [
+    ErrorCase(lambda: _UNSEEDED((2,)), TypeError, "keyword-only argument: 'seed'"),
+    ErrorCase(lambda: ops.random_uniform((2,), seed=0.5), DTypeError, "integer as seed"),  # type: ignore[arg-type]
+    ErrorCase(lambda: ops.random_uniform((2,), seed=2**64), ShapeError, "expected seed in"),
+    ErrorCase(lambda: ops.random_uniform((2,), seed=_S, stream=-1), ShapeError, "stream in"),
+    ErrorCase(lambda: ops.random_uniform((2,), seed=input("seed", ())), DTypeError, "int32 seed"),
+    ErrorCase(
+        lambda: ops.random_normal((2,), seed=input("seed", (3,), "int32")),
+        ShapeError,
+        "one word or two",
+    ),
+    ErrorCase(
+        lambda: ops.random_uniform((2,), seed=1, dtype="float64"),
+        DTypeError,
+        "float32 or float16",
+    ),
+    ErrorCase(lambda: ops.random_uniform((2,), high=1e39, seed=1), ShapeError, "finite float32"),
+    ErrorCase(lambda: ops.random_normal((2,), std=-1.0, seed=1), ShapeError, "std of 0 or more"),
+    ErrorCase(lambda: ops.random_normal((-2,), seed=1), ShapeError, "0 or more"),
+    ErrorCase(lambda: ops.random_integers((2,), 5, 5, seed=1), ShapeError, "expected high in 6"),
+    ErrorCase(lambda: ops.random_integers((2,), 2**31, 5, seed=1), ShapeError, "expected low in"),
+    ErrorCase(lambda: ops.bernoulli((2,), 1.5, seed=1), ShapeError, "probability in 0..1"),
+    ErrorCase(lambda: ops.dropout(_X, 1.0, seed=1), ShapeError, "below 1"),
+    ErrorCase(
+        lambda: ops.dropout(input("x", (3,), "int32"), seed=1), DTypeError, "expected floats"
+    ),
+]

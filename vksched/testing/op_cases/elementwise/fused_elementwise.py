@@ -1,0 +1,162 @@
+"""Cases of chains: every function that a chain holds, every kind of operand, long ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....common.dtypes import FLOAT32, NDArray
+from ....common.errors import ShapeError
+from ....ir.attrs import AttrValue
+from ....ir.tensor import apply, as_tensor
+from ....ops.elementwise.fused_elementwise import BINARY, MAX_COST, UNARY, Step, program_attrs
+from ....ops.elementwise.pointwise import word
+from ..op_sample import Case, ErrorCase, bools, floats, ints
+from ..sample_values import EDGES, binary_sample, f32, sample, tolerance, unary_sample
+from .unary import attrs as attrs_of
+
+
+def chain(
+    steps: Sequence[Step],
+    inputs: Sequence[NDArray],
+    name: str,
+    constants: Sequence[float] = (),
+    nmse: float = 1e-10,
+) -> Case:
+    """A chain of steps; constants are float32."""
+    words = [(FLOAT32, word(value, FLOAT32)) for value in constants]
+    return Case("chain", tuple(inputs), program_attrs(steps, words), name, nmse)
+
+
+def step(op: str, *registers: int, **given: AttrValue) -> Step:
+    return op, registers, tuple(sorted(given.items()))
+
+
+def _of_each() -> list[Case]:
+    """Each function once, with an add behind it so that no step is the only one."""
+    out = []
+    for name in (*UNARY, *BINARY, "where"):
+        op, _, dtype = name.rpartition("_")
+        if name == "where":
+            inputs: tuple[NDArray, ...] = (bools(3, 8), sample(FLOAT32, 3, 8), floats(3, 8, seed=2))
+        elif "_to_" in name:
+            dtype, to = name.split("_to_")
+            back = step("cast", 1, to=dtype) if f"{to}_to_{dtype}" in UNARY else step("neg", 1)
+            of_cast = (step("cast", 0, to=to), back)
+            out.append(chain(of_cast, (sample(dtype, 3, 8),), name, nmse=0.0))
+            continue
+        elif op in ("logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"):
+            given = (bools(3, 8), bools(3, 8, seed=1))[: 1 if op == "logical_not" else 2]
+            steps = (step(op, *range(len(given))), step("logical_not", len(given)))
+            out.append(chain(steps, given, name, nmse=0.0))
+            continue
+        elif name in UNARY:
+            inputs = (unary_sample(op, dtype, 3, 8),)
+        else:
+            inputs = (binary_sample(op, dtype, 3, 8), binary_sample(op, dtype, 3, 8, seed=1))
+        given_attrs = attrs_of(op, dtype, 0) if len(inputs) == 1 else {}
+        first = step(op or "where", *range(len(inputs)), **given_attrs)
+        is_bool = len(inputs) == 2 and op.split("_")[0] in ("equal", "not", "less", "greater")
+        second = step("logical_not" if is_bool else "neg", len(inputs))
+        out.append(chain((first, second), inputs, name, nmse=tolerance(op)))
+    return out
+
+
+SUM = (step("add", 0, 1), step("mul", 2, 0))
+"""(a + b) * a."""
+LONG = (*SUM, *(step("add", i, 1) for i in range(3, 9)))
+NUMBERS = [0.5 + i / 64 for i in range(32)]
+
+
+def _many(i: int) -> Step:
+    """-(x * number + y) - y, over and over."""
+    x = 33 + i if i else 0
+    return (step("mul", x, 2 + i // 4 % 32), step("add", x, 1), step("neg", x), step("sub", x, 1))[
+        i % 4
+    ]
+
+
+PAIRS = [
+    ((1,), (1,)),
+    ((7,), ()),
+    ((1000,), (1000,)),
+    ((3, 37), (37,)),
+    ((3, 36), (36,)),
+    ((5, 40), (5, 1)),
+    ((2, 3, 8, 12), (2, 1, 8, 1)),
+    ((2, 3, 4, 5, 4), (1, 3, 1, 5, 1)),
+    ((2, 2, 3, 2, 2, 3), (1, 2, 1, 2, 1, 3)),
+    ((33, 130), (33, 130)),
+    ((0, 3), (3,)),
+]
+CASES = [
+    *_of_each(),
+    *(chain(SUM, (floats(*a), floats(*b, seed=1)), "sum") for a, b in PAIRS),
+    *(chain(SUM, (floats(*b), floats(*a, seed=1)), "sum") for a, b in PAIRS if a != b),
+    chain(LONG, (floats(5, 13), floats(13, seed=1)), "eight steps"),
+    *(
+        chain(
+            [_many(i) for i in range(MAX_COST)],
+            (floats(5, n), floats(n, seed=1)),
+            "the most steps",
+            NUMBERS,
+        )
+        for n in (12, 13)
+    ),
+    chain(
+        (step("mul", 0, 1), step("add", 4, 2), step("sub", 5, 3), step("relu", 6)),
+        (floats(5, 13),),
+        "constants",
+        (0.5, -0.0, 3.25),
+    ),
+    chain((step("gelu", 0), step("mul", 1, 1)), (EDGES[FLOAT32],), "edges"),
+    chain((step("relu", 0), step("neg", 1)), (EDGES[FLOAT32],), "edges of relu", nmse=0.0),
+    *(
+        chain(
+            (
+                step("add", 0, 1),
+                step("mul", 5, 2),
+                step("sub", 6, 3),
+                step("maximum", 7, 4),
+            ),
+            (floats(4, n), floats(n, seed=1), floats(4, 1, seed=2), floats(4, n, seed=3), f32(0.5)),
+            "five operands",
+        )
+        for n in (8, 7)
+    ),
+    *(
+        chain(
+            (step("add", 0, 1), step("mul", 4, 2), step("where", 3, 5, 0)),
+            (floats(3, n), floats(n, seed=1), floats(3, 1, seed=2), bools(3, n)),
+            "four operands",
+        )
+        for n in (20, 19)
+    ),
+    *(
+        chain(
+            (step("add", 0, 1), step("mul", 3, 2)),
+            (floats(3, n), floats(n, seed=1), floats(3, 1, seed=2)),
+            "three operands",
+        )
+        for n in (20, 19)
+    ),
+    chain(
+        (step("cast", 0, to=FLOAT32), step("mul", 2, 1)),
+        (ints(3, 9), floats(3, 9)),
+        "of integers",
+    ),
+]
+
+
+def _apply(steps: Sequence[Step], *inputs: NDArray) -> None:
+    apply("chain", [as_tensor(x) for x in inputs], program_attrs(steps, ()))
+
+
+ERRORS = [
+    ErrorCase(lambda: _apply((step("add", 0, 7),), floats(3)), ShapeError, "reads a register"),
+    ErrorCase(lambda: _apply((), floats(3)), ShapeError, "at least one step"),
+    ErrorCase(
+        lambda: _apply((step("neg", 0), step("add", 2, 1)), floats(3), floats(2, 3)),
+        ShapeError,
+        "steps of one shape",
+    ),
+]

@@ -1,0 +1,100 @@
+"""Cases of write_rows: any axis, starts of each batch, rows that lie outside, nothing to write."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.tensor import Tensor, input
+from ..op_sample import Case, ErrorCase, bools, floats, ints
+
+Shape = tuple[int, ...]
+
+
+def write(
+    data: NDArray, many: int, start: int | tuple[int, ...], axis: int = 0, name: str = ""
+) -> Case:
+    """Writes `many` rows from a start on, or from one of each batch."""
+    shape = (*data.shape[:axis], many, *data.shape[axis + 1 :])
+    rows = (bools if data.dtype.kind == "b" else ints if data.dtype.kind in "iu" else floats)(
+        *shape, seed=3
+    ).astype(data.dtype)
+    inputs = (data, rows, np.asarray(start, np.int32))
+    return Case("write_rows", inputs, {"axis": axis}, f"{data.dtype} {start} {axis} {name}".strip())
+
+
+_PLACES: list[tuple[Shape, int, int, int]] = [  # data, rows, start, axis
+    ((1,), 1, 0, 0),
+    ((7,), 2, 3, 0),
+    ((13, 7), 1, 12, 0),
+    ((13, 7), 5, 2, 1),
+    ((71, 73), 31, 40, 0),
+    ((1, 3, 509, 8), 1, 300, 2),
+    ((2, 3, 5, 64), 4, 1, 2),
+    ((2, 3, 2, 3, 2, 3, 2, 3), 2, 1, 5),
+    ((3, 100_003), 1, 1, 0),
+]
+CASES: list[Case] = [
+    write(floats(*shape), many, start, axis) for shape, many, start, axis in _PLACES
+]
+CASES += [
+    write(floats(3, 7, 5), 2, (0, 3, 5), 1),
+    write(floats(3, 4, 7, 6), 2, (5, -1, 100), 2, "some outside"),
+    *(
+        write(floats(9, 5), 4, start, name="outside")
+        for start in (-2, -4, 7, 9, 2**31 - 1, -(2**31), 2**31 - 3)
+    ),
+    write(floats(3, 5), 7, -2, name="more rows than there are"),
+    write(floats(3, 5), 0, 1, name="no row"),
+    write(floats(0, 5), 2, 0, name="of nothing"),
+    write(floats(5, 0), 2, 0, name="no column"),
+    write(floats(0, 4, 2), 2, (), 1, name="no batch"),
+    *(write(x, 2, 3, 1) for x in (ints(5, 6, 4), ints(5, 6, 4).astype(np.uint32), bools(5, 6, 4))),
+    *(write(floats(4, 7, size).astype(np.float16), 2, 3, 1) for size in (8, 3)),
+    *(
+        write(floats(*shape).astype(np.float16), many, start, axis, name="odd")
+        for shape, many, start, axis in (
+            ((1,), 1, 0, 0),
+            ((7,), 2, 3, 0),
+            ((13, 7), 5, 2, 1),
+            ((13, 7), 4, 5, 1),
+            ((3, 5, 7), 5, 0, 1),
+            ((3, 5, 7), 9, -2, 1),
+            ((509, 1, 1), 1, 0, 1),
+            ((509, 1, 3), 1, 0, 1),
+            ((1, 3, 509, 5), 7, 300, 2),
+            ((3, 7, 5), 2, (0, 3, 5), 1),
+            ((3, 4, 7, 5), 2, (5, -1, 100), 2),
+            ((71, 73), 31, 40, 0),
+        )
+    ),
+    write(np.arange(20, dtype=np.int64).reshape(5, 4), 2, 3),
+]
+_DATA, _ROWS = (4, 5, 6), (4, 2, 6)
+
+
+def _build(rows: Shape, start: Shape = (), axis: int = 1, dtype: str = "int32") -> Tensor:
+    given = input("data", _DATA), input("rows", rows), input("start", start, dtype)
+    return ops.write_rows(*given, axis=axis)
+
+
+ERRORS: list[ErrorCase] = [
+    ErrorCase(lambda: _build((4, 2, 5)), ShapeError, "but for axis 1"),
+    ErrorCase(lambda: _build((2, 6)), ShapeError, "but for axis 1"),
+    ErrorCase(lambda: _build(_ROWS, (3,)), ShapeError, "one start"),
+    ErrorCase(lambda: _build((2, 5, 6), (4,), 0), ShapeError, "one start"),
+    ErrorCase(lambda: _build(_ROWS, (), 1, "float32"), DTypeError, "int32 or int64"),
+    ErrorCase(
+        lambda: ops.write_rows(input("d", (3,)), input("r", (1,), "int32"), 0),
+        DTypeError,
+        "expected float32 rows",
+    ),
+    ErrorCase(
+        lambda: ops.write_rows(input("d", (3,)), input("r", (1,)), 2**31),
+        DTypeError,
+        "fit int32",
+    ),
+    ErrorCase(lambda: ops.write_rows(input("d", ()), input("r", ()), 0), ShapeError, "axes"),
+]

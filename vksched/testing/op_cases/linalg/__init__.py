@@ -1,0 +1,1 @@
+"""Samples of products, attention and recurrent ops."""

@@ -1,0 +1,192 @@
+"""Cases of attention to the keys in use of a cache, and to new ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.attrs import AttrValue
+from ....ir.tensor import Tensor, input
+from ....ops.attention.kv_q8_0 import to_words
+from ..op_sample import Case, ErrorCase, floats
+from .attention import attributes
+
+Used = int | tuple[int, ...]
+
+
+def cached(
+    q: tuple[int, int, int, int],
+    k: tuple[int, int],
+    columns: int,
+    used: Used,
+    new: int | None = None,
+    name: str = "",
+    large: bool = False,
+    **attrs: AttrValue,
+) -> Case:
+    """q: (batch, heads, queries, depth), k: (heads, keys) of the cache; new: keys beside it."""
+    batch, _, _, depth = q
+    heads, keys = k
+    inputs = [floats(*q), floats(batch, heads, keys, depth, seed=1)]
+    inputs += [floats(batch, heads, keys, columns, seed=2), np.asarray(used, np.int32)]
+    if new is not None:
+        inputs += [floats(batch, heads, new, size, seed=3 + size) for size in (depth, columns)]
+    what = f"{used} of {keys}{'' if new is None else f' and {new}'} {name}".strip()
+    return Case("cached_attention", tuple(inputs), attributes(depth, **attrs), what, large=large)
+
+
+def halved(case: Case) -> Case:
+    """The same with a cache of float16."""
+    q, k, v, *rest = case.inputs
+    inputs: tuple[NDArray, ...] = (q, k.astype(np.float16), v.astype(np.float16), *rest)
+    return Case(case.op, inputs, case.attrs, f"{case.name} half", large=case.large)
+
+
+def in_q8_0(case: Case) -> Case:
+    """The same with a cache of rows in q8_0."""
+    q, k, v, *rest = case.inputs
+    inputs: tuple[NDArray, ...] = (q, to_words(k), to_words(v), *rest)
+    attrs = case.attrs | {"columns": v.shape[-1]}
+    return Case(case.op, inputs, attrs, f"{case.name} q8_0", large=case.large)
+
+
+def narrow(case: Case) -> Case:
+    """The same with queries and new keys and values of float16."""
+    q, k, v, used, *new = case.inputs
+    beside = (x.astype(np.float16) for x in new)
+    inputs: tuple[NDArray, ...] = (q.astype(np.float16), k, v, used, *beside)
+    return Case(case.op, inputs, case.attrs, f"{case.name} narrow", large=case.large)
+
+
+def wild(case: Case) -> Case:
+    """The same with keys and values that are not finite where none of a cache is in use."""
+    q, k, v, used, *rest = case.inputs
+    k, v = k.copy(), v.copy()
+    for example, count in enumerate(np.broadcast_to(used, k.shape[:1])):
+        k[example, :, count:] = np.nan
+        v[example, :, count::2], v[example, :, count + 1 :: 2] = np.inf, np.nan
+    inputs: tuple[NDArray, ...] = (q, k, v, used, *rest)
+    return Case(case.op, inputs, case.attrs, f"{case.name} wild", large=case.large)
+
+
+def by_length(case: Case, turns: tuple[int, ...]) -> Case:
+    """The same with the length before the heads in q, k, v and the result where a turn is 1."""
+    turned = (
+        np.ascontiguousarray(x.swapaxes(1, 2)) if turn else x
+        for x, turn in zip(case.inputs[:3], turns, strict=False)
+    )
+    inputs: tuple[NDArray, ...] = (*turned, *case.inputs[3:])
+    name = f"{case.name} turned {turns}"
+    return Case(case.op, inputs, {**case.attrs, "by_length": turns}, name, large=case.large)
+
+
+CASES = [
+    cached((1, 1, 1, 1), (1, 1), 1, 1),
+    cached((1, 1, 1, 1), (1, 1), 1, 0, 1),
+    *(cached((1, 6, 1, 64), (2, 700), 64, used, 1, right=0) for used in (0, 1, 333, 700)),
+    *(cached((1, 4, 5, 8), (2, 70), 8, used, 5, right=0) for used in (0, 3, 65, 70, 99, -7)),
+    *(cached((2, 4, 3, 7), (2, 71), 5, used, 3, right=0) for used in (17, (0, 71), (40, 3))),
+    cached((2, 4, 3, 7), (2, 71), 5, (40, 3)),
+    cached((3, 2, 5, 8), (1, 90), 8, (5, 90, 41), None, "the last of them", right=0, past=-5),
+    cached((1, 2, 20, 8), (2, 70), 8, 33, 20, "window", left=3, right=0),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "window", left=40, right=0),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "both sides", left=40, right=1),
+    cached((1, 2, 3, 8), (2, 700), 8, 650, 3, "soft cap", right=0, softcap=2.0),
+    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "far behind", left=2, right=0, past=100),
+    cached((1, 2, 3, 8), (2, 70), 8, 30, 3, "NaN", left=2, right=0, past=9, none_seen_is_nan=True),
+    cached((1, 2, 9, 16), (1, 1100), 20, 900, 9, "parts", right=0),
+    cached((1, 9, 40, 64), (3, 600), 64, 411, 40, "tall", right=0),
+    cached((1, 1, 1, 64), (1, 9000), 64, 8191, 1, "parts", large=True, right=0),
+    cached((1, 1, 3, 256), (1, 3000), 256, 2500, 3, "parts", large=True, right=0),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new"),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, far behind", right=5, past=600),
+    cached((1, 2, 3, 8), (1, 40), 8, 17, 700, "parts of new, window", left=90, past=650),
+    *(
+        by_length(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0), turns)
+        for turns in ((1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 0, 1), (0, 0, 1, 0))
+    ),
+    *(
+        keep(cached(q, k, columns, used, q[2], right=0))
+        for keep in (halved, in_q8_0)
+        for q, k, columns, used in (
+            ((1, 6, 1, 64), (2, 700), 64, 333),
+            ((2, 4, 5, 8), (2, 71), 12, (40, 71)),
+            ((1, 9, 40, 64), (3, 600), 64, 411),
+            ((1, 2, 3, 6), (1, 40), 10, 17),
+            ((1, 2, 3, 7), (1, 41), 5, 17),
+        )
+    ),
+    *(
+        in_q8_0(cached(q, k, columns, used, q[2], right=0))
+        for q, k, columns, used in (
+            ((2, 4, 3, 96), (2, 90), 100, (90, 31)),
+            ((1, 4, 2, 128), (1, 300), 256, 211),
+            ((1, 1, 5, 1), (1, 9), 1, 9),
+        )
+    ),
+    *(
+        narrow(keep(cached(q, (2, 90), columns, 61, q[2], right=0)))
+        for keep in (lambda case: case, halved, in_q8_0)
+        for q, columns in (((1, 4, 3, 64), 64), ((1, 2, 2, 7), 5))
+    ),
+    *(
+        change(wild(cached(q, (2, 300), columns, used, q[2], right=0)))
+        for change in (lambda case: case, halved, in_q8_0)
+        for q, columns, used in (
+            ((1, 6, 1, 64), 64, 131),
+            ((2, 4, 5, 6), 10, (0, 257)),
+            ((1, 4, 40, 8), 8, 0),
+        )
+    ),
+    *(
+        by_length(keep(cached((2, 6, 5, 8), (3, 19), 8, (4, 19), 5, right=0)), (1, 1, 1, 1))
+        for keep in (halved, in_q8_0)
+    ),
+    cached((0, 2, 3, 4), (1, 5), 4, 2, 3, "no batch"),
+    cached((2, 2, 0, 4), (1, 5), 4, 2, 0, "no query"),
+    cached((2, 2, 3, 4), (1, 0), 4, 2, 3, "no key"),
+    cached((2, 2, 3, 4), (1, 0), 4, 2, None, "no key"),
+    cached((2, 2, 3, 4), (1, 5), 0, 2, 3, "no column"),
+]
+
+OF_PROMPTS = [
+    case for case in CASES if case.name.startswith("411") and not case.name.endswith("tall")
+]
+"""Many queries, on keys that are kept in few bits."""
+
+_Q, _K, _NEW = (2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 3, 8)
+
+
+def _build(
+    used: tuple[tuple[int, ...], str] = ((), "int32"),
+    new: tuple[tuple[int, ...], ...] | None = (_NEW, _NEW),
+    **keywords: object,
+) -> Tensor:
+    given = {} if new is None else {"new": tuple(input(f"n{i}", s) for i, s in enumerate(new))}
+    q, k, v = input("q", _Q), input("k", _K), input("v", _K)
+    return ops.attention(q, k, v, used=input("used", *used), **given, **keywords)  # type: ignore[arg-type]
+
+
+ERRORS = [
+    ErrorCase(lambda: _build(((3,), "int32")), ShapeError, r"one int32 or as \(2,\)"),
+    ErrorCase(lambda: _build(((), "float32")), DTypeError, "one int32"),
+    ErrorCase(lambda: _build(new=(_NEW, (2, 2, 4, 8))), ShapeError, "new keys and values"),
+    ErrorCase(lambda: _build(new=((2, 1, 3, 8), _NEW)), ShapeError, "new keys and values"),
+    *(
+        ErrorCase(lambda n=n: _build(new=(_NEW,) * n), ShapeError, r"\(keys, values\)")  # type: ignore[misc]
+        for n in (0, 1, 3)
+    ),
+    ErrorCase(
+        lambda: ops.attention(*(input(name, _Q) for name in "qkv"), used=2**31),
+        DTypeError,
+        "fit int32",
+    ),
+    ErrorCase(lambda: _build(mask=np.ones((3, 5), bool)), ShapeError, "a mask or"),
+    ErrorCase(
+        lambda: ops.attention(input("q", _Q), input("k", _K), input("v", _K), new=(1, 2)),
+        ShapeError,
+        "try used=n",
+    ),
+]

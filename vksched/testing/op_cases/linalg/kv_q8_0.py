@@ -1,0 +1,61 @@
+"""Cases of rows in q8_0: tiles that are full and not; values that are none, large, small or 0."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.tensor import Tensor, input
+from ....ops.attention.kv_q8_0 import row_words, to_words
+from ..op_sample import Case, ErrorCase, floats
+
+SHAPES = ((1, 1), (7,), (13, 32), (1, 3, 71, 64), (2, 65), (5, 96), (3, 5, 80), (9, 256), (40, 193))
+
+
+def _steep(*shape: int) -> NDArray:
+    """Rows of very different sizes."""
+    powers = np.linspace(-14, 5, shape[0], dtype=np.float32)
+    return np.asarray(floats(*shape) * 10 ** powers[:, None], np.float32)
+
+
+def _odd() -> NDArray:
+    """A run of each row has a value that is none, or one too large for scales of 16 bits."""
+    x = floats(7, 100)
+    x[:, 40] = np.nan, np.inf, -np.inf, 3e8, -3e38, 0.0, 1e-30
+    x[5:, :64] = 0
+    return x
+
+
+def from_q8_0(words: NDArray, columns: int, name: str = "", exact: bool = True) -> Case:
+    return Case("from_q8_0", (words,), {"columns": columns}, name, exact=exact)
+
+
+CASES = [
+    *(Case("to_q8_0", (floats(*shape),), exact=True) for shape in SHAPES),
+    Case("to_q8_0", (np.round(floats(37, 64) * 4) / 4,), name="ties", exact=True),
+    Case("to_q8_0", (_steep(150, 64),), name="steep", exact=True),
+    Case("to_q8_0", (_odd(),), name="odd", exact=True),
+    Case("to_q8_0", (floats(0, 64),), name="no row"),
+    Case("to_q8_0", (floats(3, 0),), name="no column"),
+    *(from_q8_0(to_words(floats(*shape)), shape[-1]) for shape in SHAPES),
+    from_q8_0(to_words(_steep(150, 64)), 64, "steep"),
+    from_q8_0(to_words(_odd()), 100, "odd", exact=False),
+    from_q8_0(np.zeros((0, row_words(64)), np.uint32), 64, "no row"),
+    from_q8_0(np.zeros((3, 0), np.uint32), 0, "no column"),
+]
+
+
+def _words(*shape: int, dtype: str = "uint32") -> Tensor:
+    return input("words", shape, dtype)
+
+
+ERRORS = [
+    ErrorCase(lambda: ops.to_q8_0(input("x", (2, 3), "int32")), DTypeError, "try ops.cast"),
+    ErrorCase(lambda: ops.to_q8_0(input("x", ())), ShapeError, "got a scalar"),
+    ErrorCase(lambda: ops.from_q8_0(_words(2, 17, dtype="int32"), 64), DTypeError, "to_q8_0"),
+    ErrorCase(lambda: ops.from_q8_0(_words(2, 16), 64), ShapeError, "17 words for 64 values"),
+    ErrorCase(lambda: ops.from_q8_0(_words(), 64), ShapeError, "17 words"),
+    ErrorCase(lambda: ops.from_q8_0(_words(2, 0), -1), ShapeError, "as columns"),
+]

@@ -1,0 +1,101 @@
+"""Cases of weights of few bits beside each other: one to three, normed or with a gate, one row and
+several, squares that leave the range of float32, steps behind.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.attrs import AttrValue
+from ....ops.elementwise.epilogue import then
+from ....ops.quantized.gguf_formats import FORMATS
+from ....ops.quantized.merged_linear import GATES
+from ..op_sample import Case, ErrorCase, floats
+from .quantized_linear import words
+
+
+def beside(
+    name: str,
+    lead: tuple[int, ...],
+    k: int,
+    sizes: tuple[int, ...],
+    normed: bool = True,
+    gate: str = "",
+    what: str = "",
+    x: NDArray | None = None,
+    eps: float = 1e-5,
+) -> Case:
+    """x (*lead, k) times weights of so many rows."""
+    x = floats(*lead, k) if x is None else x
+    scale = (floats(k, seed=3),) if normed else ()
+    weights = [words(name, n, k, seed) for seed, n in enumerate(sizes)]
+    attrs: dict[str, AttrValue] = {"format": name, "normed": normed, "gate": gate, "eps": eps}
+    told = name, "normed" if normed else "", gate, str(lead), what
+    return Case("linear_beside", (x, *scale, *weights), attrs, " ".join(filter(None, told)))
+
+
+def _spread(power: int) -> NDArray:
+    """Rows of which one has squares beyond float32."""
+    x = floats(3, 512)
+    x[1] *= np.float32(10.0**power)
+    return x
+
+
+def _followed(case: Case, op: str, residual: NDArray | None = None) -> Case:
+    """The same with a step behind it."""
+    registers = (0,) if residual is None else (0, 1)
+    attrs = dict(case.attrs) | then(len(registers), ((op, registers, ()),), ())
+    more = () if residual is None else (residual,)
+    return Case(case.op, (*case.inputs, *more), attrs, f"{case.name} then {op}")
+
+
+THREE = (32, 16, 48)
+CASES: list[Case] = [
+    *(beside(name, (1,), 3 * kind.step, THREE) for name, kind in FORMATS.items()),
+    *(beside("q4_K", (1, 1), 512, (80,) * 2, True, gate) for gate in GATES if gate),
+    beside("q4_K", (2, 3), 512, (16, 16), False, "silu"),
+    *(beside("q4_K", (2, 3), 512, THREE[:count], False) for count in (1, 2, 3)),
+    beside("q4_K", (2, 3), 512, THREE),
+    beside("q4_K", (1,), 2560, (272, 16, 16), what="many runs"),
+    beside("q8_0", (2,), 32 * 37, THREE, what="ends within a tile"),
+    *(beside("mxfp4", (2,), 32 * runs, THREE, what=f"{runs} runs") for runs in (9, 18, 24)),
+    beside("q4_K", (0,), 256, (16,), what="no rows"),
+    *(
+        beside("q4_K", (3,), 512, THREE, what=f"1e{power}, {eps}", x=_spread(power), eps=eps)
+        for power, eps in ((25, 1e-5), (-30, 0.0), (-30, 1e-5))
+    ),
+    beside("q4_K", (3,), 256, THREE, what="zeros", x=floats(3, 256) * 0, eps=0.0),
+    _followed(beside("q4_K", (2,), 512, (48,)), "add", floats(2, 48, seed=4)),
+    _followed(beside("q4_K", (1,), 256, (16,), False), "silu"),
+]
+
+
+def _of(*inputs: NDArray, normed: bool = False) -> Case:
+    attrs: dict[str, AttrValue] = {"format": "q4_K", "normed": normed, "gate": "", "eps": 0.0}
+    return Case("linear_beside", inputs, attrs)
+
+
+ERRORS = [
+    ErrorCase(lambda: beside("q4_K", (1,), 256, (12,)).result_type(), ShapeError, "16 rows"),
+    ErrorCase(lambda: beside("q4_K", (1,), 256, ()).result_type(), ShapeError, "1 to 3 matrices"),
+    ErrorCase(
+        lambda: beside("q4_K", (1,), 256, (16,) * 4).result_type(), ShapeError, "2 to 5 operands"
+    ),
+    ErrorCase(
+        lambda: beside("q4_K", (1,), 256, (16, 32), True, "silu").result_type(),
+        ShapeError,
+        "two weights",
+    ),
+    ErrorCase(
+        lambda: _of(floats(1, 256), floats(255), words("q4_K", 16, 256), normed=True).result_type(),
+        ShapeError,
+        "a scale",
+    ),
+    ErrorCase(
+        lambda: _of(floats(1, 256).astype(np.int32), words("q4_K", 16, 256)).result_type(),
+        DTypeError,
+        "float32",
+    ),
+]

@@ -1,0 +1,118 @@
+"""Cases of products by chosen matrices: matrices that nobody chose, one that all chose, numbers
+from the end, few and many rows of each, sizes that fill no tile, weights of floats and few bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.tensor import Tensor, input
+from ....ops.quantized.gguf_formats import FORMATS
+from ..op_sample import Case, ErrorCase, floats, ints
+from .quantized_linear import FIRST, words
+
+
+def choice(rows: int, used: int, low: int, high: int, seed: int = 0) -> NDArray:
+    """Numbers in low..high-1, of which a row may have the same twice."""
+    return ints(rows, used, low=low, high=high, seed=seed)
+
+
+def grouped(
+    x: tuple[int, ...], weight: tuple[int, int, int], chosen: NDArray, what: str = ""
+) -> Case:
+    """A product by matrices of floats."""
+    return Case("grouped_linear", (floats(*x), floats(*weight, seed=1), chosen), {}, what)
+
+
+def packed(
+    name: str, x: tuple[int, ...], matrices: int, n: int, chosen: NDArray, what: str = ""
+) -> Case:
+    """A product by matrices of few bits."""
+    held = words(name, matrices * n, x[-1]).reshape(matrices, n, -1)
+    return Case("grouped_packed", (floats(*x), held, chosen), {"format": name}, f"{name} {what}")
+
+
+ALL_ONE = np.full((29, 2), 3, np.int32)
+"""All rows choose one matrix, and no row the others."""
+CASES: list[Case] = [
+    grouped((1, 1), (1, 1, 1), choice(1, 1, 0, 1)),
+    grouped((1, 64), (8, 32, 64), choice(1, 2, 0, 8), "one row"),
+    grouped((1, 2, 64), (8, 36, 64), choice(1, 2, 0, 8), "one row, each its own"),
+    grouped((3, 4, 40), (5, 8, 40), choice(3, 4, -5, 5), "from the end"),
+    grouped((13, 7), (5, 11, 7), choice(13, 3, 0, 5), "odd sizes"),
+    grouped((13, 3, 7), (5, 11, 7), choice(13, 3, 0, 5), "odd sizes, each its own"),
+    grouped((31, 36), (4, 37, 36), choice(31, 2, 0, 4), "odd columns"),
+    grouped((29, 64), (7, 33, 64), ALL_ONE, "one takes all"),
+    grouped((29, 2, 64), (7, 64, 64), ALL_ONE - 7, "one takes all, each its own"),
+    grouped((50, 32), (40, 32, 32), choice(50, 2, 5, 9), "most take none"),
+    grouped((257, 96), (16, 128, 96), choice(257, 2, 0, 16), "many rows"),
+    grouped((130, 3, 128), (3, 72, 128), choice(130, 3, 0, 3), "many rows, each its own"),
+    grouped((0, 8), (3, 4, 8), choice(0, 2, 0, 3), "no rows"),
+    grouped((4, 8), (3, 4, 8), choice(4, 0, 0, 3), "nothing chosen"),
+    grouped((4, 0), (3, 4, 0), choice(4, 2, 0, 3), "sums of nothing"),
+    *(
+        packed(name, x, 6, n, chosen)
+        for name, kind in FORMATS.items()
+        for rows, used, own, n in ((1, 2, False, 36), (9, 2, True, 13))
+        for x in [(rows, used, kind.step) if own else (rows, kind.step)]
+        for chosen in [choice(rows, used, 0, 6)]
+    ),
+    *(
+        packed(name, x, matrices, n, chosen, what)
+        for name in FIRST
+        for x, matrices, n, chosen, what in (
+            ((3, 512), 5, 40, choice(3, 2, -5, 5), "few rows"),
+            ((29, 256), 7, 33, ALL_ONE, "one takes all"),
+            ((150, 256), 4, 68, choice(150, 2, 0, 4), "many rows"),
+            ((140, 2, 256), 5, 8, choice(140, 2, 1, 4), "many rows, each its own"),
+        )
+    ),
+    packed("q4_K", (0, 256), 2, 8, choice(0, 2, 0, 2), "no rows"),
+]
+
+
+def _linear(x: tuple[int, ...], weight: tuple[int, ...], chosen: tuple[int, ...]) -> Tensor:
+    given = input("x", x), input("w", weight), input("chosen", chosen, "int32")
+    return ops.grouped_linear(*given)
+
+
+ERRORS = [
+    ErrorCase(lambda: _linear((4, 8), (4, 8), (4, 2)), ShapeError, "expected a weight of"),
+    ErrorCase(lambda: _linear((4, 8), (3, 5, 7), (4, 2)), ShapeError, "expected matrices"),
+    ErrorCase(lambda: _linear((4, 8), (3, 5, 8), (3, 2)), ShapeError, "expected chosen"),
+    ErrorCase(lambda: _linear((4, 3, 8), (3, 5, 8), (4, 2)), ShapeError, "expected chosen"),
+    ErrorCase(lambda: _linear((4, 8), (3, 5, 8), (4,)), ShapeError, "expected chosen"),
+    ErrorCase(
+        lambda: ops.grouped_linear(
+            input("x", (4, 8), "int32"), input("w", (3, 5, 8)), np.ones((4, 2), np.int32)
+        ),
+        DTypeError,
+        "got int32 and float32",
+    ),
+    ErrorCase(
+        lambda: ops.grouped_linear(
+            input("x", (4, 8)), input("w", (3, 5, 8), "int32"), np.ones((4, 2), np.int32)
+        ),
+        DTypeError,
+        "got float32 and int32",
+    ),
+    ErrorCase(
+        lambda: ops.grouped_linear(
+            np.ones((4, 8), np.float32), np.ones((3, 5, 8), np.float32), np.ones((4, 2), np.float32)
+        ),
+        DTypeError,
+        "int32 or int64",
+    ),
+    ErrorCase(
+        lambda: (
+            packed("q4_0", (2, 64), 2, 3, choice(2, 1, 0, 2))
+            .as_dtypes({"uint32": "int32"})
+            .result_type()
+        ),
+        DTypeError,
+        "words of uint32",
+    ),
+]

@@ -1,0 +1,209 @@
+"""Cases of weights of few bits: every block format, one block and several, rows that end within a
+tile, scales that are no numbers, all bits of a block; products of few and of many rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.attrs import AttrValue
+from ....ir.tensor import Tensor, input
+from ....ops.elementwise.epilogue import then
+from ....ops.quantized.gguf_formats import FORMATS, repack
+from ..op_sample import Case, ErrorCase, FunctionCase, floats, ints
+
+SCALES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("f16", "q8_0", "q4_0", "q5_0", "iq4_nl", "iq4_xs"), (0,)),
+    **dict.fromkeys(("q4_1", "q5_1", "q4_K", "q5_K"), (0, 2)),
+    "q2_K": (80, 82),
+    "q3_K": (108,),
+    "q6_K": (208,),
+}
+"""Where a block holds float16; mxfp4 has a power of two in its first byte, bf16 is one number."""
+BLOCKS: dict[tuple[str, bytes], NDArray] = {}
+"""The blocks that words were made of, which the oracle reads."""
+
+
+def blocks(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
+    """Any bits, but for scales near 1 / 16: uint8 (rows, blocks, bytes)."""
+    kind = FORMATS[name]
+    rng = np.random.default_rng((seed, rows, columns, kind.number))
+    made = rng.integers(0, 256, (rows, columns // kind.values, kind.block_bytes), np.uint8)
+    for at in SCALES.get(name, ()):
+        scales = rng.uniform(-0.125, 0.125, made.shape[:2]).astype(np.float16)
+        made[..., at : at + 2] = scales[..., None].view(np.uint8)
+    if name == "mxfp4":
+        made[..., 0] = rng.integers(120, 126, made.shape[:2])
+    if name == "bf16":
+        made[..., 1] = 0x3D | made[..., 1] & 0x80
+    return made
+
+
+def words_of(name: str, made: NDArray) -> NDArray:
+    """Returns blocks as words, and keeps them for the oracle."""
+    kind = FORMATS[name]
+    words = repack(name, made, (len(made), made.shape[1] * kind.values))
+    BLOCKS[name, words.tobytes()] = made
+    return words
+
+
+def words(name: str, rows: int, columns: int, seed: int = 0) -> NDArray:
+    """Made-up words of a weight."""
+    return words_of(name, blocks(name, rows, columns, seed))
+
+
+ANY_SCALE = (0x7C00, 0xFC00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF)
+"""float16: both infinities, NaN, subnormals, zeros, the largest."""
+NO_INFINITY = (0x2C00, 0x7E01, 0x0001, 0x83FF, 0x0000, 0x8000, 0x7BFF, 0xAC00)
+"""A product with an infinite scale is infinite or NaN, by the order of its sums."""
+
+
+def wild(name: str, scales: tuple[int, ...] = ANY_SCALE) -> NDArray:
+    """Words of eight rows with unusual scales."""
+    made = blocks(name, 8, FORMATS[name].step)
+    for at in SCALES.get(name, ()):
+        made[..., at : at + 2] = np.array(scales, np.uint16)[:, None, None].view(np.uint8)
+    if name == "mxfp4":
+        made[..., 0] = np.array([2, 3, 255, 254, 128, 127, 126, 4])[:, None]
+    if name == "bf16":
+        wild = (0x7F80, 0xFF80, 0x7FC1, 0x0001, 0x8000, 0x0000, 0x7F7F, 0x0080)
+        made[..., :] = np.array(wild, np.uint16)[:, None, None].view(np.uint8)
+    return words_of(name, made)
+
+
+def unpack(name: str, held: NDArray, columns: int, what: str = "", exact: bool = True) -> Case:
+    attrs: dict[str, AttrValue] = {"format": name, "columns": columns}
+    return Case("unpack", (held,), attrs, f"{name} {what}".strip(), exact=exact)
+
+
+def linear(
+    name: str,
+    shape: tuple[int, ...],
+    n: int,
+    bias: bool = False,
+    what: str = "",
+    held: NDArray | None = None,
+) -> Case:
+    """x of a shape times a weight of n rows."""
+    held = words(name, n, shape[-1]) if held is None else held
+    rows = (floats(n, seed=2),) if bias else ()
+    inputs = floats(*shape), held, *rows
+    return Case("linear_packed", inputs, {"format": name}, f"{name} {what}".strip())
+
+
+FIRST = ("f16", "q8_0", "q4_0", "q4_K", "q6_K")
+"""Formats that have more cases, one of each kind of layout."""
+OF_MANY_ROWS: list[Case] = [
+    linear(name, (*lead, k), n, bias, f"{lead} tiles")
+    for name in ("f16", "bf16")
+    for lead, k, n, bias in (
+        *(((9,), 64, 17, True), ((70,), 160, 40, False), ((3, 11), 1120, 68, True)),
+        ((130,), 32, 129, True),
+    )
+]
+"""Weights of 16 bits, which tiles read as they lie."""
+CASES: list[Case] = [
+    *OF_MANY_ROWS,
+    *(
+        unpack(name, words(name, rows, count * kind.step), count * kind.step)
+        for name, kind in FORMATS.items()
+        for rows, count in ((1, 1), (13, 3), (71, 1))
+    ),
+    *(
+        unpack(name, words(name, 3, columns), columns)
+        for name in FIRST
+        for columns in (256, 512, 2560)
+    ),
+    *(
+        unpack(name, words(name, 5, 32 * count), 32 * count, "ends within a tile")
+        for name in ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "mxfp4")
+        for count in (9, 18, 31)
+    ),
+    *(
+        unpack(name, words(name, 6, 256).reshape(lead + (-1,)), 256, "ranks")
+        for name in ("q8_0", "q4_K")
+        for lead in ((2, 3), (1, 6, 1))
+    ),
+    unpack("q4_K", words("q4_K", 1, 512)[0], 512, "a row"),
+    unpack("q4_K", words("q4_K", 1, 512)[:0], 512, "no rows"),
+    *(unpack(name, wild(name), FORMATS[name].step, "wild", exact=False) for name in FORMATS),
+    *(
+        linear(name, (m, count * kind.step), n, bias)
+        for name, kind in FORMATS.items()
+        for m, n, count, bias in ((1, 37, 3, True), (3, 36, 2, False))
+    ),
+    *(
+        linear(name, (*lead, 512), n, bias, f"{lead}")
+        for name in FIRST
+        for lead, n, bias in (
+            *(((1,), 300, True), ((1,), 1, False), ((8,), 71, True), ((2, 3), 40, False)),
+            *(((9,), 12, True), ((2, 3, 5), 7, False), ((0,), 8, False)),
+        )
+    ),
+    *(linear(name, (2, 32 * 18), 20, True, "ends within a tile") for name in ("q8_0", "q4_1")),
+    *(linear("mxfp4", (m, 32 * runs), 20, True, "within a pair") for m, runs in ((1, 9), (8, 18))),
+    *(
+        linear(name, (m, count * FORMATS[name].step), 37, False, f"{m} rows")
+        for name in ("q2_K", "q3_K", "q5_0", "q5_K", "iq4_nl", "iq4_xs", "mxfp4")
+        for m, count in ((5, 3), (8, 4))
+    ),
+    *(
+        linear(name, (m, FORMATS[name].step), 8, False, f"wild {m}", wild(name, NO_INFINITY))
+        for name in FIRST
+        for m in (1, 3, 17)
+    ),
+    *(
+        Case(
+            "linear_packed",
+            (floats(m, 256), words("q4_K", 36, 256), floats(36, seed=2), *beside),
+            {"format": "q4_K", **then(1 + len(beside), steps, ())},
+            f"then {' '.join(op for op, _, _ in steps)} {m}",
+        )
+        for m in (1, 3, 17)
+        for beside, steps in (
+            ((), (("silu", (0,), ()),)),
+            ((floats(m, 36, seed=3),), (("add", (0, 1), ()), ("relu", (2,), ()))),
+        )
+    ),
+    # words of which rows are picked before they are unpacked
+    Case("gather", (words("q6_K", 9, 512), ints(4, low=-9, high=9)), {"axis": 0}, "of few bits"),
+]
+FUNCTIONS = [
+    FunctionCase("packed", lambda x, name=name: _tied(x, name), (floats(3, 512),), name)
+    for name in FIRST
+]
+
+
+def _tied(x: Tensor, name: str) -> Tensor:
+    """A weight that is read by a product and by an op that knows no bits."""
+    weight = ops.packed(blocks(name, 5, 512), name, (5, 512), name="w")
+    return ops.linear(x, weight) + ops.reduce_sum(weight, -1)
+
+
+def _x(*shape: int, dtype: str = "float32") -> Tensor:
+    return input("x", shape, dtype)
+
+
+ERRORS = [
+    ErrorCase(lambda: ops.packed(blocks("q4_0", 2, 64), "q4_7", (2, 64)), DTypeError, "one of"),
+    ErrorCase(lambda: ops.packed(blocks("q4_0", 2, 64), "q4_0", (2, 96)), ShapeError, "bytes"),
+    ErrorCase(lambda: ops.packed(b"", "q4_K", (2, 96)), ShapeError, "multiple of 256"),
+    ErrorCase(
+        lambda: ops.packed(blocks("q4_0", 2, 64), "q4_0", (64,)),
+        ShapeError,
+        "two sizes",
+    ),
+    ErrorCase(lambda: ops.unpack(_x(2, 36), "q4_0", 256), DTypeError, "words of uint32"),
+    ErrorCase(lambda: ops.unpack(_x(2, 35, dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
+    ErrorCase(lambda: ops.unpack(_x(dtype="uint32"), "q4_0", 256), ShapeError, "36 words"),
+    ErrorCase(lambda: ops.unpack(_x(2, 36, dtype="uint32"), "q4_0", 0), ShapeError, "multiple"),
+    ErrorCase(lambda: linear("q4_0", (64,), 3).result_type(), ShapeError, "expected matrices"),
+    ErrorCase(
+        lambda: linear("q4_0", (2, 64), 3, held=words("q4_0", 3, 32)).result_type(),
+        ShapeError,
+        "rows of",
+    ),
+]

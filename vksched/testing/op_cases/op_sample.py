@@ -1,0 +1,176 @@
+"""What a row of the case table is, and the rows of all families.
+
+A case says: this op, on these arrays, with these attributes, must equal its numpy reference on
+every device. To cover a new op, add rows to its family's `cases_*.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...common.dtypes import INT64, NARROW, NDArray, TensorType, canonical_dtype
+from ...ir.attrs import Attrs, AttrValue
+from ...ir.build_graph import build_graph
+from ...ir.evaluate import compute, infer
+from ...ir.graph import Graph
+from ...ir.op import Call, Op, get_op
+from ...ir.tensor import Tensor, input
+from ...ops.lowering.lower import variants_of
+from ...topology.limits import Limits
+
+
+class Mismatch(AssertionError):
+    """A result is not what was expected, or something else was written over."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an op. nmse: the largest normalised squared error of a float32 result."""
+
+    op: str
+    inputs: tuple[NDArray, ...]
+    attrs: dict[str, AttrValue] = field(default_factory=dict)
+    name: str = ""
+    nmse: float = 1e-10
+    exact: bool = False
+    """Every device has to give the reference's bits."""
+    of_largest: float | None = None
+    """The error allowed as a share of the largest result, where it is another than its op's."""
+    terms: NDArray | None = None
+    """The root of the summed squares of each value's terms, where these may cancel: errors count as
+    shares of it too."""
+    large: bool = False
+    """Runs with the device's own limits only: others would give a CPU driver a kernel for GPUs."""
+
+    @property
+    def id(self) -> str:
+        return _id(self.op, self.name, self.inputs)
+
+    @property
+    def declaration(self) -> Op:
+        return get_op(self.op)
+
+    @cached_property
+    def types(self) -> tuple[TensorType, ...]:
+        return tuple(TensorType(a.shape, canonical_dtype(a.dtype, NARROW)) for a in self.inputs)
+
+    def result_type(self) -> TensorType:
+        """The type of the result."""
+        return infer(self.declaration, self.types, Attrs(self.attrs))
+
+    def call(self, limits: Limits, variant: str = "") -> Call:
+        return Call(self.types, self.result_type(), Attrs(self.attrs), limits, variant)
+
+    def variants(self, limits: Limits) -> tuple[str, ...]:
+        """The variants that can run it on a device with these limits; ("",) without a choice."""
+        return variants_of(self.declaration, self.call(limits))
+
+    def as_dtypes(self, change: Mapping[str, str]) -> Case:
+        """The same call with its operands converted to other types, by their names.
+
+        Operands that hold positions take no type but int32 and int64.
+        """
+        positions = {k: v for k, v in change.items() if v == INT64}
+        by_operand = (
+            positions if i in self.declaration.indices else change for i in range(len(self.inputs))
+        )
+        with np.errstate(all="ignore"):
+            inputs = tuple(
+                a.astype(to.get(a.dtype.name, a.dtype))
+                for a, to in zip(self.inputs, by_operand, strict=True)
+            )
+        names = sorted({change[a.dtype.name] for a in self.inputs if a.dtype.name in change})
+        return replace(self, inputs=inputs, name=" ".join([*names, self.name]).strip())
+
+    def expected(self) -> NDArray:
+        """The numpy reference's result."""
+        with np.errstate(all="ignore"):
+            return np.asarray(compute(self.declaration, self.inputs, Attrs(self.attrs)))
+
+
+def _id(what: str, name: str, inputs: tuple[NDArray, ...]) -> str:
+    shapes = "_".join("x".join(map(str, a.shape)) or "scalar" for a in inputs)
+    return "-".join(filter(None, (what, name, shapes)))
+
+
+Outputs = Tensor | tuple[Tensor, ...] | list[Tensor]
+
+
+@dataclass(frozen=True)
+class FunctionCase:
+    """One call of a function that others express, such as `ops.group_norm`.
+
+    function: its name in `ops`. build: tensors, one per array -> result, or several. Every node of
+    the graph runs on the device that is tested; nmse as in `Case`.
+    """
+
+    function: str
+    build: Callable[..., Outputs]
+    inputs: tuple[NDArray, ...]
+    name: str = ""
+    nmse: float = 1e-10
+
+    @property
+    def id(self) -> str:
+        return _id(self.function, self.name, self.inputs)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of a call on inputs x0, x1, ..."""
+        dtypes = [canonical_dtype(a.dtype) for a in self.inputs]
+        given = zip(self.inputs, dtypes, strict=True)
+        tensors = [input(f"x{i}", a.shape, d) for i, (a, d) in enumerate(given)]
+        made = self.build(*tensors)
+        return build_graph([made] if isinstance(made, Tensor) else list(made))[0]
+
+    def run(self, run_node: Callable[[Case], NDArray]) -> tuple[NDArray, ...]:
+        """Returns the results, every node computed by `run_node`."""
+        values = self.graph.arrays()
+        for node in self.graph.nodes:
+            if node.op == "input":
+                values[node.id] = self.inputs[int(node.name[1:])]
+            elif not node.declaration.leaf:
+                operands = tuple(values[i] for i in node.inputs)
+                case = Case(node.op, operands, dict(node.attrs), node.name, self.nmse)
+                values[node.id] = run_node(case)
+        return tuple(values[i] for _, i in self.graph.outputs)
+
+    def expected(self) -> tuple[NDArray, ...]:
+        """The results of the numpy references."""
+        return self.run(Case.expected)
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """A call that must be refused. match: a part of the message."""
+
+    build: Callable[[], Any]
+    error: type[Exception]
+    match: str
+
+
+def floats(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
+    """Normally distributed float32 values, the same for the same arguments."""
+    rng = np.random.default_rng((seed, *shape))
+    return np.asarray(rng.standard_normal(shape) * scale, np.float32)
+
+
+def halves(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray:
+    """Normally distributed float16 values."""
+    return floats(*shape, seed=seed, scale=scale).astype(np.float16)
+
+
+def ints(*shape: int, seed: int = 0, low: int = -100, high: int = 100) -> NDArray:
+    """Uniform int32 values in low..high-1."""
+    rng = np.random.default_rng((seed, *shape))
+    return np.asarray(rng.integers(low, high, shape), np.int32)
+
+
+def bools(*shape: int, seed: int = 0) -> NDArray:
+    """Fair coins."""
+    return ints(*shape, seed=seed, low=0, high=2).astype(bool)

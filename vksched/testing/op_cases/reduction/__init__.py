@@ -1,0 +1,1 @@
+"""Samples of reductions, norms, scans and sorts."""

@@ -1,0 +1,269 @@
+"""Cases of the reductions: any axes, long and short rows, rounding, NaN and infinity, nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from .... import ops
+from ....common.dtypes import BOOL, FLOAT32, INT32, NDArray
+from ....common.errors import DTypeError, ShapeError
+from ....ir.attrs import AttrValue
+from ....ir.tensor import input
+from ....ops.reduction.reduce import NEEDS_VALUES, REDUCE_DTYPES
+from ..op_sample import Case, ErrorCase, FunctionCase, bools, floats, halves, ints
+
+FLOAT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if FLOAT32 in dtypes)
+INT_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if INT32 in dtypes)
+BOOL_OPS = tuple(op for op, dtypes in REDUCE_DTYPES.items() if BOOL in dtypes)
+TOLERANCE = {"reduce_prod": 1e-8}
+"""Above the table's own: the errors of a thousand products add up."""
+
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    *(((), ()), ((1,), (0,)), ((7,), (0,)), ((5, 3), ()), ((5, 3), (0,)), ((5, 3), (1,))),
+    *(((4, 1000), (1,)), ((1000, 4), (0,)), ((300, 5, 7), (0, 2)), ((3, 4, 5, 6), (1, 2))),
+    *(((20000,), (0,)), ((2, 17000), (1,)), ((200, 31), (1,)), ((70, 33), (0, 1))),
+    ((2, 3, 2, 3, 2, 3, 2, 3), (0, 2, 4, 6)),
+    ((2, 3, 2, 3, 2, 3, 2, 3), (1, 3, 5, 7)),
+    ((2, 1, 3, 1, 2, 1, 2, 40), (0, 1, 2, 4, 7)),
+]
+
+
+def case(
+    op: str, x: NDArray, axes: tuple[int, ...], keepdims: bool, name: str, correction: float = 0
+) -> Case:
+    attrs: dict[str, AttrValue] = {"axes": axes, "keepdims": keepdims}
+    if op == "reduce_var":
+        attrs["correction"] = float(correction)
+    return Case(op, (x,), attrs, name, TOLERANCE.get(op, 1e-10))
+
+
+def ordinary(op: str, *shape: int, seed: int = 0) -> NDArray:
+    """Normally distributed values; for products such that they stay in range."""
+    values = floats(*shape, seed=seed)
+    return np.asarray(np.exp(values * 0.02), np.float32) if op == "reduce_prod" else values
+
+
+def edge_rows() -> NDArray:
+    """Rows with NaN, both infinities, one of them, only infinities, and zeros."""
+    rows = np.tile(floats(40), (7, 1))
+    rows[0, 3] = np.nan
+    rows[1, 3], rows[1, 30] = np.inf, -np.inf
+    rows[2, 39] = np.inf
+    rows[3, :] = -np.inf
+    rows[4, :] = 0
+    rows[5, 38], rows[5, 39] = np.inf, np.nan
+    return rows
+
+
+def hard_sum() -> NDArray:
+    """Values whose plain float32 sum loses everything: 1e8, many small ones, -1e8."""
+    values = np.full(5000, 0.25, np.float32)
+    values[0], values[-1] = 1e8, -1e8
+    return np.asarray(np.tile(values, (2, 1)))
+
+
+def far_from_zero() -> NDArray:
+    """Rows whose mean is a thousand to ten million times their deviation, and one that starts with
+    an outlier.
+    """
+    rows = floats(5, 3000).astype(np.float64)
+    rows += np.array([[1e3], [-1e5], [1e6], [1e7], [1e6]])
+    rows[4, 0] = 0
+    return np.asarray(rows, np.float32)
+
+
+def alternating() -> NDArray:
+    """Rows of 0.9 and -0.9 in turns, whose squares round the same way each time."""
+    return np.resize(np.array([0.9, -0.9], np.float32), (2, 8192))
+
+
+def beyond_range() -> NDArray:
+    """Rows whose product passes the range of float32 midway, or for good, or has denormals."""
+    rows = np.ones((7, 60), np.float32)
+    rows[0, :7], rows[0, 50:57] = -1e30, -1e-30
+    rows[1, :7], rows[1, 50:57] = 1e-30, 1e30
+    rows[2, :5] = -1e20
+    rows[3, :5] = 1e-20
+    rows[4, 20], rows[4, 40] = -1e-42, 1e30
+    rows[5, 3:9] = 3.5
+    rows[6, 20], rows[6, 40], rows[6, 41] = 1e38, 1e38, np.inf
+    return rows
+
+
+def heavy_tail() -> NDArray:
+    """Values whose exp overflows, and such that add up to more than the largest."""
+    rows = floats(4, 300, scale=3)
+    rows[0] += 500
+    rows[1] -= 500
+    rows[2] = 88
+    rows[3] = -1e38
+    return rows
+
+
+def words(*shape: int) -> NDArray:
+    """uint32 from their whole range."""
+    return ints(*shape, low=-(2**31), high=2**31).view(np.uint32)
+
+
+def coins(*shape: int, hits: int) -> NDArray:
+    """Rows of False with one True here and there, or the reverse."""
+    values = np.full(shape, hits < 0)
+    values.reshape(-1)[:: abs(hits)] = hits > 0
+    return values
+
+
+LONG: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((100_003,), (0,)),
+    ((2, 60_001), (1,)),
+    ((20_000, 3), (0,)),
+    ((3001, 40), (0,)),
+    ((7, 2003, 5), (1,)),
+]
+"""Rows that are cut into parts, on a GPU or on a CPU driver."""
+WIDE: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((301, 132), (0,)), ((2, 303, 196), (1,))]
+"""Many rows side by side, an odd number of quads of them."""
+TALL = (2050, 516)
+"""So many rows side by side that a CPU driver does not cut them, and more columns than where a sum
+is rounded each time.
+"""
+
+CASES = [
+    *(
+        case(
+            op, ordinary(op, *shape), axes, keep, f"over {'.'.join(map(str, axes))}{' keep' * keep}"
+        )
+        for op in FLOAT_OPS
+        for shape, axes in SHAPES
+        for keep in ((False, True) if len(shape) == 2 else (False,))
+    ),
+    *(
+        case(op, ordinary(op, *shape, seed=1), axes, False, f"in parts {axes[0]}")
+        for op in FLOAT_OPS
+        for shape, axes in LONG
+        if op != "reduce_prod"
+    ),
+    *(
+        case(op, ordinary(op, *shape, seed=2), axes, False, f"side by side {axes[0]}")
+        for op in FLOAT_OPS
+        for shape, axes in WIDE
+    ),
+    *(
+        case(op, ints(*shape), axes, False, f"int over {'.'.join(map(str, axes))}")
+        for op in INT_OPS
+        for shape, axes in [*SHAPES[1:12], *LONG, *WIDE]
+    ),
+    *(
+        case(op, words(*shape), axes, False, f"uint over {'.'.join(map(str, axes))}")
+        for op in INT_OPS
+        for shape, axes in [*SHAPES[1:10:2], *LONG[:3], WIDE[1]]
+    ),
+    *(
+        case(op, coins(*shape, hits=hits), axes, keep, f"{hits} over {'.'.join(map(str, axes))}")
+        for op in BOOL_OPS
+        for shape, axes, keep in (
+            *(((), (), False), ((1,), (0,), False), ((5, 3), (1,), True), ((4, 1000), (1,), False)),
+            *(((1000, 4), (0,), False), ((3, 4, 5, 6), (1, 2), False), ((70, 33), (0, 1), True)),
+            *(((200, 31), (1,), False), ((100_003,), (0,), False), ((3001, 40), (0,), False)),
+            ((303, 196), (0,), False),
+        )
+        for hits in (7, -7, 997, -997)
+    ),
+    *(case(op, bools(3, 0), (1,), False, "of nothing") for op in BOOL_OPS),
+    *(case(op, bools(0, 3), (1,), False, "no result") for op in BOOL_OPS),
+    *(case(op, edge_rows(), (1,), False, "edges") for op in FLOAT_OPS),
+    *(case(op, np.ascontiguousarray(edge_rows().T), (0,), False, "edges") for op in FLOAT_OPS),
+    *(case(op, np.tile(edge_rows(), 400), (1,), False, "edges") for op in FLOAT_OPS),
+    *(case(op, np.tile(edge_rows().T, (8, 20)), (0,), False, "edges wide") for op in FLOAT_OPS),
+    *(
+        case(op, x, axes, False, "cancels")
+        for op in FLOAT_OPS
+        for x, axes in ((hard_sum(), (1,)), (np.tile(hard_sum().T, 64), (0,)))
+        if op not in ("reduce_prod", "reduce_sum_square")
+    ),
+    *(
+        case(op, floats(3, 0), (1,), False, "of nothing")
+        for op in FLOAT_OPS
+        if op not in NEEDS_VALUES
+    ),
+    *(case(op, floats(0, 3), (1,), False, "no result") for op in FLOAT_OPS),
+    *(
+        # the largest last, where a loop that ends early does not come
+        Case(
+            op,
+            (np.arange(2_200_000, dtype=np.float32).reshape(1, -1),),
+            {"axes": (1,), "keepdims": False},
+            "parts",
+            large=True,
+        )
+        for op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
+    ),
+    *(
+        case(f"reduce_{kind}", ordinary("", *TALL, seed=3), (0,), False, "tall")
+        for kind in ("sum", "max", "logsumexp", "var")
+    ),
+    case("reduce_var", alternating(), (1,), False, "alternating"),
+    case("reduce_var", np.ascontiguousarray(alternating().T), (0,), False, "alternating"),
+    case("reduce_sum", ints(3, 0), (1,), False, "int of nothing"),
+    case("reduce_prod", ints(3, 0), (1,), False, "int of nothing"),
+    case("reduce_sum", np.full((2, 3), 2**31 - 1, np.int32), (1,), False, "wraps"),
+    case("reduce_prod", np.full((2, 3), 2**31 - 1, np.int32), (1,), False, "wraps"),
+    case("reduce_max", np.array([[-(2**31), -(2**31)]], np.int32), (1,), False, "least"),
+    case("reduce_min", np.array([[2**31 - 1, 2**31 - 1]], np.int32), (1,), False, "most"),
+    case("reduce_prod", np.array([[0, np.inf], [-0.0, 2]], np.float32), (1,), False, "zero"),
+    case("reduce_prod", beyond_range(), (1,), False, "beyond the range"),
+    case("reduce_prod", np.ascontiguousarray(beyond_range().T), (0,), False, "beyond the range"),
+    case("reduce_logsumexp", heavy_tail(), (1,), False, "heavy tail"),
+    case("reduce_logsumexp", heavy_tail(), (0,), True, "heavy tail down"),
+    *(
+        case("reduce_var", x, (1,), False, f"{name} less {correction}", correction)
+        for correction in (0, 1, 2.5)
+        for name, x in (
+            *(("far from 0", far_from_zero()), ("one", floats(3, 1)), ("two", floats(4, 2))),
+            *(("none", floats(3, 0)), ("equal", np.full((2, 500), 1e6, np.float32))),
+        )
+    ),
+    case(
+        "reduce_var",
+        np.asarray([[3e38, -3e38, 1, 2], [np.inf, 1, 2, 3], [1, np.nan, 3, 3e38]], np.float32),
+        (1,),
+        False,
+        "beyond",
+    ),
+    case("reduce_var", np.ascontiguousarray(far_from_zero().T), (0,), True, "down", 1),
+    case("reduce_var", far_from_zero()[:1].repeat(9, 0), (0, 1), True, "far in parts", 1),
+]
+
+ROWS = floats(6, 50)
+HALF_SUMS = np.full((2, 300), 300.0, np.float16)
+"""Their sums are beyond float16."""
+FUNCTIONS = [
+    FunctionCase("reduce_l2", ops.reduce_l2, (ROWS,), "all"),
+    FunctionCase("reduce_l2", lambda x: ops.reduce_l2(x, 1, True), (ROWS,), "1"),
+    FunctionCase("reduce_l2", lambda x: ops.reduce_l2(x, 1, True), (edge_rows(),), "1"),
+    FunctionCase("reduce_log_sum", ops.reduce_log_sum, (np.abs(ROWS),), "all"),
+    FunctionCase("reduce_log_sum", lambda x: ops.reduce_log_sum(x, 1, True), (ROWS,), "1"),
+    FunctionCase("reduce_std", ops.reduce_std, (ROWS,), "all"),
+    FunctionCase("reduce_std", lambda x: ops.reduce_std(x, 1, True), (far_from_zero(),), "1"),
+    FunctionCase("reduce_std", lambda x: ops.reduce_std(x, 1, True, 1), (ROWS,), "1 less 1"),
+    *(
+        FunctionCase(function, partial(getattr(ops, function), axis=1, keepdims=True), (x,), "1")
+        for function in ("reduce_l2", "reduce_std", "reduce_log_sum")
+        for x in (halves(5, 51, scale=300.0), halves(5, 52, scale=1e-4), HALF_SUMS)
+    ),
+]
+
+ERRORS = [
+    ErrorCase(lambda: ops.reduce_max(input("x", (3, 0)), 1), ShapeError, "expected values"),
+    ErrorCase(lambda: ops.reduce_min(input("x", (0,))), ShapeError, "expected values"),
+    ErrorCase(lambda: ops.reduce_sum(input("x", (3, 2)), 2), ShapeError, "axis in -2..1"),
+    ErrorCase(lambda: ops.reduce_sum(input("x", (3, 2)), (1, -1)), ShapeError, "distinct"),
+    ErrorCase(lambda: ops.reduce_mean(input("x", (3,), "int32")), DTypeError, "cast"),
+    ErrorCase(lambda: ops.reduce_sum(input("x", (3,), "bool")), DTypeError, "cast"),
+    ErrorCase(lambda: ops.reduce_any(input("x", (3,))), DTypeError, "reduce_any.* bool"),
+    ErrorCase(lambda: ops.reduce_all(input("x", (3,))), DTypeError, "reduce_all.* bool"),
+    ErrorCase(lambda: ops.reduce_l2(input("x", (3,), "int32")), DTypeError, "sum_square"),
+    ErrorCase(lambda: ops.reduce_var(input("x", (3,)), correction=-1), DTypeError, "0 or more"),
+    ErrorCase(lambda: ops.reduce_std(input("x", (3,)), correction=True), DTypeError, "std"),
+]

@@ -1,0 +1,132 @@
+"""op_table: the samples of all ops, collected from the modules of the families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+
+import numpy as np
+
+from ..common.dtypes import NDArray
+from ..common.errors import VkschedError
+from ..ir.value_range import bounds_of_data, fits
+from ..topology.limits import Limits
+from .op_cases.conv import conv, epilogue, pool, resize, sample, winograd
+from .op_cases.conv.epilogue import HALVES as HALVES_OF_EPILOGUES
+from .op_cases.conv.precision import precise
+from .op_cases.creation import create, random
+from .op_cases.elementwise import binary, dequantize_linear, elementwise, fused_elementwise, unary
+from .op_cases.layout import control, dynamic_update_slice, index, layout, pad, rearrange, scatter
+from .op_cases.linalg import (
+    attention,
+    attention_with_kvcache,
+    einsum,
+    int8,
+    kv_q8_0,
+    linear,
+    matmul,
+    merged_linear,
+    moe_linear,
+    quantized_linear,
+    rnn,
+)
+from .op_cases.linalg.attention import OF_BLOCKS
+from .op_cases.linalg.attention_with_kvcache import OF_PROMPTS
+from .op_cases.linalg.matmul import HALVES as HALVES_OF_MATMUL
+from .op_cases.linalg.matmul import LONG_K
+from .op_cases.linalg.quantized_linear import OF_MANY_ROWS
+from .op_cases.op_sample import Case, ErrorCase, FunctionCase
+from .op_cases.reduction import arg, batch_norm, norm, reduce, scan, softmax, sort
+
+FAMILIES: tuple[ModuleType, ...] = (
+    conv,
+    epilogue,
+    pool,
+    resize,
+    sample,
+    winograd,
+    create,
+    random,
+    binary,
+    dequantize_linear,
+    elementwise,
+    fused_elementwise,
+    unary,
+    control,
+    dynamic_update_slice,
+    index,
+    layout,
+    pad,
+    rearrange,
+    scatter,
+    attention,
+    attention_with_kvcache,
+    einsum,
+    int8,
+    kv_q8_0,
+    linear,
+    matmul,
+    merged_linear,
+    moe_linear,
+    quantized_linear,
+    rnn,
+    arg,
+    batch_norm,
+    norm,
+    reduce,
+    scan,
+    softmax,
+    sort,
+)
+CASES: list[Case] = [case for family in FAMILIES for case in family.CASES]
+FUNCTIONS: list[FunctionCase] = [
+    case for family in FAMILIES for case in getattr(family, "FUNCTIONS", ())
+]
+ERRORS: list[ErrorCase] = [case for family in FAMILIES for case in family.ERRORS]
+
+
+def fits_32_bits(array: NDArray) -> bool:
+    """Returns whether a device can hold an array: int64 is 32 bits there."""
+    return array.dtype != np.int64 or fits(bounds_of_data(array))
+
+
+DERIVED_PER_OP = 4
+"""How many cases of each op are run again with wider and narrower types."""
+
+
+def derived(cases: Iterable[Case], change: Mapping[str, str]) -> list[Case]:
+    """Returns some cases of every op on other element types, such as float16 for float32.
+
+    Taken evenly from those that such types can hold; casts name their types themselves.
+    """
+    able: dict[str, list[Case]] = {}
+    for case in cases:
+        named = case.op == "cast" or "dtype" in case.attrs
+        if not case.large and not named and any(a.dtype.name in change for a in case.inputs):
+            able.setdefault(case.op, []).append(case)
+    picked = []
+    for group in able.values():
+        step = max(1, len(group) // DERIVED_PER_OP)
+        picked += [case.as_dtypes(change) for case in group[::step][:DERIVED_PER_OP]]
+    return [case for case in picked if is_taken(case)]
+
+
+def is_taken(case: Case) -> bool:
+    """Returns whether the op takes operands of these types: nextafter refuses float16, and no
+    uint32 is padded with -1.
+    """
+    numbers = (v for v in case.attrs.values() if isinstance(v, (int, float)))
+    if any(a.dtype == np.uint32 for a in case.inputs) and any(v < 0 for v in numbers):
+        return False
+    try:
+        case.call(Limits())
+    except VkschedError:
+        return False
+    return True
+
+
+HALVES = [*derived(CASES, {"float32": "float16"}), *HALVES_OF_MATMUL, *HALVES_OF_EPILOGUES]
+PRECISE = [*precise(CASES), *precise(LONG_K), *precise((*OF_PROMPTS, *OF_BLOCKS, *OF_MANY_ROWS))]
+LONGS = derived(CASES, {"int32": "int64"})
+UNSIGNED = derived(CASES, {"int32": "uint32"})
+DOUBLES = derived(CASES, {"float32": "float64"})

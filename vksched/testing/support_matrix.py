@@ -1,0 +1,213 @@
+"""Support: which op runs on which kind of device with which element type, and why not.
+
+Asked of the declarations themselves: every case is lowered with the limits of each kind.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from .. import ops
+from ..common.dtypes import (
+    BOOL,
+    DTYPES,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    NARROW,
+    UINT32,
+)
+from ..common.errors import UnsupportedOp
+from ..ir.op import all_ops, computing_ops, get_op, view_offset
+from ..ir.value_range import bounds_of_data, bounds_of_result, fits
+from ..ir.vjp import rule_of, why_no_gradient
+from ..ops.lowering.lower import lower
+from ..topology.limits import Limits
+from .op_cases.op_sample import Case
+from .op_table import CASES, FUNCTIONS, is_taken
+
+KINDS = {
+    "GPU": Limits(1024, (1024, 1024, 64), (65535,) * 3, 32768, 128, 16, 1 << 30, 32),
+    "CPU driver": Limits(storage_buffers=16, software=True),
+    "Vulkan minimum": Limits(),
+}
+"""Typical limits of each kind of device; the minimum is what Vulkan 1.1 guarantees."""
+SHORT = {FLOAT32: "f32", FLOAT16: "f16", INT32: "i32", UINT32: "u32", BOOL: "b", INT64: "i64"}
+SHORT[FLOAT64] = "f64"
+SHORT |= {"int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16"}
+WIDER = {FLOAT16: FLOAT32, FLOAT64: FLOAT32, INT64: INT32, UINT32: INT32}
+"""The type whose cases stand for a type without cases of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """One op. dtypes: what numpy computes. on: for each kind of device what its kernels compute.
+
+    gaps: (kind, type, reason), where some calls or all go to numpy. no_gradient: why it has no
+    gradient; empty where it has one.
+    """
+
+    op: str
+    dtypes: tuple[str, ...]
+    on: dict[str, tuple[str, ...]]
+    gaps: tuple[tuple[str, str, str], ...]
+    no_gradient: str
+
+
+@cache
+def find_support() -> tuple[Support, ...]:
+    """Returns the support of every op, in order of name."""
+    by_op: dict[str, list[Case]] = {}
+    for case in CASES:
+        by_op.setdefault(case.op, []).append(case)
+    names = computing_ops()
+    return tuple(_support_of(name, by_op.get(name, [])) for name in names)
+
+
+def _support_of(name: str, cases: list[Case]) -> Support:
+    on: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    dtypes: list[str] = []
+    gaps: dict[tuple[str, str, str], None] = {}
+    for dtype in (*DTYPES, *NARROW):
+        calls = list(_cases_of(cases, dtype))
+        if not calls:
+            continue
+        dtypes.append(dtype)
+        if dtype == FLOAT64:
+            continue
+        for kind, limits in KINDS.items():
+            reasons = [_why_not(case, limits) for case in calls]
+            gaps.update(((kind, dtype, reason), None) for reason in reasons if reason)
+            if not all(reasons):
+                on[kind].append(dtype)
+    found = {kind: tuple(names) for kind, names in on.items()}
+    why = "" if rule_of(name) else why_no_gradient(name) or "has no rule yet"
+    return Support(name, tuple(dtypes), found, tuple(gaps), why)
+
+
+def _cases_of(cases: Iterable[Case], dtype: str) -> Iterable[Case]:
+    """The cases whose data has a type, or could have it."""
+    for case in cases:
+        if _data_type(case) == dtype:
+            yield case
+        elif dtype in WIDER and _data_type(case) == WIDER[dtype] and case.op != "cast":
+            other = case.as_dtypes({WIDER[dtype]: dtype})
+            if is_taken(other) and _data_type(other) == dtype:  # else it has no such operand
+                yield other
+
+
+def _data_type(case: Case) -> str:
+    """The type of the first operand that holds no positions, or of the result."""
+    indices = get_op(case.op).indices
+    data = [t.dtype for i, t in enumerate(case.types) if i not in indices]
+    numbers = [dtype for dtype in data if dtype != BOOL] or data
+    return numbers[0] if numbers else case.result_type().dtype
+
+
+def _why_not(case: Case, limits: Limits) -> str | None:
+    call, op = case.call(limits), case.declaration
+    if view_offset(op, call.inputs, call.attrs) is not None:
+        return None
+    try:
+        lower(op, call)
+    except UnsupportedOp as reason:
+        return str(reason)
+    if call.output.dtype != INT64:
+        return None
+    known = tuple(map(bounds_of_data, case.inputs))
+    found = bounds_of_result(op, known, call.inputs, call.output, call.attrs)
+    return None if fits(found) else "int64 results that are not known to fit 32 bits"
+
+
+def as_dict() -> dict[str, Any]:
+    """Returns all support as plain data."""
+    return {
+        "ops": [
+            {
+                "op": s.op,
+                "numpy": list(s.dtypes),
+                **{kind: list(dtypes) for kind, dtypes in s.on.items()},
+                "no_gradient": s.no_gradient,
+                "gaps": [{"on": k, "dtype": d, "reason": r} for k, d, r in s.gaps],
+            }
+            for s in find_support()
+        ],
+        "functions": [{"function": n, "ops": list(o)} for n, o in find_functions()],
+    }
+
+
+@cache
+def find_functions() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the functions that others express, with the ops that their cases come to."""
+    made: dict[str, set[str]] = {}
+    for case in FUNCTIONS:
+        used = {n.op for n in case.graph.ops}
+        if case.function in used:
+            continue  # an op's own case, with others around it
+        made.setdefault(case.function, set()).update(used)
+    return tuple((name, tuple(sorted(used))) for name, used in sorted(made.items()))
+
+
+HEADER = """# All ops
+
+Written by `vksched ops support --write`; do not edit. A test compares it with the declarations.
+
+This page lists each op, its element types, and what runs where. [Writing graphs](graphs.md) sorts
+the functions by family.
+
+- numpy computes every op in every type listed. It is the fallback on every machine.
+- Only numpy computes float64. int64 is exact on numpy. On devices it has 32 bits, and runs where
+  its values are known to fit (`ops.input(..., bounds=...)`, constants, positions).
+- i8, u8, i16 and u16 are types of weights only, held in as many bits. `widen` reads them.
+- float16 is stored in 16 bits and computed in float32, by the kernels of float32.
+- The last column is what the cases meet. Other calls may be too large for a device, or for the
+  buffers of one dispatch. `plan.explain()` says so.
+- "gradient" tells whether `ops.grad` goes through the op, and if not, why not.
+  [Training](training.md) is about gradients. `vksched ops grad` proves them on your devices.
+- "GPU", "CPU driver" and "Vulkan minimum" are limits as such devices have them. `vksched ops test`
+  proves each op on your devices.
+{types}
+
+"""
+
+
+def as_markdown() -> str:
+    """Returns the page docs/ops.md."""
+    types = ", ".join(f"{short} {dtype}" for dtype, short in SHORT.items())
+    types = textwrap.fill(f"- Types: {types}.", 100, subsequent_indent="  ")
+    lines = [HEADER.format(types=types) + "## Ops", ""]
+    lines += ["| op | numpy | " + " | ".join(KINDS) + " | gradient | what goes to numpy |"]
+    lines += ["|" + " --- |" * (len(KINDS) + 4)]
+    for s in find_support():
+        gradient = f"no: {s.no_gradient}" if s.no_gradient else "yes"
+        cells = [_short(s.dtypes), *(_short(s.on[kind]) for kind in KINDS), gradient, _gaps(s)]
+        lines.append(f"| {s.op} | " + " | ".join(cells) + " |")
+    lines += ["", "## Functions", "", "Graphs of the ops above.", ""]
+    lines += ["| function | ops that its cases come to |", "| --- | --- |"]
+    lines += [f"| {name} | {', '.join(used)} |" for name, used in find_functions()]
+    aliases = sorted(set(ops.__all__) - set(dict(find_functions())) - set(all_ops()))
+    if aliases:
+        lines += ["", "Other names: " + ", ".join(_alias(name) for name in aliases) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _alias(name: str) -> str:
+    return f"{name} = {getattr(ops, name).__name__}"
+
+
+def _short(dtypes: Iterable[str]) -> str:
+    return " ".join(SHORT[d] for d in dtypes) or "-"
+
+
+def _gaps(s: Support) -> str:
+    """The reasons, each once, with the kinds they hold for."""
+    of: dict[str, dict[str, None]] = {}
+    for kind, _, reason in s.gaps:
+        of.setdefault(" ".join(reason.split()), {})[kind] = None
+    return "; ".join(f"{', '.join(kinds)}: {reason}" for reason, kinds in of.items())
