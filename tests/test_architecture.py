@@ -99,7 +99,7 @@ ROOMS = {
         ("schedule", "verify_schedule", "gantt"),
     ],
 }
-ABOVE_ALL = {"__init__", "__main__", "api"}
+ABOVE_ALL = {"__init__", "__main__"}
 LOOSE = {"onnx_backend"}
 """Modules directly in the package."""
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -207,7 +207,7 @@ def test_what_is_done_when_it_is_stopped_is_printed(
 
 
 def test_missing_peers_and_missing_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    from vksched.cli.bench import show
+    from vksched.cli.commands.bench import show
 
     report = sample()
     report.devices[0].missing["wgpu"] = "no module"

@@ -15,7 +15,7 @@ from test_devices import INTEL, NVIDIA, SOFT, Show, plain_environment, raw, show
 
 import vksched
 from vksched.cli import _Group, main
-from vksched.cli.ops import _show_timings
+from vksched.cli.commands.ops import _show_timings
 from vksched.common.errors import DeviceError, ShapeError
 from vksched.common.user_warning import warn_user
 from vksched.testing.op_cases.op_sample import Case

@@ -12,7 +12,7 @@ from test_cli_run import data_of
 import vksched as vs
 from vksched.bench import report, together
 from vksched.bench.together import Together
-from vksched.cli.aims import DEFAULT, POLICIES
+from vksched.cli.options.policy_options import DEFAULT, POLICIES
 from vksched.planner import planner
 
 onnx = pytest.importorskip("onnx")

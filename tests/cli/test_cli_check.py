@@ -12,7 +12,8 @@ import pytest
 from test_cli import call
 from test_cli_run import data_of
 
-from vksched.cli import check, judges
+from vksched.cli import differences
+from vksched.cli.compare import reference_runtimes
 
 onnx = pytest.importorskip("onnx")
 from onnx import numpy_helper, parser  # noqa: E402
@@ -34,9 +35,9 @@ def saved(folder: Path, text: str, opset: int = 17, **initializers: Any) -> str:
     return str(folder / "m.onnx")
 
 
-def changed(name: str, change: Callable[[list[Any]], list[Any]]) -> judges.Judge:
+def changed(name: str, change: Callable[[list[Any]], list[Any]]) -> reference_runtimes.Judge:
     """A judge whose results are changed."""
-    real = judges.JUDGES[name]
+    real = reference_runtimes.JUDGES[name]
     return replace(real, evaluate=lambda *args: change(list(real.evaluate(*args))))
 
 
@@ -70,23 +71,23 @@ def test_what_differs_is_told() -> None:
         "text": np.array(["b"]),
         "list": [ones, ones * 2],
     }
-    off = {d.output: d for d in check.compare(found, wanted)}
+    off = {d.output: d for d in differences.compare(found, wanted)}
     wrong = {name for name, d in off.items() if d.wrong}
     assert wrong == {"lost", "far", "ints", "shape", "text", "list[1]"}
-    assert not check.compare({"x": ones * 1.001}, {"x": ones}, 0.01)[0].wrong
+    assert not differences.compare({"x": ones * 1.001}, {"x": ones}, 0.01)[0].wrong
     assert off["ints"].largest == 3 and off["far"].relative == pytest.approx(1e-3, rel=0.01)
 
 
 def test_what_is_as_good_as_0_has_few_digits_of_its_own() -> None:
     silence = np.array([1.2e-7, 3e-8], np.float32)
-    (near,) = check.compare({"y": silence}, {"y": silence * np.float32(1.5)})
+    (near,) = differences.compare({"y": silence}, {"y": silence * np.float32(1.5)})
     assert near.largest == pytest.approx(6e-8, rel=0.01) and not near.wrong
-    (far,) = check.compare({"y": silence}, {"y": silence + np.float32(2e-7)})
+    (far,) = differences.compare({"y": silence}, {"y": silence + np.float32(2e-7)})
     assert far.wrong  # 1e-4 of 1e-3
-    (exact,) = check.compare({"y": silence}, {"y": silence * np.float32(1.5)}, 0.0)
+    (exact,) = differences.compare({"y": silence}, {"y": silence * np.float32(1.5)}, 0.0)
     assert exact.wrong
     one = np.array([2e-3], np.float32)
-    assert check.compare({"y": one}, {"y": one + np.float32(4e-7)})[0].wrong
+    assert differences.compare({"y": one}, {"y": one + np.float32(4e-7)})[0].wrong
 
 
 def test_the_score_of_silence_is_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_a_wrong_result_is_exit_code_1(
     path = saved(tmp_path, "g (float[2] x) => (float[2] y, float[2] z) {y = Neg(x)\nz = Abs(x)}")
     for name in OTHERS:
         other = changed(name, lambda found: [found[0] + 1, *found[1:]])
-        monkeypatch.setitem(judges.JUDGES, name, other)
+        monkeypatch.setitem(reference_runtimes.JUDGES, name, other)
     code, out, err = call(capsys, *run(path, judge))
     assert code == 1 and "over 0.0001 of the largest magnitude" in out
     assert err.count("\n") == 1 and f"1 of 2 outputs differ from {judge}: y: over" in err
@@ -183,19 +184,19 @@ def test_a_wrong_part_of_a_network_that_quantises_stays_wrong(
     text = f"g (float[64] x) => (float[64] y) {{ a = Abs(x)\n{line}\n y = Exp(d) }}"
     path = saved(tmp_path, text, opset, s=np.float32(0.02), z=np.uint8(3))
     assert data_of(capsys, *run(path, "numpy"))["steps"] is None  # right: nothing to ask
-    monkeypatch.setattr(judges.Judge, "is_installed", False)
+    monkeypatch.setattr(reference_runtimes.Judge, "is_installed", False)
 
     def more(found: list[Any]) -> list[Any]:
         return [a * np.float32(1.01) if a.dtype == np.float32 and a.ndim else a for a in found]
 
-    monkeypatch.setitem(judges.JUDGES, "numpy", changed("numpy", more))
+    monkeypatch.setitem(reference_runtimes.JUDGES, "numpy", changed("numpy", more))
     code, out, err = call(capsys, *run(path, "numpy"))
     assert code == 1 and "on equal inputs wrong: output 'y': over 0.0001 of" in out, err
 
     def other(found: list[Any]) -> list[Any]:  # half of the elements on the next step
         return [a + (np.arange(a.size) % 2).astype(a.dtype) if a.ndim else a for a in found]
 
-    monkeypatch.setitem(judges.JUDGES, "numpy", changed("numpy", other))
+    monkeypatch.setitem(reference_runtimes.JUDGES, "numpy", changed("numpy", other))
     code, out, _ = call(capsys, *run(path, "numpy"))
     assert code == 1 and "node 'q': 32 of 64 elements off by one step" in out
 
@@ -203,15 +204,15 @@ def test_a_wrong_part_of_a_network_that_quantises_stays_wrong(
 def test_a_judge_that_does_not_run_the_parts_is_told(
     capsys: pytest.CaptureFixture[str], quantised: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = judges.JUDGES["numpy"]
+    real = reference_runtimes.JUDGES["numpy"]
 
     def once(source: Any, inputs: Any, names: Any) -> Any:
         if len(inputs) > 1:
             raise RuntimeError("too many")
         return [a + 1 for a in real.evaluate(source, inputs, names)]
 
-    monkeypatch.setitem(judges.JUDGES, "numpy", replace(real, evaluate=once))
-    monkeypatch.setattr(judges.Judge, "is_installed", False)
+    monkeypatch.setitem(reference_runtimes.JUDGES, "numpy", replace(real, evaluate=once))
+    monkeypatch.setattr(reference_runtimes.Judge, "is_installed", False)
     code, out, _ = call(capsys, *run(quantised, "numpy"))
     assert code == 1 and "not compared step by step: " in out and "too many" in out
 
@@ -238,7 +239,7 @@ def test_batch_normalization_of_old_opsets_is_judged_rightly(
     { y = BatchNormalization(x, s, b, m, v) }"""
     path = saved(tmp_path, text, opset)
     for judge in OTHERS:
-        if judges.JUDGES[judge].is_installed:
+        if reference_runtimes.JUDGES[judge].is_installed:
             assert [row["wrong"] for row in data_of(capsys, *run(path, judge))["check"]] == [""]
 
 
@@ -258,7 +259,7 @@ def test_where_the_evaluator_is_wrong_onnxruntime_is_asked(
 def test_without_onnxruntime_doubts_are_told(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judges.Judge, "is_installed", False)
+    monkeypatch.setattr(reference_runtimes.Judge, "is_installed", False)
     code, out, _ = call(capsys, *run(gru(tmp_path), "numpy"))
     assert code == 1 and "the onnx evaluator is wrong in some forms of GRU; try pip install" in out
 

@@ -29,7 +29,8 @@ from test_chat import made  # noqa: E402
 from timelines import simulated_tape  # noqa: E402
 
 import vksched as vs  # noqa: E402
-from vksched.cli import feeds, main  # noqa: E402
+from vksched.cli import main  # noqa: E402
+from vksched.cli.options import inputs  # noqa: E402
 from vksched.cluster.cluster import Cluster  # noqa: E402
 from vksched.common.console import Bars, Described, PrintableConsole  # noqa: E402
 from vksched.common.formatting import printable  # noqa: E402
@@ -285,7 +286,7 @@ def test_bars_show_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", stream)
-    with printable_streams(), feeds.progress_bars(quiet=False) as show:
+    with printable_streams(), inputs.progress_bars(quiet=False) as show:
         show(bad("file"), 1, 2)
         print(bad("printed"), file=sys.stderr)
         show(bad("file"), 2, 2)
@@ -298,7 +299,7 @@ def test_bars_show_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tables_stay_straight() -> None:
-    table = feeds.table("name", "number")
+    table = inputs.table("name", "number")
     table.add_row(bad("n"), "1")
     table.add_row("m", "22")
     with pytest.MonkeyPatch.context() as patch:

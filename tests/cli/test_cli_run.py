@@ -16,8 +16,8 @@ from conftest import vulkan_names
 from test_cli import call
 
 import vksched as vs
-from vksched.cli import feeds
-from vksched.cli.meter import Meter
+from vksched.cli.options import inputs
+from vksched.cli.views.op_timer import Meter
 from vksched.common.errors import close_text
 from vksched.engine.replay.replay_tape import replay_tape
 
@@ -395,14 +395,14 @@ def test_loading_and_uploading_have_bars(
     def show(what: str, done: int, total: int) -> None:
         seen[what] = done, total
 
-    monkeypatch.setattr(feeds, "progress_bars", lambda quiet: nullcontext(show))
+    monkeypatch.setattr(inputs, "progress_bars", lambda quiet: nullcontext(show))
     data_of(capsys, "run", model, "--devices", vulkan_names()[0], "--random", "0")
     assert seen.keys() == {"load", "upload"}
     assert all(0 < done == total for done, total in seen.values())
 
 
 def test_bars_are_for_terminals(capsys: pytest.CaptureFixture[str]) -> None:
-    with feeds.progress_bars(quiet=False) as show:
+    with inputs.progress_bars(quiet=False) as show:
         show("load", 1, 2)
         show("load", 2, 2)
     assert capsys.readouterr() == ("", "")
@@ -420,8 +420,8 @@ def test_threads_share_one_set_of_bars(monkeypatch: pytest.MonkeyPatch) -> None:
             other.join(0.1)
         return made[-1]
 
-    monkeypatch.setattr(feeds, "_bars", bars)
-    with feeds.progress_bars(quiet=False) as show:
+    monkeypatch.setattr(inputs, "_bars", bars)
+    with inputs.progress_bars(quiet=False) as show:
         other = threading.Thread(target=show, args=("upload", 1, 2))
         show("load", 1, 2)
         other.join()

@@ -40,7 +40,7 @@ CORPUS = {
 def read(path: Path) -> str:
     """Reads one file and all that is in it; returns how that ended."""
     import vksched as vs
-    from vksched.cli.language import describe_language_model
+    from vksched.cli.views.gguf_info import describe_language_model
     from vksched.common.errors import ModelFormatError, ShapeError
 
     try:

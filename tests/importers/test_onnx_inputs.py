@@ -89,7 +89,7 @@ def test_shapes_fit_as_in_onnxruntime(
 
 
 def test_a_session_shows_and_keeps_the_sizes_that_it_was_given() -> None:
-    options = vs.session.SessionOptions()
+    options = vs.onnxruntime.SessionOptions()
     options.add_free_dimension_override_by_name("n", 2)
     data = model("n", "m", -1).SerializeToString()
     with vs.InferenceSession(data, options, ["cpu"]) as session:

@@ -22,7 +22,7 @@ from test_cli import call
 from test_tuner_search import Told
 
 import vksched as vs
-from vksched.cli.tune import _short
+from vksched.cli.commands.tune import _short
 from vksched.common.dtypes import NDArray
 from vksched.common.user_warning import VkschedWarning
 from vksched.ir.op import Call, Dispatch, Kernel, all_ops, get_op, no_variants

@@ -94,7 +94,7 @@ class _Main(_Group):
 
 
 def _command(name: str) -> click.Command:
-    found: click.Command = getattr(import_module(f".{MODULES[name]}", __name__), name)
+    found: click.Command = getattr(import_module(f".commands.{MODULES[name]}", __name__), name)
     return found
 
 

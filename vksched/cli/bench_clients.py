@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import feeds
+from .options import inputs
 
 if TYPE_CHECKING:
     from ..bench.report import DeviceReport
@@ -21,7 +21,7 @@ def client_table(results: Sequence[Result], device: DeviceReport) -> Any:
 
     peers = list(device.peers)
     ratios = [f"times {peer}" for peer in peers]
-    table = feeds.table("model", OURS, "spread", *peers, *ratios, "", left=1)
+    table = inputs.table("model", OURS, "spread", *peers, *ratios, "", left=1)
     for result in results:
         by_name = {figure.runner: figure for figure in result.figures}
         ours = by_name[OURS]

@@ -6,9 +6,13 @@ an ONNX file, and no module below the importers imports them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+TYPE_CHECKING = False
 
-Loader = Callable[[str], object]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Loader = Callable[[str], object]
+
 _LOADERS: dict[str, Loader] = {}
 
 

@@ -1,0 +1,353 @@
+"""`vksched bench`: how fast every device is, beside its own ceiling and beside other runtimes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...common.errors import GraphError, VkschedError
+from ..bench_clients import client_table
+from ..options import inputs
+from ..options.policy_options import DEFAULT, Aim, aim_options
+from ..options.precision_option import SINGLE, WORDS
+
+if TYPE_CHECKING:
+    from ...bench.report import DeviceReport, Report
+    from ...bench.rounds import Figure, Result
+
+
+@click.command()
+@click.option(
+    "--suite",
+    default="ops",
+    show_default=True,
+    help="ops: single calls. models: whole networks, beside the sum of their kernels, with memory. "
+    "overhead: tiny ops, a run of nothing, uploads. planning: time per node. prediction: whole "
+    "networks, beside what plans count by. devices: whole networks on all devices by one plan, "
+    "beside each device alone. llm: language models, random ones of each element type or --model, "
+    "in tokens a second. clients: models of packages that were made for onnxruntime, beside it.",
+)
+@inputs.devices_option
+@aim_options
+@click.option(
+    "--peers",
+    is_flag=False,
+    flag_value="all",
+    metavar="[A,B]",
+    help="Measure these runtimes in the same rounds, or all there are.",
+)
+@click.option(
+    "--peer-python",
+    "pythons",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="PATH",
+    help="A Python that has peers, tried before this one; may be repeated.",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE.gguf",
+    help="For --suite llm: this model instead of random ones; may be repeated.",
+)
+@inputs.kv_option("For --suite llm: how keys and values are kept.")
+@click.option(
+    "--precision",
+    type=click.Choice(tuple(WORDS)),
+    help="For --suite ops and models: that of products, convolutions and attention, mixed or "
+    "float16; other ops are left out. For --suite llm: that of vksched; int8 as llama.cpp has it "
+    f"on the CPU.  [default: {SINGLE}]",
+)
+@click.option(
+    "--packages",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="For --suite clients: a folder with packages, as `pip install --target` leaves them; may "
+    "be repeated. Nothing is installed or imported.",
+)
+@click.option("--case", "pattern", metavar="PATTERN,...", help="Only cases with such names.")
+@click.option(
+    "--budget",
+    "budget_s",
+    default=2.0,
+    show_default=True,
+    help="Seconds of measuring per case and device, for all runtimes together; ceilings, checks "
+    "and uploads come on top.",
+)
+@click.option(
+    "--tune",
+    "tune_s",
+    type=click.FloatRange(min=0.0),
+    default=60.0,
+    show_default=True,
+    help="On hardware: seconds to measure kernels that no one has measured before, which do not "
+    "count. 0: as a program does by itself.",
+)
+@click.option("--list", "list_only", is_flag=True, help="Print the names of the cases and end.")
+@click.option("--output", metavar="FILE.json", help="Write the results to a file, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def bench(
+    suite: str,
+    devices: str | None,
+    peers: str | None,
+    pythons: tuple[str, ...],
+    models: tuple[str, ...],
+    kv: str | None,
+    precision: str | None,
+    packages: tuple[Path, ...],
+    pattern: str | None,
+    budget_s: float,
+    tune_s: float,
+    list_only: bool,
+    output: str | None,
+    as_json: bool,
+    aim: Aim,
+) -> None:
+    """Measure devices in rounds with other runtimes, and hold them against their own ceilings.
+
+    A call's time has its dispatches and barriers; data stays on the device, and what a submission
+    costs falls out. A model is run as by a user, from the host to the host. Getting ready does not
+    count. Every result is first compared with numpy's: what is wrong gets no figure, and exit
+    code 1.
+
+    --policy and --objective are for the suite devices: the others measure one device at a time.
+    """
+    if budget_s <= 0:
+        raise GraphError(f"[bench] expected a budget of more than 0 seconds, got {budget_s}")
+    if aim != DEFAULT and suite != "devices":
+        raise click.UsageError("--policy and --objective need --suite devices.")
+    if models and suite != "llm":
+        raise click.UsageError("--model needs --suite llm.")
+    if kv and suite != "llm":
+        raise click.UsageError("--kv needs --suite llm.")
+    if precision and suite not in ("ops", "models", "llm"):
+        raise click.UsageError("--precision needs --suite ops, models or llm.")
+    if packages and suite != "clients":
+        raise click.UsageError("--packages needs --suite clients.")
+    if suite == "planning":
+        inputs.exclude("--suite planning", {"--devices": devices, "--peers": peers})
+    if list_only:
+        inputs.exclude("--list", {"--output": output, "--json": as_json})
+    if peers is None:
+        inputs.need({"--peer-python": pythons}, "--peers")
+    from ...bench.report import find_devices, run_suite
+    from ...bench.suites import specs_of
+    from ...common.version import __version__
+
+    if output is not None:
+        inputs.check_folder(output)
+    wanted = _parse_peers(peers)
+    named = inputs.parse_devices(devices)
+    with inputs.collected_warnings() as notes:
+        specs = specs_of(suite, pattern, models, kv or "f32", packages, precision or SINGLE)
+        asked = named is not None or not (list_only or suite == "planning")
+        found = find_devices(named) if asked else []
+    infos = [] if suite == "planning" else found
+    if list_only:
+        for spec in specs:
+            click.echo(spec.name)
+        return
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    report: Report | None = None
+    stopped = False
+    with _bar(as_json, len(specs) * (1 if suite == "devices" else len(infos))) as (step, tell):
+
+        def advance(so_far: Report) -> None:
+            nonlocal report
+            step()
+            report = so_far
+            so_far.version = __version__
+            if output is not None:  # after each case: what is stopped midway is not lost
+                _write(output, so_far)
+
+        try:
+            report = run_suite(
+                *(suite, specs, infos, wanted, pythons, budget_s, tell, advance),
+                policy=aim.policy,
+                objective=aim.objective,
+                tune_s=tune_s,
+            )
+        except KeyboardInterrupt:
+            if report is None:
+                raise
+            stopped = True
+    click.echo(json.dumps(report.as_dict(), indent=1)) if as_json else show(report)
+    if stopped:
+        raise click.Abort
+    if report.wrong:
+        raise SystemExit(1)
+
+
+def _write(path: str, report: Report) -> None:
+    beside = Path(f"{path}.part")
+    try:
+        beside.write_text(json.dumps(report.as_dict(), indent=1) + "\n", encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        raise VkschedError(f"[bench] cannot write {path}: {inputs.said(error)}") from error
+
+
+def _parse_peers(given: str | None) -> Sequence[str]:
+    from ...bench.report import PEERS
+
+    if given is None:
+        return ()
+    names = PEERS if given == "all" else [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in PEERS:
+            raise GraphError(f"[bench] expected peers of {', '.join(PEERS)}, got {name!r}")
+    return names
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+class _bar:
+    """A progress bar on stderr: `advance` after each case, `tell` what goes on."""
+
+    def __init__(self, quiet: bool, total: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeElapsedColumn
+
+        from ...common.console import Bars, Described
+
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), Described())
+        self._bars = Bars(*columns, quiet=quiet)
+        self._task = self._bars.add_task("", total=total)
+
+    def __enter__(self) -> tuple[Any, Any]:
+        self._bars.start()
+        return (
+            lambda: self._bars.advance(self._task),
+            lambda text: self._bars.update(self._task, description=text),
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+
+# -- as text ---------------------------------------------------------------------------------------
+
+
+def show(report: Report) -> None:
+    """Prints a report for people."""
+    from ...bench.report import INSTALL
+
+    for device in report.devices:
+        ceiling = device.ceiling
+        click.echo(
+            f"{device.name}: {device.label}, {device.driver}; at most "
+            f"{ceiling.flops_per_s / 1e9:.3g} GFLOP/s ({ceiling.arithmetic}) and "
+            f"{ceiling.bytes_per_s / 1e9:.3g} GB/s ({ceiling.copy})"
+        )
+        results = report.results_of(device.name)
+        if report.suite == "clients":
+            _print(client_table(results, device))
+        elif results:
+            _print(_figures(results, device))
+            if device.peers:
+                _print(_ratios(results, device))
+        for result in results:
+            for figure in result.figures:
+                if figure.reason:
+                    click.echo(f"{figure.runner}: {result.spec.name}: {figure.reason}")
+        for name, reason in device.missing.items():
+            click.echo(f"{name} is missing: {reason}; try {INSTALL[name]}")
+        click.echo()
+    if report.facts:
+        facts = inputs.table("device", "what", "value", "beside", "ratio", "", left=2)
+        for fact in report.facts:
+            facts.add_row(fact.device, fact.name, *fact.cells(), fact.note)
+        _print(facts)
+
+
+def _print(table: Any) -> None:
+    """Prints a table, in a file as wide as it needs to be."""
+    from ...common.console import PrintableConsole
+
+    console = PrintableConsole()
+    if not console.is_terminal:
+        console.width = 160
+    console.print(table)
+    click.echo()
+
+
+def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
+    from ...bench.peers.specs import tokens_of
+    from ...bench.report import rates
+
+    reads = any(tokens_of(result.spec) for result in results)
+    more = ("tokens/s", "memory") if reads else ()
+    columns = ("case", "", "median", "spread", "GFLOP/s", "GB/s", "of ceiling", *more, "")
+    table = inputs.table(*columns, left=2)
+    for result in results:
+        for number, figure in enumerate(result.figures):
+            name = result.spec.name if not number else ""
+            if figure.seconds is None:
+                table.add_row(name, figure.runner, "wrong" if figure.wrong else "-")
+                continue
+            flops, moved, share = rates(result.spec, figure.seconds, device.ceiling)
+            table.add_row(
+                name,
+                figure.runner,
+                _time(figure),
+                f"{100 * figure.spread:.0f} %",
+                f"{flops:.3g}",
+                f"{moved:.3g}",
+                "" if share is None else f"{100 * share:.0f} % {_bound(result, device)}",
+                *(_reading(result, figure) if reads else ()),
+                figure.note,
+            )
+    return table
+
+
+def _reading(result: Result, figure: Figure) -> tuple[str, str]:
+    """Returns tokens a second, and memory."""
+    from ...bench.peers.specs import tokens_of
+    from ...common.formatting import format_bytes, format_number
+
+    tokens = tokens_of(result.spec) / (figure.seconds or 1.0)
+    memory = figure.memory_bytes
+    return (
+        format_number(tokens) if tokens else "",
+        "" if memory is None else format_bytes(int(memory)),
+    )
+
+
+def _bound(result: Result, device: DeviceReport) -> str:
+    from ...bench.peers.specs import work_of
+
+    return device.ceiling.bound(*work_of(result.spec))
+
+
+def _time(figure: Figure) -> str:
+    from ...common.formatting import format_seconds
+
+    return format_seconds(figure.seconds or 0.0)
+
+
+def _ratios(results: Sequence[Result], device: DeviceReport) -> Any:
+    from ...bench.report import FLOORS, means
+
+    peers = list(device.peers)
+    table = inputs.table("times as fast as", *peers, "fastest peer")
+    for result in results:
+        fastest = result.fastest_peer(FLOORS)
+        best = result.ratio(fastest.runner) if fastest else None
+        cells = [result.ratio(peer) for peer in peers] + [best]
+        table.add_row(result.spec.name, *map(_ratio, cells))
+    for group, found in means(results).items():
+        cells = [found.get(peer) for peer in (*peers, "fastest")]
+        table.add_row(f"geometric mean: {group}", *map(_ratio, cells), style="bold")
+    return table
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,150 @@
+"""`vksched cluster`: the key of a cluster, its nodes on Ray, and what their devices are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...cluster.ray_cluster import RayNode
+
+GIB = 1 << 30
+_address = click.option(
+    "--address",
+    default="auto",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Of the Ray cluster; auto: the one that this computer is in.",
+)
+security_option = click.option(
+    "--security",
+    type=click.Choice(["tls", "plain"]),
+    default="tls",
+    show_default=True,
+    help="plain: both ends prove that they know the key, but nothing is encrypted.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+
+
+@click.group()
+def cluster() -> None:
+    """Several computers in one plan."""
+
+
+@cluster.command()
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+def key(path: Path) -> None:
+    """Make the key of a new cluster: a file to copy to each of its computers."""
+    from ...distributed.wire.credentials import Credentials
+
+    Credentials.make().save(path)
+    click.echo(f"{path}: copy it to each computer of the cluster; it must stay this user's alone")
+
+
+@cluster.command()
+@_address
+@security_option
+@_json
+def start(address: str, security: str, as_json: bool) -> None:
+    """Start a node on each computer of a Ray cluster that has none."""
+    from ...cluster import ray_cluster
+
+    _show(ray_cluster.start(address, security), as_json)
+
+
+@cluster.command()
+@_address
+@_json
+def status(address: str, as_json: bool) -> None:
+    """List the nodes that run on a Ray cluster."""
+    from ...cluster import ray_cluster
+
+    _show(ray_cluster.nodes(address), as_json)
+
+
+@cluster.command()
+@_address
+def stop(address: str) -> None:
+    """End all nodes on a Ray cluster; who uses them goes on without them."""
+    from ...cluster import ray_cluster
+
+    ended = ray_cluster.stop(address)
+    click.echo(f"ended {', '.join(ended)}" if ended else "no node runs")
+
+
+@cluster.command()
+@click.option("--node", "nodes", multiple=True, metavar="HOST:PORT", help="One that runs.")
+@click.option("--credentials", type=click.Path(path_type=Path), help="The key of these nodes.")
+@security_option
+@_address
+@_json
+def devices(
+    nodes: tuple[str, ...],
+    credentials: Path | None,
+    security: str,
+    address: str,
+    as_json: bool,
+) -> None:
+    """List the devices of nodes, and the links between computers, measured now.
+
+    Without --node, those of a Ray cluster.
+    """
+    from ...cluster.cluster import Cluster
+    from ...cluster.from_argument import as_cluster
+    from ...topology.device_spec import spec_as_dict
+    from ..options import inputs
+
+    if nodes and credentials is None:
+        raise click.UsageError("--node needs --credentials, the key of these nodes")
+    if credentials is not None and not nodes:
+        raise click.UsageError("--credentials needs --node, the addresses of nodes with this key")
+    if nodes:
+        inputs.exclude("--node", {"--address": address != "auto"})
+    else:
+        inputs.need({"--security plain": security != "tls"}, "--node")
+    made = Cluster(nodes, credentials, security) if nodes and credentials else as_cluster(address)
+    joined = made.join()
+    try:
+        specs, links = [device.spec for device in joined.devices], joined.links()
+    finally:
+        joined.close()
+    if as_json:
+        between = [
+            {"between": [a, b], "bytes_per_s": link.bytes_per_s, "latency_s": link.latency_s}
+            for a, b, link in links
+        ]
+        data = {"devices": [spec_as_dict(spec) for spec in specs], "links": between}
+        click.echo(json.dumps(data, indent=2))
+        return
+    from ...common.console import PrintableConsole
+
+    console = PrintableConsole()
+    table = inputs.table("device", "label", "free GiB", left=2)
+    for spec in specs:
+        table.add_row(spec.name, spec.label, f"{spec.memory_bytes / GIB:.1f}")
+    console.print(table)
+    table = inputs.table("from", "to", "GB/s", "latency us", left=2)
+    for a, b, link in links:
+        table.add_row(a, b, f"{link.bytes_per_s / 1e9:.2f}", f"{link.latency_s * 1e6:.0f}")
+    console.print(table)
+
+
+def _show(nodes: Sequence[RayNode], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
+        return
+    if not nodes:
+        click.echo("no node runs; try `vksched cluster start`")
+        return
+    from ...common.console import PrintableConsole
+    from ..options import inputs
+
+    table = inputs.table("node", "address", "devices", "callers", left=3)
+    for node in nodes:
+        table.add_row(node.name, node.address, ", ".join(node.devices), str(node.callers))
+    PrintableConsole().print(table)

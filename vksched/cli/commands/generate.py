@@ -1,0 +1,234 @@
+"""`vksched generate` and `vksched chat`: a language model goes on with a text, or talks."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...common.errors import VkschedError
+from ...common.formatting import count_of
+from ..options import inputs
+from ..options.precision_option import AUTO, SINGLE, chat_precision_option
+
+if TYPE_CHECKING:
+    from ...generation.chat import Answer, Chat, Prompt
+    from ...generation.sampling import Sampling
+    from ...scheduler.scheduler import Scheduler
+
+ENDED = {
+    "length": "[stopped after {n} tokens; -n sets how many]",
+    "context": "[stopped as the context of {ctx} tokens is full; --ctx sets its size]",
+    "closed": "[stopped]",
+}
+Command = Callable[..., None]
+
+
+def _model_options(command: Command) -> Command:
+    """Gives a command the model, its devices, and how tokens are chosen."""
+    for option in reversed(
+        (
+            click.argument("model_file", metavar="MODEL.gguf"),
+            inputs.devices_option,
+            click.option(
+                "--ctx",
+                type=click.IntRange(1),
+                help="Tokens of prompt and answer.  [default: 4096, or what the model has]",
+            ),
+            inputs.kv_option("How keys and values of earlier tokens are kept."),
+            chat_precision_option,
+            click.option(
+                "-n",
+                type=click.IntRange(1),
+                default=256,
+                show_default=True,
+                help="Tokens of an answer at most.",
+            ),
+            _number("--temp", 0.8, "How freely to choose tokens; 0: the likeliest.", "temperature"),
+            _number("--top-k", 40, "Choose among so many likeliest tokens; 0: among all."),
+            _number("--top-p", 0.95, "Choose among the likeliest that have this share together."),
+            _number("--min-p", 0.05, "Leave out what has less than this part of the likeliest."),
+            _number("--repeat-penalty", 1.0, "Over 1: what was there before becomes less likely."),
+            click.option("--seed", type=click.IntRange(0), help="The same answer each time."),
+            click.option("--system", help="What the model is told of its part."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _number(name: str, default: float, text: str, *parameter: str) -> Callable[[Command], Command]:
+    return click.option(name, *parameter, default=default, show_default=True, help=text)
+
+
+@click.command()
+@_model_options
+@click.option("--prompt", required=True, help="The text to go on with, or with --chat to answer.")
+@click.option("--chat", "chats", is_flag=True, help="Write it as the model's template does.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything at the end, as JSON.")
+def generate(
+    model_file: str,
+    devices: str | None,
+    ctx: int | None,
+    kv: str | None,
+    precision: str,
+    n: int,
+    prompt: str,
+    system: str | None,
+    chats: bool,
+    as_json: bool,
+    **chosen: Any,
+) -> None:
+    """Go on with a text, or answer it, by a language model in a GGUF file.
+
+    Exit code 0, or 1 with a line that says what is wrong.
+    """
+    if system is not None and not chats:
+        raise click.UsageError("--system needs --chat.")
+    sampling = _sampling(**chosen)
+    asked = [*_told(system), _said(prompt)] if chats else prompt
+    with _opened(model_file, devices, ctx, kv, precision, as_json, asked) as chat:
+        answer = chat.generate(asked, n, sampling)
+        start = time.perf_counter()
+        text = "".join(answer) if as_json else _stream(answer)
+        seconds = time.perf_counter() - start
+        if as_json:
+            report = {
+                "model": chat.model.name,
+                "prompt_tokens": len(answer.prompt),
+                "tokens": list(answer.tokens),
+                "text": text,
+                "ended": answer.ended,
+                "seed": sampling.seed,
+                "seconds": seconds,
+            }
+            click.echo(json.dumps(report, indent=2))
+        else:
+            _tell(answer, chat, n)
+
+
+@click.command()
+@_model_options
+def chat(
+    model_file: str,
+    devices: str | None,
+    ctx: int | None,
+    kv: str | None,
+    precision: str,
+    n: int,
+    system: str | None,
+    **chosen: Any,
+) -> None:
+    """Talk with a language model in a GGUF file.
+
+    Ctrl-C stops an answer. /new begins a new conversation; /exit, Ctrl-D, or Ctrl-C at the prompt
+    ends the program.
+    """
+    sampling = _sampling(**chosen)
+    with _opened(model_file, devices, ctx, kv, precision, False) as talk:
+        talk.model.chat_template  # noqa: B018 - an error now, not after the first line
+        messages = _told(system)
+        while (line := _ask()) is not None:
+            if line == "/new":
+                messages = _told(system)
+            if line in ("", "/new"):
+                continue
+            try:
+                answer = talk.generate([*messages, _said(line)], n, sampling)
+            except VkschedError as error:
+                click.echo(" ".join(str(error).split()), err=True)
+                continue
+            text = _stream(answer)
+            _tell(answer, talk, n)
+            messages += [_said(line), {"role": "assistant", "content": text}]
+
+
+def _sampling(seed: int | None, **chosen: Any) -> Sampling:
+    import random
+
+    from ...generation.sampling import Sampling
+
+    return Sampling(seed=random.getrandbits(32) if seed is None else seed, **chosen)
+
+
+@contextmanager
+def _opened(
+    model_file: str,
+    devices: str | None,
+    ctx: int | None,
+    kv: str | None,
+    precision: str,
+    quiet: bool,
+    prompt: Prompt | None = None,
+) -> Iterator[Chat]:
+    """Gives a model on its devices, with all compiled, or what reads a prompt; shows how far it is
+    meanwhile.
+    """
+    from ...generation.chat import Chat
+    from ...importers import load_gguf
+    from ...importers.gguf.tokenizer.chat_template import start_renderer
+    from ...scheduler.scheduler import Scheduler
+
+    if not isinstance(prompt, str):
+        start_renderer()
+    model = load_gguf(model_file)
+    own = None if precision == AUTO else precision  # of the scheduler, so that it is measured so
+    with Scheduler(inputs.parse_devices(devices), precision=own or SINGLE) as sched:
+        with inputs.progress_bars(quiet) as progress:
+            words = AUTO if own is None else None
+            made = Chat(sched, model, ctx, kv=kv or "f32", progress=progress, precision=words)
+            made.prepare(prompt)
+        if not quiet:
+            click.echo(f"[{model.name}: {_places(made, sched)}]", err=True)
+        yield made
+
+
+def _places(made: Chat, sched: Scheduler) -> str:
+    """Returns where layers lie, and whether what the devices can do was ever measured."""
+    cards = [spec for spec in sched.machine.devices if spec.kind == "vulkan"]
+    guessed = len(cards) > 1 and not all(spec.costs.calls for spec in cards)
+    places = ", ".join(f"{count_of(n, 'layer')} on {name}" for name, n in made.layers.items())
+    if made.layers_without_experts:
+        places += f", the experts of {made.layers_without_experts} on the CPU"
+    return places + "; speeds are guesses, try vksched calibrate" * guessed
+
+
+def _ask() -> str | None:
+    """Returns a line that the user wrote; None at the end."""
+    try:
+        line = input("> " if sys.stdin.isatty() else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        click.echo()
+        return None
+    return None if line == "/exit" else line
+
+
+def _stream(answer: Answer) -> str:
+    """Prints an answer as it comes, which Ctrl-C stops; returns what there is of it."""
+    pieces: list[str] = []
+    try:
+        for piece in answer:
+            pieces.append(piece)
+            click.echo(piece.replace("\r", ""), nl=False)
+    except KeyboardInterrupt:
+        answer.close()
+    click.echo()
+    return "".join(pieces)
+
+
+def _tell(answer: Answer, chat: Chat, n: int) -> None:
+    if answer.ended in ENDED:
+        click.echo(ENDED[answer.ended].format(n=n, ctx=chat.ctx), err=True)
+
+
+def _told(system: str | None) -> list[dict[str, object]]:
+    return [] if system is None else [{"role": "system", "content": system}]
+
+
+def _said(text: str) -> dict[str, object]:
+    return {"role": "user", "content": text}

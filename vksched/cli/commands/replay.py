@@ -1,0 +1,27 @@
+"""`vksched replay`: makes the plans and orders of a tape again, and tells the first difference."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from ...common.errors import VkschedError
+
+
+@click.command()
+@click.argument("tape_file", metavar="TAPE.json")
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def replay(tape_file: str, as_json: bool) -> None:
+    """Make the plans and orders of a tape again, with nothing computed, and compare.
+
+    A tape is what `vs.Tape().save`, `vksched run --trace` and VKSCHED_TRACE write. Exit code 0
+    where all is the same, 1 with the first difference where it is not.
+    """
+    from ...engine.replay.replay_tape import replay_tape
+    from ...trace import load_tape
+
+    found = replay_tape(load_tape(tape_file))
+    click.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
+    if found.difference is not None:
+        raise VkschedError(f"[replay] {found.difference}")

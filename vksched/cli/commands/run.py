@@ -1,0 +1,480 @@
+"""`vksched run`: an ONNX model on the devices at hand: outputs, times, and a comparison."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from ...common.errors import GraphError, VkschedError
+from ..compare.compare_outputs import Case, check_outputs, show_check
+from ..differences import SMALLEST
+from ..options import inputs as feeds
+from ..options.policy_options import Aim, aim_options
+from ..options.precision_option import (
+    SINGLE,
+    WORDS,
+    Words,
+    cost_of,
+    least_exact,
+    parse_precision,
+    patterns_of,
+    precision_option,
+    show_cost,
+)
+from ..views.model_info import describe_model, hint_at, show_assumed, show_model
+from ..views.report import PRINTED, report_option, show_report, write_report
+
+if TYPE_CHECKING:
+    from ...common.dtypes import Progress
+    from ...engine.report.run_report import RunReport
+    from ...importers.onnx.model import Model
+    from ...models.compiled_model import ModelRun
+    from ...scheduler.scheduler import Scheduler
+    from ...trace import Recorder, Tape
+    from ..views.op_timer import Meter
+
+
+@click.command()
+@feeds.model_argument
+@feeds.input_option
+@feeds.random_option
+@feeds.dim_option
+@feeds.shape_option
+@feeds.devices_option
+@aim_options
+@feeds.place_option
+@precision_option
+@click.option("--output-dir", metavar="FOLDER", help="Save the outputs there, as .npy.")
+@click.option("--repeat", default=1, show_default=True, help="Runs, the first of which compiles.")
+@click.option(
+    "--check",
+    "check_by",
+    type=click.Choice(["onnxruntime", "numpy"]),
+    help="Compare with another runtime; exit code 1 where outputs differ.",
+)
+@click.option(
+    "--tolerance",
+    type=float,
+    help="What --check lets floats differ, relative to an output's largest magnitude, or to "
+    f"{SMALLEST} where that is less.  [default: "
+    f"{', '.join(f'{far:g} with {word}' for word, far in WORDS.items())}]",
+)
+@click.option(
+    "--trace",
+    "tape_file",
+    metavar="TAPE.json",
+    help="Write a tape of the runs, for vksched trace, vksched replay and Perfetto.",
+)
+@click.option("--profile", metavar="TAPE.json", help="Run once more, op by op, and write a tape.")
+@report_option
+@click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON.")
+def run(
+    model_file: str,
+    inputs: tuple[str, ...],
+    seed: int | None,
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
+    devices: str | None,
+    places: tuple[str, ...],
+    words: tuple[str, ...],
+    output_dir: str | None,
+    repeat: int,
+    check_by: str | None,
+    tolerance: float | None,
+    tape_file: str | None,
+    profile: str | None,
+    report: str | None,
+    as_json: bool,
+    aim: Aim,
+) -> None:
+    """Run an ONNX model and tell what came out, and what took how long.
+
+    Exit code 0, or 1 with a line that says what is wrong.
+    """
+    if repeat < 1:
+        raise GraphError(f"[run] expected at least one run, got {repeat}")
+    precision = parse_precision(words)
+    if check_by is None:
+        feeds.need({"--tolerance": tolerance is not None}, "--check")
+    if tolerance is None:
+        tolerance = WORDS[least_exact(precision)]
+    if not tolerance >= 0:
+        raise GraphError(f"[run] expected a tolerance of 0 or more, got {tolerance}")
+    if report is not None:
+        repeat = max(repeat, 2)  # the first one plans and uploads
+    where = Where(feeds.parse_devices(devices), feeds.parse_places(places), aim, precision)
+    if profile is not None and aim.policy in ("dynamic", "steal"):
+        raise click.UsageError(f"--profile and --policy {aim.policy} exclude each other.")
+    for path in filter(None, (tape_file, profile)):
+        feeds.check_folder(path)
+    from ...importers import load_onnx
+    from ...trace import Recorder, Tape
+
+    recorder, tape = Recorder(), Tape()
+    with feeds.collected_warnings() as notes, feeds.progress_bars(as_json) as progress:
+        model = load_onnx(model_file, progress)
+        arrays = feeds.read_arrays(inputs, model)
+        sizes = feeds.parse_dims(dims), feeds.parse_shapes(shapes)
+        found, given = _inputs(model, arrays, sizes, seed)
+        with hint_at(found["assumed"], found["size_options"]):
+            outputs, times, told = measure(
+                model, given, where, repeat, tape, progress, report is not None
+            )
+        found.update(aim.as_dict(), **times, tapes=[])
+        if seed is not None and not any(row["made_up"] for row in found["given"]):
+            found["notes"].append("--random has no effect, as all inputs are given")
+        if tape_file is not None:
+            tape.save(tape_file)
+            found["tapes"].append(tape_file)
+        if profile is not None:
+            there = [row["name"] for row in found["devices"]]
+            found["ops"] = measure_ops(model, given, where, there, recorder)
+            found["ops_measured"] = True
+            recorder.save(profile)
+            found["tapes"].append(profile)
+        if told is not None:
+            found["report"] = told.as_dict()
+            if report is not None and report != PRINTED:
+                write_report(told, report)
+                found["report_file"] = report
+        found["outputs"] = [_summary(name, value) for name, value in _flat(outputs)]
+        if output_dir is not None:
+            found["saved"] = save(outputs, Path(output_dir))
+        if check_by is not None:
+
+            def again(kept: Sequence[str]) -> Mapping[str, Any]:
+                return run_once(model.with_outputs(kept), given, where)
+
+            case = Case(model_file, model, given, outputs, again, tolerance)
+            found.update(check_outputs(check_by, case))
+            if least_exact(precision) != SINGLE:
+                plain = run_once(model, given, replace(where, precision=SINGLE))
+                found["precision_cost"] = cost_of(precision, case.compare(plain))
+    found["notes"] += notes
+    click.echo(json.dumps(found, indent=2)) if as_json else _show(found, told)
+    wrong = [d for d in found.get("check", ()) if d["wrong"]]
+    if wrong:
+        first = wrong[0]
+        raise VkschedError(
+            f"[check] {len(wrong)} of {len(found['check'])} outputs differ from {check_by}: "
+            f"{first['output']}: {first['wrong']} ({first['largest']:.3g}, relative "
+            f"{first['relative']:.3g})"
+        )
+
+
+def _inputs(
+    model: Model,
+    arrays: Mapping[str, Any],
+    sizes: tuple[Mapping[str, int], Mapping[str, tuple[int, ...]]],
+    seed: int | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the first part of the report, and values for all inputs."""
+    from ...importers.onnx.example_inputs import choose_shapes, example_inputs
+
+    missing = [value.name for value in model.inputs if value.name not in arrays]
+    if missing and seed is None:
+        raise GraphError(
+            f"[run] expected arrays for inputs {', '.join(missing)}; try --random 0, or "
+            f"--input {shlex.quote(f'{missing[0]}=FILE.npy')}"
+        )
+    chosen = choose_shapes(model, arrays, *sizes)
+    made = example_inputs(model, chosen.shapes, seed or 0, tuple(arrays)) if missing else {}
+    given = model.check_inputs({**made, **arrays})
+    options = feeds.size_options(model, chosen)
+    listed = [{"name": n, "type": _type(v), "made_up": n in made} for n, v in given.items()]
+    return {
+        **describe_model(model),
+        "given": listed,
+        "assumed": chosen.assumed,
+        "size_options": options,
+    }, given
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The devices of a model, None for the default ones, what shall be where, the aim, and the
+    precision: a word, or names and patterns to words.
+    """
+
+    devices: Sequence[str] | None
+    places: Mapping[str, str]
+    aim: Aim
+    precision: Words = SINGLE
+
+    def open(self, **options: Any) -> Scheduler:
+        """Returns a scheduler. options: more of its options."""
+        from ...scheduler.scheduler import Scheduler
+
+        return Scheduler(self.devices, self.aim.policy, objective=self.aim.objective, **options)
+
+    def compile(self, sched: Scheduler, model: Model, progress: Progress | None = None) -> ModelRun:
+        """Returns a model compiled on a scheduler, with all that is said of it here."""
+        return sched.compile(model, self.places, progress, precision=self.precision)
+
+
+def measure(
+    model: Model,
+    given: Mapping[str, Any],
+    where: Where,
+    repeat: int,
+    tape: Tape,
+    progress: Progress,
+    reports: bool = False,
+) -> tuple[dict[str, Any], dict[str, Any], RunReport | None]:
+    """Returns the outputs, the times of all runs but the first, or of that if it is alone, and a
+    report of them, where one is wanted.
+    """
+    from ...plan.explain.explain_plan import COMMAND, idle_lines
+    from ..views.op_timer import Meter
+
+    meter, seconds = Meter(), []
+    with where.open(trace=[meter, tape]) as sched:
+        start = time.perf_counter()
+        compiled = where.compile(sched, model, progress)
+        for number in range(repeat):
+            if number == 1:
+                meter.clear()
+            outputs = compiled(**given)
+            seconds.append(time.perf_counter() - start)
+            if number == 0:
+                graphs = [plan.graph for plan in compiled.plans]
+                feeds.check_places(where.places, graphs)
+                feeds.check_places(patterns_of(where.precision), graphs, "precision")
+            start = time.perf_counter()
+        labels = {d.name: d.spec.label for d in sched.devices}
+        memory = _memory([plan.buffers() for plan in compiled.plans])
+        idle = idle_lines(compiled.plans, COMMAND)
+        runs = max(1, repeat - 1)
+        report = compiled.report(runs) if reports else None
+    rest = seconds[1:]
+    return (
+        outputs,
+        {
+            "first_s": seconds[0],
+            "runs": repeat,
+            "median_s": statistics.median(rest) if rest else None,
+            "least_s": min(rest) if rest else None,
+            "graphs_per_run": meter.graphs / runs,
+            "fences_waited": meter.fences_waited / runs,
+            "crossing_bytes": meter.crossing_bytes / runs,
+            "beside_graphs_s": (sum(rest) - meter.seconds) / runs if rest else None,
+            "devices": [
+                {
+                    "name": name,
+                    "label": label,
+                    "seconds": meter.by_device.get(name, 0.0) / runs,
+                    **memory.get(name, {}),
+                }
+                for name, label in labels.items()
+            ],
+            "ops": _by_op(meter, runs),
+            "ops_measured": False,
+            "notes": idle,
+        },
+        report,
+    )
+
+
+def run_once(
+    model: Model,
+    given: Mapping[str, Any],
+    where: Where,
+) -> Mapping[str, Any]:
+    """Returns the outputs of one run, with nothing measured."""
+
+    with where.open() as sched:
+        return where.compile(sched, model)(**given)
+
+
+def _memory(plans: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Returns what the graphs hold on each device: weights, which they share, and the rest."""
+    out: dict[str, dict[str, int]] = {}
+    for sizes in plans:
+        for name, held in sizes.items():
+            at = out.setdefault(name, {"weight_bytes": 0, "other_bytes": 0})
+            at["weight_bytes"] = max(at["weight_bytes"], held.weight_bytes)
+            at["other_bytes"] += held.total_bytes - held.weight_bytes
+    return out
+
+
+def measure_ops(
+    model: Model,
+    given: Mapping[str, Any],
+    where: Where,
+    there: Sequence[str],
+    recorder: Recorder,
+) -> list[dict[str, Any]]:
+    """Returns the times of one more run, in which each device is given one op at a time.
+
+    there: the names of all devices, with the CPU's.
+    """
+    from ...trace import Trace
+    from ..views.op_timer import Meter
+
+    meter, trace = Meter(), Trace(sinks=[recorder])
+    with where.open(trace=trace, sync=dict.fromkeys(there, "op")) as sched:
+        compiled = where.compile(sched, model)
+        compiled(**given)
+        recorder.clear()
+        trace.add(meter)
+        compiled(**given)
+    return _by_op(meter, 1)
+
+
+def _by_op(meter: Meter, runs: int) -> list[dict[str, Any]]:
+    rows = sorted(meter.by_op.items(), key=lambda item: -item[1])
+    return [{"op": op, "device": d, "seconds": seconds / runs} for (d, op), seconds in rows]
+
+
+# -- outputs -------------------------------------------------------------------------------------
+
+
+def _flat(outputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Returns outputs by name, the items of sequences as outputs of their own; of maps the keys of
+    one, and the values of all.
+    """
+    out: list[tuple[str, Any]] = []
+    for name, value in outputs.items():
+        maps = value if isinstance(value, list) else [value]
+        if maps and all(isinstance(item, dict) for item in maps):
+            values = np.array([list(item.values()) for item in maps], np.float32)
+            out += [(f"{name}.keys", np.array(list(maps[0]))), (f"{name}.values", values)]
+        elif isinstance(value, list):
+            out += _flat({f"{name}[{i}]": item for i, item in enumerate(value)})
+        else:
+            out.append((name, value))
+    return out
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_type, value))}]"
+    if value is None:
+        return "nothing"
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def _summary(name: str, value: Any) -> dict[str, Any]:
+    """Returns the type of an output, and of numbers the least, mean and greatest finite one."""
+    out: dict[str, Any] = {"name": name, "type": _type(value)}
+    if value is None or value.dtype.kind in "OUSc":
+        return out
+    numbers = value.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    if finite.size:
+        out.update(min=float(finite.min()), mean=float(finite.mean()), max=float(finite.max()))
+    return {**out, "not_finite": int(numbers.size - finite.size)}
+
+
+def save(outputs: Mapping[str, Any], folder: Path) -> list[str]:
+    """Writes outputs as .npy files, named as they are as far as files can be; returns the paths.
+
+    Raises:
+        VkschedError: they cannot be written.
+    """
+    paths: list[str] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in _flat(outputs):
+            if value is None:
+                continue
+            plain = re.sub(r"[^\w.\[\]-]+", "_", name) or "output"
+            path = folder / f"{plain}.npy"
+            number = 2
+            while str(path) in paths:
+                path, number = folder / f"{plain}_{number}.npy", number + 1
+            if value.dtype.kind == "O":
+                value = value.astype(str)
+            elif value.dtype.kind == "V" or value.dtype.name not in np.sctypeDict:
+                value = value.astype(np.float32)  # types that numpy's files cannot name
+            np.save(path, value, allow_pickle=False)
+            paths.append(str(path))
+    except (OSError, ValueError) as error:
+        raise VkschedError(f"[run] cannot save outputs in {folder}: {feeds.said(error)}") from error
+    return paths
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def _show(report: Mapping[str, Any], told: RunReport | None) -> None:
+    from ...common.formatting import count_of, format_bytes, format_seconds
+
+    show_model(report)
+    for one in report["given"]:
+        click.echo(f"input  {one['name']}: {one['type']}{' (made up)' if one['made_up'] else ''}")
+    show_assumed(report)
+    text = f"first run {format_seconds(report['first_s'])}, with planning and upload"
+    if report["median_s"] is not None:
+        text += (
+            f"; then {count_of(report['runs'] - 1, 'run')}: median "
+            f"{format_seconds(report['median_s'])}, least {format_seconds(report['least_s'])}"
+        )
+    waits = report["fences_waited"]
+    click.echo(
+        f"{text}; in each {waits:g} fence wait{'' if waits == 1 else 's'}, "
+        f"{format_bytes(int(report['crossing_bytes']))} between devices"
+    )
+    click.echo()
+    devices = feeds.table("device", "busy per run", "weights", "other memory")
+    for row in report["devices"]:
+        held = (format_bytes(row.get(key, 0)) for key in ("weight_bytes", "other_bytes"))
+        devices.add_row(row["name"], format_seconds(row["seconds"]), *held)
+    if report["beside_graphs_s"] is not None:
+        beside = format_seconds(max(0.0, report["beside_graphs_s"]))
+        devices.add_row("host, beside graphs", beside, "", "")
+    feeds.print_table(devices)
+    _show_ops(report)
+    if told is not None:
+        show_report(told, report.get("report_file"))
+    _show_outputs(report)
+    for path in report["tapes"]:
+        click.echo(f"wrote {path}, for vksched trace, vksched replay and Perfetto")
+    for note in report["notes"]:
+        click.echo(f"note: {note}")
+
+
+def _show_ops(report: Mapping[str, Any]) -> None:
+    from ...common.formatting import format_seconds
+
+    if report["ops_measured"]:
+        click.echo("time per op kind, measured in one more run, one op at a time:")
+    else:
+        click.echo("time per op kind, not measured: busy times divided as the planner estimates;")
+        click.echo("--profile measures:")
+    total = sum(row["seconds"] for row in report["ops"]) or 1.0
+    ops = feeds.table("op", "device", "per run", "share", left=2)
+    for row in report["ops"]:
+        share = f"{100 * row['seconds'] / total:.1f} %"
+        ops.add_row(row["op"], row["device"], format_seconds(row["seconds"]), share)
+    feeds.print_table(ops)
+
+
+def _show_outputs(report: Mapping[str, Any]) -> None:
+    unusual = any(row.get("not_finite") for row in report["outputs"])
+    more = ("not finite",) if unusual else ()
+    made = feeds.table("output", "type", "min", "mean", "max", *more, left=2)
+    for row in report["outputs"]:
+        cells = [f"{row[key]:.4g}" if key in row else "" for key in ("min", "mean", "max")]
+        cells += [str(row.get("not_finite", ""))] if unusual else []
+        made.add_row(row["name"], row["type"], *cells)
+    feeds.print_table(made)
+    for path in report.get("saved", ()):
+        click.echo(f"saved {path}")
+    if "check" in report:
+        show_check(report)
+    if "precision_cost" in report:
+        show_cost(report["precision_cost"])

@@ -1,0 +1,118 @@
+"""`vksched top`: what running processes do on their devices, live in the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from ...common.errors import VkschedError
+
+if TYPE_CHECKING:
+    from ...common.console import PrintableConsole
+    from ...monitor.client import Client
+    from ...monitor.top.render import Window
+    from ...monitor.top.snapshot import ProcessNow
+
+ANSWER_S = 3.0
+"""How long --once and --json wait for processes."""
+REDRAW_S = 0.5
+LOOK_S = 1.0
+"""How often new processes are looked for."""
+
+
+@click.command()
+@click.option("--pid", type=click.IntRange(1), help="Show this process alone.")
+@click.option("--once", is_flag=True, help="Print what goes on now, and end.")
+@click.option("--json", "as_json", is_flag=True, help="The same, as JSON.")
+def top(pid: int | None, once: bool, as_json: bool) -> None:
+    """Show live what processes of this user do on their devices: busy share, memory, copies, runs.
+
+    A process tells of itself where VKSCHED_MONITOR=1 is set, or with vs.Scheduler(monitor=True).
+    """
+    from ...monitor.client import Client
+
+    client = Client(pid)
+    try:
+        if once or as_json:
+            _tell(client, client.wait_for_all(ANSWER_S), as_json)
+            return
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise VkschedError("[top] expected a terminal, got none; try --once or --json")
+        client.look_for_new()
+        _watch(client)
+    finally:
+        client.close()
+
+
+def _tell(client: Client, processes: Sequence[ProcessNow], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps([asdict(process) for process in processes], indent=2))
+    else:
+        from ...common.console import PrintableConsole
+        from ...monitor.top.render import Window, page
+        from ...monitor.top.state import State
+
+        console = PrintableConsole()
+        lines = 2 + 2 * len(processes) + 5 * sum(len(p.devices) for p in processes)
+        window = Window(console.width, max(lines, 5), console.options.ascii_only, live=False)
+        console.print(page(State(), processes, window))
+    for problem in client.problems:
+        click.echo(problem, err=True)
+
+
+def _watch(client: Client) -> None:
+    """Draws until the user quits, or the one process ends."""
+    import selectors
+
+    from rich.live import Live
+
+    from ...common.console import PrintableConsole
+    from ...common.terminal import printable_streams
+    from ...monitor.top.keys import parse, single_keys, typed
+    from ...monitor.top.render import page
+    from ...monitor.top.state import State, press
+
+    console = PrintableConsole()
+    state = State()
+    shown: Sequence[ProcessNow] = ()
+    looked_s = drawn_s = 0.0
+    drawn: object = None
+    shows = Live(console=console, screen=True, auto_refresh=False)
+    with single_keys() as number, shows as live, printable_streams():
+        client.selector.register(number, selectors.EVENT_READ)
+        while not state.ended:
+            now_s = time.monotonic()
+            if now_s - looked_s >= LOOK_S:
+                client.look_for_new()
+                looked_s = now_s
+            if not state.paused:
+                shown = client.processes()
+            window = _window(console)
+            if now_s - drawn_s >= REDRAW_S or (state, window) != drawn:
+                problem = client.problems[-1] if client.problems else ""
+                live.update(page(state, shown, window, problem), refresh=True)
+                drawn_s, drawn = now_s, (state, window)
+            if client.read(REDRAW_S / 2):
+                given = typed(number)
+                if given is None:
+                    return
+                for key in parse(given):
+                    state = press(state, key, [process.pid for process in shown])
+
+
+def _window(console: PrintableConsole) -> Window:
+    """Returns the terminal as it is now; COLUMNS and LINES say what it was."""
+    from rich.console import ConsoleDimensions
+
+    from ...monitor.top.render import Window
+
+    columns, lines = os.get_terminal_size(sys.stdout.fileno())
+    console.size = ConsoleDimensions(columns or 80, lines or 24)
+    return Window(console.width, console.height, console.options.ascii_only)

@@ -1,0 +1,165 @@
+"""`vksched tune`: measures which variant of each kernel is the fastest on the devices at hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...common.errors import VkschedError
+from ..options import inputs
+from ..options.precision_option import SINGLE, parse_precision, precision_option
+from . import tuning_options
+
+if TYPE_CHECKING:
+    from ...ir.graph import Graph
+    from ...runtime.device import Device
+    from ...tuning.variant_cache import Found
+
+BUDGET_S = 60.0
+
+
+@click.command()
+@tuning_options.options(BUDGET_S, "what is left is measured next time.")
+@precision_option
+def tune(
+    model_files: tuple[str, ...],
+    devices: str | None,
+    dims: tuple[str, ...],
+    shapes: tuple[str, ...],
+    budget_s: float,
+    clear: bool,
+    as_json: bool,
+    words: tuple[str, ...],
+) -> None:
+    """Measure the variants of kernels, for the calls of models or for typical ones, and keep which
+    is the fastest for each; programs use that from then on.
+
+    Without --devices it measures the default devices, or all software devices where there are none.
+    """
+    tuning_options.check_budget("tune", budget_s)
+    tuning_options.check_options(clear, model_files, dims, shapes, {"--precision": words})
+    if words and not model_files:
+        raise click.UsageError("--precision needs a model; typical calls have each precision.")
+    from ...engine.request_precision import apply_precision
+    from ...scheduler.scheduler import Scheduler
+    from ...tuning.tunable_calls import typical_graph
+
+    with inputs.collected_warnings() as notes:
+        names = _devices(inputs.parse_devices(devices))
+        if clear:
+            graphs = []
+        elif model_files:
+            asked = parse_precision(words)
+            read = tuning_options.graphs_of(model_files, dims, shapes)
+            graphs = [apply_precision(graph, {}, SINGLE, asked, None) for graph in read]
+        else:
+            graphs = [typical_graph()]
+        with Scheduler(names, tune=False) as sched:
+            here = {d.spec.pool: d for d in sched.devices if d.spec.kind == "vulkan"}.values()
+            rows = [_clear(d) if clear else _tune(d, graphs, budget_s, as_json) for d in here]
+    report = {"devices": rows, "notes": notes}
+    click.echo(json.dumps(report, indent=2)) if as_json else _show(report, clear)
+
+
+def _devices(wanted: Sequence[str] | None) -> list[str]:
+    if wanted is not None:
+        if all(name == "cpu" for name in wanted):
+            raise VkschedError(
+                "[tune] expected a Vulkan device, got cpu; numpy has no variants: nothing to tune"
+            )
+        return list(wanted)
+    names, reason = tuning_options.default_vulkan()
+    if not names:
+        raise VkschedError(
+            f"[tune] expected a Vulkan device, got none: {reason}; numpy has no variants"
+        )
+    return names
+
+
+def _tune(device: Device, graphs: Sequence[Graph], budget_s: float, quiet: bool) -> dict[str, Any]:
+    """Measures what is missing on one device; returns what is known then."""
+    from ...tuning.autotuner import Mode, Tuner, progress_bar
+    from ...tuning.tunable_calls import calls_of
+    from ...tuning.variant_cache import Store
+
+    tuner = Tuner(Mode(True, budget_s, software=True), Store())
+    calls = {key: call for graph in graphs for key, call in calls_of(graph, device.spec).items()}
+    missing = tuner.missing(device.spec, calls)
+    try:
+        with progress_bar(quiet) as tell:
+            made = tuner.measure(device, missing, tell)
+    except KeyboardInterrupt:
+        file = tuner.file(device.spec)
+        there = file is not None and file.exists()
+        kept = f"what was measured is kept in {file}" if there else "nothing was measured yet"
+        click.echo(f"stopped; {kept}: the same command goes on", err=True)
+        raise
+    known = tuner.results(device.spec)
+    row = tuning_options.row_of(device.spec, tuner.file(device.spec))
+    row["measured"] = len(made)
+    row["calls"] = [_call(known[key]) for key in calls if key in known]
+    row["left"] = [key for key in calls if key not in known]
+    return row
+
+
+def _clear(device: Device) -> dict[str, Any]:
+    from ...tuning.autotuner import Mode, Tuner, identity_of
+    from ...tuning.variant_cache import Store
+
+    identity, store = identity_of(device.spec), Store()
+    row = tuning_options.row_of(device.spec, Tuner(Mode(False), store).file(device.spec))
+    row["cleared"] = identity is not None and store.clear(identity)
+    return row
+
+
+def _call(found: Found) -> dict[str, Any]:
+    from ...tuning.variant_cache import found_as_dict
+
+    return {**found_as_dict(found), "gain": found.gain}
+
+
+def _short(key: str) -> str:
+    """Returns a call's key without its result and without what is off."""
+    operands, _, rest = key.partition(" -> ")
+    attrs = rest.partition(" ")[2].split(", ")
+    told = [a.removesuffix("=True") for a in attrs if a and not a.endswith(("=False", "=None"))]
+    short = operands.replace("float", "f").replace("uint", "u").replace("int", "i")
+    told = [re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda found: f"{float(found[0]):g}", a) for a in told]
+    return " ".join([short, *told])
+
+
+def _show(report: Mapping[str, Any], clear: bool) -> None:
+    from ...common.formatting import count_of
+
+    for device in report["devices"]:
+        if clear:
+            tuning_options.show_cleared(device)
+            continue
+        click.echo(f"{device['name']} {device['label']}, {device['driver']}")
+        rows = inputs.table("call", "fastest", "us", "static choice", "us", "times", left=2)
+        for call in device["calls"]:
+            seconds = call["seconds"]
+            us = [f"{1e6 * seconds[call[name]]:.0f}" for name in ("best", "static")]
+            gain = f"{call['gain']:.2f}"
+            rows.add_row(_short(call["key"]), call["best"], us[0], call["static"], us[1], gain)
+        if device["calls"]:
+            inputs.print_table(rows)
+        for call in device["calls"]:
+            for name, why in call["dropped"].items():
+                click.echo(f"dropped: {name} for {_short(call['key'])}: {why}")
+        better = sum(call["best"] != call["static"] for call in device["calls"])
+        known = len(device["calls"]) - device["measured"]
+        left = f", {len(device['left'])} left" if device["left"] else ""
+        told = (
+            f"; in {better} of {len(device['calls'])} another variant than the static choice is "
+            f"the fastest; kept in {device['file']}"
+            if device["calls"]
+            else "; try a larger --budget"
+        )
+        measured = count_of(device["measured"], "call")
+        click.echo(f"{measured} measured, {known} known before{left}{told}\n")
+    tuning_options.show_notes(report["notes"])

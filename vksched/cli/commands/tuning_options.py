@@ -1,0 +1,124 @@
+"""What `vksched tune` and `vksched calibrate` share: their options, devices, graphs and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ...common.errors import VkschedError
+from ..options import inputs
+
+if TYPE_CHECKING:
+    from ...ir.graph import Graph
+    from ...topology.device_spec import DeviceSpec
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def options(budget_s: float, about_budget: str) -> Callable[[Command], Command]:
+    """Returns a decorator with the arguments of a command that measures devices; budget_s: its
+    default.
+    """
+    given = [
+        click.argument("model_files", metavar="[MODEL.onnx]...", nargs=-1),
+        inputs.devices_option,
+        inputs.dim_option,
+        inputs.shape_option,
+        click.option(
+            "--budget",
+            "budget_s",
+            default=budget_s,
+            show_default=True,
+            metavar="SECONDS",
+            help=f"For each device; {about_budget}",
+        ),
+        click.option(
+            "--clear", is_flag=True, help="Forget what is known of the devices; measure nothing."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print everything, as JSON."),
+    ]
+
+    def add(command: Command) -> Command:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return add
+
+
+def check_budget(command: str, budget_s: float) -> None:
+    """Raises a VkschedError where there is no time at all, or no number."""
+    if not budget_s > 0:
+        raise VkschedError(f"[{command}] expected a budget above 0 seconds, got {budget_s:g}")
+
+
+def check_options(
+    clear: bool,
+    files: Sequence[str],
+    dims: Sequence[str],
+    shapes: Sequence[str],
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Refuses options that would have no effect: --clear measures nothing, and sizes are those of
+    models. more: options that a command has besides.
+    """
+    sizes = {"--dim": dims, "--shape": shapes}
+    if clear:
+        inputs.exclude("--clear", {"MODEL.onnx": files, **sizes, **(more or {})})
+    if not files:
+        inputs.need(sizes, "a model")
+
+
+def default_vulkan() -> tuple[list[str], str | None]:
+    """Returns the default devices, or all software devices where there are none, each once; and
+    why no Vulkan device is used by default, if none is.
+    """
+    from ...runtime.vulkan import device_probe
+
+    found = device_probe.survey()
+    vulkan = [i for i in found.devices if i.name != "cpu" and i.usable and not i.duplicate_of]
+    return [i.name for i in vulkan if i.default] or [i.name for i in vulkan], found.reason
+
+
+def graphs_of(files: Sequence[str], dims: Sequence[str], shapes: Sequence[str]) -> list[Graph]:
+    """Returns the graphs of the first stages of models, for the sizes given."""
+    sizes = inputs.parse_dims(dims), inputs.parse_shapes(shapes)
+    return [graph for file in files for graph in _first_stage(file, *sizes)]
+
+
+def _first_stage(
+    file: str, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
+) -> list[Graph]:
+    """Returns the graph of a model's first stage, if it has one."""
+    from ...importers import load_onnx
+    from ...importers.onnx.example_inputs import choose_shapes
+    from ...ir.build_graph import build_graph
+    from ...passes import optimize
+    from ..views.model_info import hint_at, lower_model
+
+    model = load_onnx(file)
+    sizes = choose_shapes(model, {}, dims, shapes)
+    with hint_at(sizes.assumed, inputs.size_options(model, sizes)):
+        lowered, _ = lower_model(model, sizes.shapes, {})
+    return [optimize(build_graph(lowered.outputs)[0])] if lowered.outputs else []
+
+
+def row_of(spec: DeviceSpec, file: Path | None) -> dict[str, Any]:
+    """Returns a device's row of a report; file: what is known of it is kept there."""
+    about = {"name": spec.name, "label": spec.label, "driver": spec.driver, "uuid": spec.pool}
+    return {**about, "file": str(file or "")}
+
+
+def show_cleared(row: Mapping[str, Any]) -> None:
+    """Prints what --clear did to a device."""
+    what = "forgotten" if row["cleared"] else "nothing was known"
+    click.echo(f"{row['name']} {row['label']}: {what}")
+
+
+def show_notes(notes: Sequence[str]) -> None:
+    """Prints the warnings that were collected."""
+    for note in notes:
+        click.echo(f"note: {note}")

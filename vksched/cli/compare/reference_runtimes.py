@@ -1,0 +1,109 @@
+"""Judges: who else computes what a model gives, for `vksched run --check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...common.errors import VkschedError
+from ..options.inputs import said
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from ...importers.onnx.model import Model
+
+Source = Any
+"""A path or a ModelProto; all judges take the latter."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A runtime besides vksched. name: as --check takes it. evaluate: runs a model once, given the
+    names of outputs. reads_files: it reads a model's file itself.
+    """
+
+    name: str
+    evaluate: Callable[[Source, Mapping[str, Any], Sequence[str]], Sequence[Any]]
+    reads_files: bool
+
+    def outputs(
+        self, path: str, model: Model, inputs: Mapping[str, Any], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Returns what it makes of the model in a file.
+
+        Raises:
+            VkschedError: it is not installed, or does not run the model.
+        """
+        return self.values(path if self.reads_files else whole_model(model), inputs, names)
+
+    def values(
+        self, source: Source, inputs: Mapping[str, Any], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Returns the outputs of a model by name; as `outputs`."""
+        try:
+            found = self.evaluate(source, inputs, names)
+        except ImportError as error:
+            raise VkschedError(
+                f"[check] expected the {self.name} package, got none; try pip install {self.name}, "
+                "or --check numpy"
+            ) from error
+        except Exception as error:  # of another library, of many types
+            other = "" if self.reads_files else "; try --check onnxruntime"
+            raise VkschedError(
+                f"[check] {self.name} does not run the model: {said(error)}{other}"
+            ) from error
+        return dict(zip(names, found, strict=True))
+
+    @property
+    def is_installed(self) -> bool:
+        try:
+            __import__("onnx" if self.name == "numpy" else self.name)
+        except ImportError:
+            return False
+        return True
+
+
+def _onnxruntime(source: Source, inputs: Mapping[str, Any], names: Sequence[str]) -> Sequence[Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what is wrong is raised; names of nodes are not printed
+    given = source if isinstance(source, str) else source.SerializeToString()
+    session = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    found: Sequence[Any] = session.run(list(names), dict(inputs))
+    return found
+
+
+def _evaluator(
+    source: ModelProto, inputs: Mapping[str, Any], names: Sequence[str]
+) -> Sequence[Any]:
+    from ...importers.onnx.nodes.reference_evaluator import make_evaluator
+
+    return list(make_evaluator(source).run(list(names), dict(inputs)))
+
+
+JUDGES = {
+    "onnxruntime": Judge("onnxruntime", _onnxruntime, reads_files=True),
+    "numpy": Judge("numpy", _evaluator, reads_files=False),
+}
+"""numpy: the evaluator of the onnx package, with some of its ops mended."""
+
+
+def whole_model(model: Model, outputs: Sequence[str] = ()) -> ModelProto:
+    """Returns a model with its initializers in it, and more outputs: values of its main graph."""
+    from onnx import ModelProto
+    from onnx.helper import make_empty_tensor_value_info
+    from onnx.numpy_helper import from_array
+
+    whole = ModelProto()
+    whole.CopyFrom(model.file.model)
+    whole.ir_version = max(whole.ir_version, 4)  # from there on initializers need not be inputs
+    del whole.graph.initializer[:]
+    arrays = model.file.initializers.items()
+    whole.graph.initializer.extend(from_array(array, name) for name, array in arrays)
+    known = {value.name for value in whole.graph.output}
+    more = (make_empty_tensor_value_info(name) for name in outputs if name not in known)
+    whole.graph.output.extend(more)
+    return whole

@@ -1,0 +1,288 @@
+"""What `vksched info` and `vksched run` are given: a model, arrays for its inputs, sizes."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from ...common.errors import GraphError, VkschedError, close_text
+
+if TYPE_CHECKING:
+    from ...importers.onnx.example_inputs import Sizes
+    from ...importers.onnx.model import Model
+    from ...ir.graph import Graph
+
+WIDE = 200
+"""Columns of a file."""
+model_argument = click.argument("model_file", metavar="MODEL.onnx")
+devices_option = click.option(
+    "--devices", metavar="A,B", help="Use these devices; the CPU is always last."
+)
+KV = ("f32", "f16", "q8_0")
+"""How keys and values may be kept: the names of importers/gguf/kv_cache.py, which is not imported
+for the sake of a help text.
+"""
+place_option = click.option(
+    "--place",
+    "places",
+    multiple=True,
+    metavar="PATTERN=DEVICE",
+    help="Put what has such a name on a device; may be repeated.",
+)
+input_option = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="The array of an input, .npy or .pb; a .npz without NAME= gives several.",
+)
+random_option = click.option(
+    "--random",
+    "seed",
+    type=click.IntRange(0),
+    metavar="SEED",
+    help="Make up the inputs that are not given.",
+)
+dim_option = click.option(
+    "--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a named dimension."
+)
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="INPUT=1,3,224", help="The shape of an input."
+)
+
+
+def kv_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --kv of a command, None where it is not given."""
+    return click.option("--kv", type=click.Choice(KV), help=f"{what}  [default: {KV[0]}]")
+
+
+def parse_dims(given: Sequence[str]) -> dict[str, int]:
+    """Returns sizes by name, of "batch=4"."""
+    return {name: _size(text, given) for name, text in map(_pair, given)}
+
+
+def parse_shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Returns shapes by name, of "x=1,3,224,224"; "x=" has no dimensions."""
+    return {
+        name: tuple(_size(part, given) for part in text.split(",") if text)
+        for name, text in map(_pair, given)
+    }
+
+
+def size_options(model: Model, sizes: Sizes) -> str:
+    """Returns options that give other sizes than those assumed, as a shell takes them; "" where
+    nothing was assumed.
+    """
+    options = []
+    named = dict.fromkeys(sizes.assumed)
+    for value in model.inputs:
+        dims = value.dims or ()
+        if any(f"dimension {i} of {value.name}" in named for i in range(len(dims))):
+            pairs = zip(dims, sizes.shapes[value.name], strict=True)
+            text = ",".join("2" if d is None or d in named else str(size) for d, size in pairs)
+            options.append(f"--shape {shlex.quote(f'{value.name}={text}')}")
+            named = {n: None for n in named if n not in dims}
+    known = {d for value in model.inputs for d in value.dims or ()}
+    options += [f"--dim {shlex.quote(f'{name}=2')}" for name in named if name in known]
+    return " ".join(options)
+
+
+def parse_places(given: Sequence[str]) -> dict[str, str]:
+    """Returns names of devices by pattern, of "layer.9.*=vulkan:1"."""
+    out: dict[str, str] = {}
+    for place in given:
+        pattern, _, device = place.rpartition("=")
+        if not pattern or not device:
+            raise click.UsageError(f"--place expects PATTERN=DEVICE, got {place!r}.")
+        out.pop(pattern, None)  # later ones win, and so come last
+        out[pattern] = device
+    return out
+
+
+def check_places(places: Iterable[str], graphs: Sequence[Graph], stage: str = "place") -> None:
+    """Raises a PlanError, which names what is close, for a pattern that matches in no graph.
+    stage: who asks.
+    """
+    from ...plan.types.node_names import NameIndex
+
+    names = [NameIndex(graph, stage) for graph in graphs]
+    for pattern in places:
+        if names and not any(index.matches(pattern) for index in names):
+            names[-1].find(pattern)
+
+
+def check_folder(path: str) -> None:
+    """Raises, before there is anything to write, where a file cannot be written for want of a
+    folder.
+    """
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise VkschedError(f"[command] expected a folder for {path}, got none at {folder}")
+
+
+def exclude(option: str, others: Mapping[str, object]) -> None:
+    """Refuses options that would have no effect with another one. others: to what they are set."""
+    for other, value in others.items():
+        if value:
+            raise click.UsageError(f"{option} and {other} exclude each other.")
+
+
+def need(options: Mapping[str, object], what: str) -> None:
+    """Refuses options that have no effect without another one, or without a model."""
+    for option, value in options.items():
+        if value:
+            raise click.UsageError(f"{option} needs {what}.")
+
+
+def parse_devices(given: str | None) -> list[str] | None:
+    """Returns names of devices, of "vulkan:0,cpu"."""
+    return None if given is None else [name.strip() for name in given.split(",")]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise GraphError(f"[command] expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _size(text: str, given: Sequence[str]) -> int:
+    if not text.strip().isdecimal():
+        raise GraphError(f"[command] expected sizes of 0 and more, got {' '.join(given)!r}")
+    return int(text)
+
+
+def read_arrays(given: Sequence[str], model: Model) -> dict[str, Any]:
+    """Returns arrays by name, of "x=a.npy", "x=input_0.pb" or "all.npz".
+
+    Raises:
+        GraphError: a name is not of an input. VkschedError: a file cannot be read.
+    """
+    out: dict[str, Any] = {}
+    known = [*(value.name for value in model.inputs), *model.defaults]
+    for text in given:
+        name, _, place = text.rpartition("=")
+        if name and name not in known:
+            hint = close_text(name, known)
+            raise GraphError(f"[command] expected inputs of {known}, got {name!r}{hint}")
+        found = _read(place)
+        if name and len(found) != 1:
+            raise VkschedError(
+                f"[command] expected one array in {place} for input {name!r}, got {len(found)}"
+            )
+        if not name and not place.endswith(".npz"):
+            raise GraphError(f"[command] expected NAME=FILE, got {text!r}")
+        for key in () if name else found:
+            if key not in known:
+                hint = close_text(key, known)
+                raise GraphError(
+                    f"[command] expected arrays in {place} for inputs {known}, got {key!r}{hint}"
+                )
+        out.update({name or key: array for key, array in found.items()})
+    return out
+
+
+def _read(place: str) -> dict[str, Any]:
+    path = Path(place)
+    try:
+        if path.suffix == ".pb":
+            from onnx import TensorProto
+
+            from ...importers.onnx.read.external_data import Folder
+            from ...importers.onnx.read.tensors import TensorReader
+
+            tensor = TensorProto.FromString(path.read_bytes())
+            # the reader of the onnx package would open a file of the working folder for it
+            return {"": TensorReader(Folder(None)).array(tensor, "the tensor")}
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {"": found}
+        with found:
+            return dict(found)
+    except Exception as error:  # of numpy and protobuf, of many types
+        raise VkschedError(f"[command] cannot read {place}: {said(error, place)}") from error
+
+
+def said(error: BaseException, place: str = "") -> str:
+    """Returns an error as one line. place: a file that the reader was told of already."""
+    if isinstance(error, OSError) and error.strerror and str(error.filename) == place:
+        return error.strerror
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Gives a list that has the texts of all warnings at the end, each once."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            yield texts
+        finally:
+            texts.extend(dict.fromkeys(" ".join(str(w.message).split()) for w in found))
+
+
+@contextmanager
+def progress_bars(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Gives a function of (what, done, total), in bytes, that shows a bar for each thing done; any
+    thread may call it. What draws them is imported with the first one. Nothing is shown once the
+    context has ended.
+    """
+    tasks: dict[str, Any] = {}
+    drawing = threading.Lock()
+    with ExitStack() as shown:
+        bars: Any = None
+
+        def show(what: str, done: int, total: int) -> None:
+            nonlocal bars
+            with drawing:
+                if quiet:
+                    return
+                bars = bars or shown.enter_context(_bars())
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=total)
+                bars.update(tasks[what], completed=done, total=total)
+
+        try:
+            yield show
+        finally:
+            with drawing:
+                quiet = True
+
+
+def _bars() -> Any:
+    from rich.progress import BarColumn, DownloadColumn, TimeElapsedColumn
+
+    from ...common.console import Bars, Described
+
+    return Bars(Described(), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+
+
+def table(*columns: str, left: int = 1) -> Any:
+    """Returns an empty table, whose columns after the first ones are numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number < left else "right", overflow="fold")
+    return made
+
+
+def print_table(made: Any, wide: bool = False) -> None:
+    """Prints a table, and an empty line behind it. wide: in a file its lines are not folded."""
+    from ...common.console import PrintableConsole
+
+    console = PrintableConsole()
+    if wide and not console.is_terminal:
+        console = PrintableConsole(width=WIDE)
+    console.print(made)
+    click.echo()

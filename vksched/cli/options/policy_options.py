@@ -1,0 +1,62 @@
+"""Aims of commands: how plans are found and what they make small, as `vs.Scheduler` takes both.
+
+Every command that plans has the same two options, and refuses what does not go together before it
+loads anything.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+POLICIES = ("auto", "priority", "dynamic", "steal")
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What --policy and --objective ask for; without them what a scheduler does by itself."""
+
+    policy: str = "auto"
+    objective: str = "latency"
+
+    def as_dict(self) -> dict[str, str]:
+        """Returns both as plain data."""
+        return {"policy": self.policy, "objective": self.objective}
+
+
+DEFAULT = Aim()
+
+
+def aim_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options --policy and --objective, as its argument `aim`."""
+
+    @click.option(
+        "--policy",
+        type=click.Choice(POLICIES),
+        default=DEFAULT.policy,
+        show_default=True,
+        help="auto: the best of simulated runs. priority: the devices in their order. dynamic, "
+        "steal: each run decides anew; a plan says what it is expected to do.",
+    )
+    @click.option(
+        "--objective",
+        default=DEFAULT.objective,
+        show_default=True,
+        metavar="WORD",
+        help="What auto makes small: latency, throughput, memory, energy, or a mix with weights: "
+        "latency=1,energy=0.5.",
+    )
+    @functools.wraps(command)
+    def asked(*args: Any, policy: str, objective: str, **options: Any) -> None:
+        aim = Aim(policy, objective)
+        if aim != DEFAULT:
+            from ...planner.planner import check_objective
+
+            check_objective(objective, policy, "command")
+        command(*args, aim=aim, **options)
+
+    return asked

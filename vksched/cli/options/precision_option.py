@@ -1,0 +1,94 @@
+"""The option --precision of commands that read models, and what a precision may cost and did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ..differences import TOLERANCE, Difference
+
+WORDS = {"float32": TOLERANCE, "mixed": 1e-2, "float16": 5e-2, "bfloat16": 5e-2, "int8": 5e-2}
+"""The words, the most exact one first, and how far --check lets floats differ with each."""
+Words = str | Mapping[Any, str]
+"""A word for the whole model, or name patterns to words."""
+SINGLE = next(iter(WORDS))
+Command = Callable[..., None]
+
+precision_option = click.option(
+    "--precision",
+    "words",
+    multiple=True,
+    metavar="[PATTERN=]WORD",
+    help="mixed: products, convolutions and attention may round their operands to float16; "
+    "float16: sums and results, too; bfloat16: operands to that. int8: products by weights of few "
+    "bits may round their other operand to 8 bits. With a pattern, of what has such a name; may be "
+    "repeated. "
+    "[default: float32]",
+)
+AUTO = "auto"
+_WORD_HELP = (
+    "int8: products by weights of few bits may round their other operand to 8 bits; mixed, "
+    "float16, bfloat16: products and attention may compute in these."
+)
+
+
+def _one_word(words: Iterable[str], text: str) -> Callable[[Command], Command]:
+    kind = click.Choice(tuple(words))
+    return click.option("--precision", type=kind, default=SINGLE, show_default=True, help=text)
+
+
+word_option = _one_word(WORDS, _WORD_HELP)
+"""Of a language model: one word for all of it."""
+chat_precision_option = _one_word(
+    (*WORDS, AUTO), f"{_WORD_HELP} auto: int8 for layers on the CPU, float32 for others."
+)
+
+
+def parse_precision(given: Sequence[str]) -> Words:
+    """Returns a precision as `compile` takes it, of "mixed" or "head.*=float32"."""
+    whole, patterns = SINGLE, dict[str, str]()
+    for each in given:
+        pattern, _, word = each.rpartition("=")
+        if word not in WORDS or (not pattern and "=" in each):
+            known = ", ".join(WORDS)
+            raise click.UsageError(f"--precision expects [PATTERN=] and {known}, got {each!r}.")
+        if pattern:
+            patterns.pop(pattern, None)  # later ones win, and so come last
+            patterns[pattern] = word
+        else:
+            whole = word
+    return {"*": whole, **patterns} if patterns else whole
+
+
+def patterns_of(words: Words) -> list[str]:
+    """Returns the name patterns of a precision."""
+    return [] if isinstance(words, str) else list(words)
+
+
+def least_exact(words: Words) -> str:
+    """Returns the least exact word of a precision."""
+    used = {words} if isinstance(words, str) else set(words.values())
+    return [word for word in WORDS if word in used][-1]
+
+
+def cost_of(words: Words, rows: Sequence[Difference]) -> dict[str, Any]:
+    """Returns what a precision costs, as plain data. rows: how far each output is from the same
+    model's in float32.
+    """
+    worst = max(rows, key=lambda row: row.relative, default=None)
+    return {
+        "precision": least_exact(words),
+        "output": worst.output if worst else "",
+        "largest": worst.largest if worst else 0.0,
+        "relative": worst.relative if worst else 0.0,
+    }
+
+
+def show_cost(cost: Mapping[str, Any]) -> None:
+    """Prints what `cost_of` has found."""
+    click.echo(
+        f"{cost['precision']} costs {cost['relative']:.2g} of the largest magnitude of an output: "
+        f"{cost['output']} is up to {cost['largest']:.2g} from its value in float32"
+    )

@@ -1,0 +1,95 @@
+"""Machines of commands: the one that is here, one of a file or a preset, and what it might be."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ...planner.what_if import Change
+    from ...topology.device_spec import DeviceSpec
+    from ...topology.topology import Machine
+
+machine_option = click.option(
+    "--machine",
+    "machine_file",
+    metavar="FILE|preset:NAME",
+    help="Plan for the devices of a YAML or JSON file, here or not, or of a preset: "
+    "vksched devices --presets lists these.",
+)
+what_if_option = click.option(
+    "--what-if",
+    "what_ifs",
+    multiple=True,
+    metavar="CHANGE",
+    help='Tell what a run would take after a change: "-DEVICE" or "+preset:CARD@LINK", several '
+    "separated by commas; may be repeated.",
+)
+
+
+def machine_of(
+    devices: str | None, machine_file: str | None
+) -> tuple[Machine, dict[str, str], bool]:
+    """Returns the machine to plan for, other names of its devices, and whether the CPU competes.
+
+    devices: those named of this computer. machine_file: else a file or a preset.
+    """
+    if devices is not None and machine_file is not None:
+        raise click.UsageError("--devices and --machine exclude each other.")
+    if machine_file is not None:
+        from ...topology.topology_file import load_machine
+
+        return load_machine(machine_file), {}, False
+    return (*machine_here(devices), names_cpu(devices))
+
+
+def changes_of(machine: Machine, given: Sequence[str]) -> list[Change]:
+    """Returns the machines after each of the changes."""
+    from ...planner.what_if import Change, changed
+
+    return [Change(text, changed(machine, text)) for text in given]
+
+
+def machine_here(names: str | None) -> tuple[Machine, dict[str, str]]:
+    """Returns the machine of the devices named, or used by default, with all that was measured of
+    it, and other names of its devices.
+    """
+    from ...runtime.vulkan import device_probe
+    from ...topology.links import Links
+    from ...topology.topology import Machine
+    from ...tuning.autotuner import Tuner, mode_of
+    from ...tuning.calibrator import Calibrator
+    from ...tuning.cost_cache import CostStore
+    from ...tuning.variant_cache import Store
+
+    mode = mode_of("auto")
+    tuner, calibrator = Tuner(mode, Store()), Calibrator(mode, CostStore())
+    if names is None:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            wanted = [info.name for info in device_probe.default_devices()]
+        for warning in said:
+            click.echo(str(warning.message), err=True)
+    else:
+        wanted = [name.strip() for name in names.split(",")]
+    specs: list[DeviceSpec] = []
+    aliases: dict[str, str] = {}
+    for given in wanted:
+        info = device_probe.resolve(given)
+        if info.name == "cpu":
+            continue
+        count = 1 + sum(spec.name.partition("#")[0] == info.name for spec in specs)
+        name = info.name if count == 1 else f"{info.name}#{count}"
+        aliases.setdefault(given, name)
+        specs.append(tuner.tuned(device_probe.device_spec(info, name)))
+    specs.append(device_probe.device_spec(device_probe.cpu_device()))
+    links = Links(calibrator.links_of(specs))
+    return Machine(tuple(map(calibrator.costed, specs)), links), aliases
+
+
+def names_cpu(names: str | None) -> bool:
+    """Whether the CPU competes with other devices: it is named, or nothing is."""
+    return names is None or "cpu" in [name.strip() for name in names.split(",")]

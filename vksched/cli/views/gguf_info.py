@@ -1,0 +1,152 @@
+"""What `vksched info` says of a language model in a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...common.errors import ModelFormatError
+from ...common.formatting import printable
+from ..options import inputs
+
+if TYPE_CHECKING:
+    from ...importers.gguf.model import LanguageModel
+    from ...importers.gguf.read.loader import GgufFile
+
+
+Place = tuple[str | None, str | None, int | None, str]
+"""Devices, a machine file, a context in tokens, and how keys and values are kept."""
+
+
+def show_language_model(model_file: str, as_json: bool, place: Place | None = None) -> None:
+    """Prints what there is to say of a model. place: where it shall fit."""
+    from ...importers import load_gguf
+    from .memory_fit import Fitting
+
+    model = load_gguf(model_file)
+    report = describe_language_model(model)
+    fitting = None if place is None else Fitting(model, *place)
+    if as_json:
+        more = {} if fitting is None else {"fitting": fitting.as_dict()}
+        click.echo(json.dumps({**report, **more}, indent=2))
+        return
+    _show(report)
+    if fitting is not None:
+        fitting.show()
+
+
+def describe_language_model(model: LanguageModel) -> dict[str, Any]:
+    """Returns what the file says, as plain data. hyper: None where it does not say all of it."""
+    from ...importers.gguf.architectures import architecture
+    from ...importers.gguf.hparams.hparams import read_hyper
+
+    file, hyper, notes, learned = model.file, None, [], False
+    try:
+        learned = architecture(model.architecture).learned_positions
+    except ModelFormatError as error:
+        notes.append(str(error))
+    try:
+        hyper = asdict(read_hyper(file))
+    except ModelFormatError as error:
+        notes = notes or [str(error)]  # what is missing of an unknown one is no matter
+    return {
+        "model": model.name,
+        "architecture": _text(file, "general.architecture"),
+        "version": file.version,
+        "parts": [path.name for path in file.parts],
+        "file_bytes": file.file_bytes,
+        "parameters": model.parameters,
+        "parameter_bytes": model.parameter_bytes,
+        "types": _types(file),
+        "hyper": hyper,
+        "learned_positions": learned,
+        "tokenizer": {
+            "model": _text(file, "tokenizer.ggml.model"),
+            "pre": _text(file, "tokenizer.ggml.pre"),
+            "chat_template": bool(_text(file, "tokenizer.chat_template")),
+        },
+        "notes": notes,
+    }
+
+
+def _text(file: GgufFile, key: str) -> str:
+    found = file.metadata.get(key)
+    return found if isinstance(found, str) else ""
+
+
+def _types(file: GgufFile) -> list[dict[str, Any]]:
+    """Returns for each element type how many tensors have it, the one with most bytes first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for tensor in file.tensors.values():
+        empty = {"type": tensor.type, "tensors": 0, "parameters": 0, "bytes": 0}
+        row = rows.setdefault(tensor.type, empty)
+        row["tensors"] += 1
+        row["parameters"] += tensor.size
+        row["bytes"] += tensor.nbytes
+    return sorted(rows.values(), key=lambda row: (-row["bytes"], row["type"]))
+
+
+# -- as text -------------------------------------------------------------------------------------
+
+
+def _show(report: Mapping[str, Any]) -> None:
+    from ...common.formatting import count_of, format_bytes
+
+    parts = report["parts"]
+    made = f", in {count_of(len(parts), 'part')}" if len(parts) > 1 else ""
+    _echo(f"{report['model']}: {report['architecture']}, GGUF version {report['version']}{made}")
+    bits = 8 * report["parameter_bytes"] / max(1, report["parameters"])
+    held = format_bytes(report["parameter_bytes"])
+    _echo(f"parameters: {report['parameters']:,} ({held}, {bits:.3g} bits each)")
+    if report["hyper"]:
+        _show_hyper(report["hyper"], report["learned_positions"])
+    tokenizer = report["tokenizer"]
+    if tokenizer["model"]:
+        pre = f" ({tokenizer['pre']})" if tokenizer["pre"] else ""
+        chat = "with" if tokenizer["chat_template"] else "without"
+        _echo(f"tokenizer: {tokenizer['model']}{pre}, {chat} a chat template")
+    _echo()
+    rows = inputs.table("type", "tensors", "parameters", "bytes")
+    for row in report["types"]:
+        counts = f"{row['parameters']:,}", format_bytes(row["bytes"])
+        rows.add_row(row["type"], str(row["tensors"]), *counts)
+    inputs.print_table(rows)
+    if len(parts) > 1:
+        _echo(f"parts: {' '.join(parts)}")
+    for note in report["notes"]:
+        _echo(f"note: {note}")
+
+
+def _show_hyper(hyper: Mapping[str, Any], learned_positions: bool) -> None:
+    rope, inner = hyper["rope"], _span(hyper, "feed_forward")
+    _echo(f"layers: {hyper['layers']} of width {hyper['width']}, {inner} inside")
+    _echo(
+        f"heads: {_span(hyper, 'heads')} of size {hyper['key_length']}, "
+        f"{_span(hyper, 'kv_heads')} for keys and values"
+    )
+    if hyper["experts"]:
+        _echo(f"experts: {hyper['experts']}, of which {hyper['experts_used']} are used")
+    seen = f", {hyper['window']} seen" if hyper["window"] else ""
+    scaled = f", {rope['scaling']} by {rope['factor']:g}" if rope["factor"] != 1 else ""
+    rotary = f"rotary base {rope['base']:g}, {rope['dims']} dimensions{scaled}"
+    positions = "learned positions" if learned_positions else rotary
+    _echo(f"context: {hyper['context']:,} tokens{seen}; {positions}")
+    if hyper["pooling"]:
+        _echo(f"pooling: {hyper['pooling']}")
+    _echo(f"vocabulary: {hyper['vocabulary']:,} tokens")
+
+
+def _span(hyper: Mapping[str, Any], name: str) -> str:
+    """Returns a number that each layer has, as one or as a range."""
+    each: Sequence[int] = hyper[name]
+    low, high = min(each), max(each)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _echo(text: str = "") -> None:
+    """Prints a line. A file may hold what would move the cursor, or is no letter."""
+    click.echo(printable(text, one_line=True))

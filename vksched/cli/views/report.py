@@ -1,0 +1,73 @@
+"""`--report` of `vksched run`: what each device did, as tables, as JSON or as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...common.errors import VkschedError
+from ..options import inputs
+
+if TYPE_CHECKING:
+    from ...engine.report.run_report import RunReport
+
+PRINTED = "-"
+"""What the option is without a file."""
+TITLES = ("predicted beside measured:", "what each device did, and the host:")
+
+
+def _checked(_context: click.Context, _option: click.Parameter, given: str | None) -> str | None:
+    if given is None or given == PRINTED:
+        return given
+    if Path(given).suffix.lower() not in (".svg", ".json"):
+        raise click.UsageError(
+            f"expected --report alone or with a file that ends in .svg or .json, got {given!r}; "
+            "try --report as the last word"
+        )
+    inputs.check_folder(given)
+    return given
+
+
+report_option = click.option(
+    "--report",
+    is_flag=False,
+    flag_value=PRINTED,
+    metavar="[FILE.svg|FILE.json]",
+    callback=_checked,
+    help="Tell what each device did in the runs after the first, and what was predicted; with one "
+    "run in all, run once more.",
+)
+
+
+def write_report(report: RunReport, path: str) -> None:
+    """Writes a report as a picture or as JSON, by the end of the file's name.
+
+    Raises:
+        VkschedError: it cannot be written.
+    """
+    if Path(path).suffix.lower() == ".svg":
+        report.draw(path)
+        return
+    try:
+        Path(path).write_text(json.dumps(report.as_dict(), indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise VkschedError(f"[report] cannot write {path}: {inputs.said(error)}") from error
+
+
+def show_report(report: RunReport, path: str | None) -> None:
+    """Prints a report as tables. path: the file that it was written to."""
+    for rows, title in zip(report.tables(), TITLES, strict=True):
+        click.echo(title)
+        head, *body = rows
+        table = inputs.table(*head)
+        for row in body:
+            table.add_row(*row)
+        inputs.print_table(table)
+    for line in report.lines():
+        click.echo(line)
+    if path is not None:
+        click.echo(f"wrote {path}")
+    click.echo()

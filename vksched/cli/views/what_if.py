@@ -1,0 +1,163 @@
+"""What `vksched plan` says of a machine that is not here, or not yet: layers, times, what if."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..options.policy_options import Aim
+from ..options.topology_options import changes_of
+
+if TYPE_CHECKING:
+    from ...engine.request import Request
+    from ...ir.graph import Graph
+    from ...parallel.config.config_types import Config
+    from ...plan.plan import Plan
+    from ...plan.types.decision import Tradeoffs
+    from ...planner.what_if import Comparison
+    from ...topology.topology import Machine
+
+Overrides = tuple[tuple[str | int, str], ...]
+
+
+class Planner:
+    """Plans one graph for any machine, as a scheduler with these options would. base: the machine
+    whose devices the overrides name. config: where signals run, as for a scheduler,
+    with names of devices that `resolve` turns into those of the machine.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        base: Machine,
+        overrides: Overrides,
+        aim: Aim,
+        copies: int | str | None,
+        with_cpu: bool,
+        config: Config | None = None,
+        resolve: Callable[[str], str] = str,
+    ) -> None:
+        self.graph = graph
+        self.base = base
+        self.overrides = overrides
+        self._aim = aim
+        self._copies = copies
+        self._with_cpu = with_cpu
+        self._config = config
+        self._resolve = resolve
+        self._requests: dict[object, Request] = {}
+        self._plans: dict[Machine, Plan] = {}
+
+    def __call__(self, machine: Machine) -> Plan:
+        from ...engine.request import plan_request
+        from ...planner.planner import plan_graph
+
+        def planned(request: Request) -> Plan:
+            return plan_graph(
+                request.graph,
+                machine,
+                policy=self._aim.policy,
+                objective=self._aim.objective,
+                overrides=request.overrides,
+                copies=self._copies,
+                with_cpu=self._with_cpu,
+                turns=request.turns,
+            )
+
+        if machine not in self._plans:
+            request = self._request(machine)
+            by_cost = self._aim.policy == "auto"
+            plan = plan_request(request, machine, planned) if by_cost else planned(request)
+            self._plans[machine] = replace(plan, notes=(*request.notes, *plan.notes))
+        return self._plans[machine]
+
+    def tradeoffs(self) -> Tradeoffs:
+        """Returns the candidates of all objectives, on the base machine."""
+        from ...planner.planner import compare_objectives
+
+        request = self._request(self.base)
+        return compare_objectives(
+            request.graph,
+            self.base,
+            overrides=request.overrides,
+            copies="auto" if self._copies is None else self._copies,
+            with_cpu=self._with_cpu,
+        )
+
+    def _request(self, machine: Machine) -> Request:
+        """Returns the graph as passes make it for a machine; once for machines that are alike to
+        them.
+        """
+        from ...engine.request import Request, least_limits
+        from ...planner.what_if import present
+
+        overrides = present(self.overrides, machine, self.base)
+        rooms = [spec.memory_bytes for spec in machine.devices if spec.kind != "cpu"]
+        key: tuple[object, ...] = least_limits(machine), min(rooms, default=0), overrides
+        if self._config is not None:  # shares are by what the devices cost
+            key = (*key, machine)
+        if key not in self._requests:
+            request = Request(self.graph, overrides, {})
+            if self._config is not None:
+                request = self._configured(request, machine, self._config)
+            self._requests[key] = request.optimized(machine)
+        return self._requests[key]
+
+    def _configured(self, request: Request, machine: Machine, config: Config) -> Request:
+        from ...engine.apply_config import Configuring
+
+        about = (lambda: machine), self._aim.policy, self._with_cpu
+        here = {spec.name for spec in machine.devices}
+        gone = {spec.name for spec in self.base.devices if spec.name not in here}
+        names = {d for section in config.sections.values() for d in section.devices}
+        names.update(config.pipeline.devices if config.pipeline else ())
+        left = config.without({name for name in names if self._resolve(name) in gone})
+        return Configuring(left, lambda _: None, *about).apply(request, self._resolve)
+
+
+def compare_machines(planner: Planner, what_ifs: Sequence[str]) -> Comparison:
+    """Returns what a run takes on the base machine, without each of its devices, on each alone, and
+    after each change.
+    """
+    from ...planner.what_if import compare
+
+    pinned = [device for _, device in planner.overrides]
+    return compare(planner.base, planner, changes_of(planner.base, what_ifs), pinned=pinned)
+
+
+def predicted_as_text(plan: Plan, found: Comparison) -> str:
+    """Returns where layers run, how long a run takes, and the same of other machines."""
+    from ...common.formatting import format_bytes, format_seconds
+    from ...plan.explain.layer_table import layer_lines
+
+    first = found.rows[0]
+    lines = ["layers:", *(f"  {line}" for line in layer_lines(plan)), ""]
+    by = "by simulation"
+    if first.estimated:
+        by += " of estimates" if not any(d.costs for d in plan.machine.devices) else ""
+    lines.append(f"predicted: {format_seconds(first.seconds or 0.0)} for one run, {by}")
+    if first.seconds_per_run is not None:
+        lines.append(
+            f"  in a stream of runs, {plan.copies} at once: {format_seconds(first.seconds_per_run)}"
+            " for each"
+        )
+    sizes = plan.buffers()
+    for name, share in first.busy.items():
+        held = sizes[name]
+        lines.append(
+            f"  {name} works {100 * share:.0f} % of the time, and holds "
+            f"{format_bytes(held.peak_bytes)} of {format_bytes(held.capacity_bytes)}"
+        )
+    return "\n".join([*lines, "", "with and without:", found.as_text()])
+
+
+def predicted_as_dict(plan: Plan, found: Comparison) -> dict[str, Any]:
+    """Returns the same as plain data."""
+    from ...plan.explain.layer_table import find_layers
+
+    return {
+        "layers": [layers.as_dict() for layers in find_layers(plan)],
+        "prediction": found.rows[0].as_dict(),
+        "what_if": found.as_dict(),
+    }
