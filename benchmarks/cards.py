@@ -20,7 +20,7 @@ from language_models import tables_of  # beside this file
 from page import calls_of, models_table, wrapped
 from results import SUITES, read, write_results
 
-from vksched.bench.peers.specs import LANGUAGE, MODEL
+from vksched.bench.baselines.workloads import LANGUAGE, MODEL
 from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import fitting, specs_of

@@ -20,7 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.facts import Fact
+from vksched.bench.extra_metrics import Fact
 from vksched.bench.together import facts_of, measure
 
 

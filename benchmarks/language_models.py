@@ -24,8 +24,8 @@ from page import WIDTH  # beside this file
 from portions import Run, bench_options, devices_of, run_options
 from results import merge, read
 
-from vksched.bench.language.files import TYPES
-from vksched.bench.peers.specs import tokens_of, work_of
+from vksched.bench.baselines.workloads import tokens_of, work_of
+from vksched.bench.language.random_models import TYPES
 from vksched.bench.report import DeviceReport, Report, find_devices
 from vksched.bench.rounds import Figure, Result, geometric_mean
 from vksched.bench.suites import specs_of

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.peers.growth import growth_of
+from vksched.bench.baselines.memory_growth import growth_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "importers"))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vksched.bench.facts import Fact
-from vksched.bench.peers.specs import COPY, LANGUAGE, work_of
+from vksched.bench.baselines.workloads import COPY, LANGUAGE, work_of
+from vksched.bench.extra_metrics import Fact
 from vksched.bench.report import FLOORS, DeviceReport, Report, means, rates
 from vksched.bench.rounds import OURS, Figure, Result
 from vksched.common.formatting import format_bytes

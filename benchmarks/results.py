@@ -11,7 +11,7 @@ from typing import Any
 import click
 from page import Extras  # beside this file
 
-from vksched.bench.peers.specs import SINGLE
+from vksched.bench.baselines.workloads import SINGLE
 from vksched.bench.report import DeviceReport, Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.models import Math
-from vksched.bench.peers.networks import NETWORKS, build
+from vksched.bench.baselines.networks import NETWORKS, build
+from vksched.bench.networks_runner import Math
 
 MODELS = ("minilm", "resnet18", "gpt2_mini")
 ROUNDS = 200

@@ -29,10 +29,10 @@ from rich.progress import track
 from rich.table import Table
 
 import vksched as vs
-from vksched.bench.models import Math
-from vksched.bench.peers.networks import build
-from vksched.bench.peers.specs import RATE, TRAINING, Spec
-from vksched.bench.process import PeerProcess
+from vksched.bench.baseline_process import PeerProcess
+from vksched.bench.baselines.networks import build
+from vksched.bench.baselines.workloads import RATE, TRAINING, Spec
+from vksched.bench.networks_runner import Math
 from vksched.common.dtypes import NDArray
 
 PAGE = Path(__file__).parent.parent / "docs" / "performance" / "training.md"

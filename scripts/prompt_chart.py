@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import vksched as vs
-from vksched.bench.language.files import Sizes, write_model
+from vksched.bench.language.random_models import Sizes, write_model
 from vksched.importers import load_gguf
 from vksched.plan.simulation.simulate_plan import simulate
 from vksched.topology.device_spec import DeviceSpec

@@ -15,14 +15,11 @@ from click.testing import Result as Called
 from conftest import vulkan_names
 
 import vksched as vs
-from vksched.bench import ceiling, models, planning
-from vksched.bench.ceiling import Ceiling
-from vksched.bench.facts import Fact
-from vksched.bench.ours import Ours
-from vksched.bench.overhead import overhead_facts
-from vksched.bench.peers.ncnnfile import NcnnFile
-from vksched.bench.peers.networks import build
-from vksched.bench.peers.specs import (
+from vksched.bench import networks_runner, peak_throughput, planning
+from vksched.bench.baseline_process import PeerProcess
+from vksched.bench.baselines.ncnnfile import NcnnFile
+from vksched.bench.baselines.networks import build
+from vksched.bench.baselines.workloads import (
     Spec,
     arrays_of,
     error_of,
@@ -30,10 +27,13 @@ from vksched.bench.peers.specs import (
     most_error,
     work_of,
 )
-from vksched.bench.process import PeerProcess
+from vksched.bench.extra_metrics import Fact
+from vksched.bench.overhead import overhead_facts
+from vksched.bench.peak_throughput import Ceiling
 from vksched.bench.report import DeviceReport, Report, find_devices, means, rates, run_suite
 from vksched.bench.rounds import Figure, Result, geometric_mean, measure_case, paired_ratio, spread
 from vksched.bench.suites import fitting, specs_of
+from vksched.bench.vksched_runner import Ours
 from vksched.cli import main
 from vksched.common.user_warning import warn_user
 from vksched.ops.lowering.vec4 import WORDS_64, reads_64
@@ -82,8 +82,8 @@ def sample() -> Report:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings of little work."""
-    monkeypatch.setattr(ceiling, "COPY_WORDS", 1 << 14)
-    monkeypatch.setattr(ceiling, "TRIAL_S", 1e-4)
+    monkeypatch.setattr(peak_throughput, "COPY_WORDS", 1 << 14)
+    monkeypatch.setattr(peak_throughput, "TRIAL_S", 1e-4)
 
 
 def call(*arguments: str) -> Called:
@@ -113,9 +113,11 @@ def test_words_of_64_bits_are_copied_where_kernels_move_them(device: str, quick:
         opened = sched.devices[0]
         assert isinstance(opened, VulkanDevice)
         limits = opened.limits
-        rates = ceiling._rates_of_copy(opened.context, opened.spec.page_bytes, limits)
+        rates = peak_throughput._rates_of_copy(opened.context, opened.spec.page_bytes, limits)
         names = {what.split(",")[0] for _, what in rates}
-    assert names == {n for n in ceiling.COPY if reads_64(limits) or not n.endswith(WORDS_64)}
+    assert names == {
+        n for n in peak_throughput.COPY if reads_64(limits) or not n.endswith(WORDS_64)
+    }
 
 
 def test_the_fastest_peer_is_no_floor_and_not_wrong() -> None:
@@ -147,7 +149,7 @@ def test_every_kind_of_case_is_right_on_every_device(
 ) -> None:
     from test_bench_peers import SPECS
 
-    monkeypatch.setattr("vksched.bench.ours.repeats", lambda _: 2)
+    monkeypatch.setattr("vksched.bench.vksched_runner.repeats", lambda _: 2)
     ours = Ours(device)
     try:
         for spec in SPECS:
@@ -220,7 +222,7 @@ def test_missing_peers_and_missing_figures_are_told(capsys: pytest.CaptureFixtur
 def test_a_wrong_result_of_ours_is_exit_code_1(
     quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import vksched.bench.ours as ours
+    import vksched.bench.vksched_runner as ours
 
     build = ours.build
     monkeypatch.setattr(ours, "build", lambda spec, v: build(spec, v) * 2.0)
@@ -461,7 +463,7 @@ def test_a_precision_is_that_of_the_case(device: str, word: str) -> None:
 @pytest.mark.parametrize("word", ["mixed", "float16"])
 def test_torch_rounds_to_float16(word: str) -> None:
     pytest.importorskip("torch")
-    from vksched.bench.peers.torch import open_peer
+    from vksched.bench.baselines.torch_baseline import open_peer
 
     peer = open_peer({"name": "numpy", "uuid": "", "index": 0, "type": "cpu"})
     for spec in (SPEC, *SMALL_MODELS):
@@ -505,7 +507,7 @@ def test_models_are_right_and_tell_time_and_memory(device: str) -> None:
             result = measure_case(device, spec, [ours], 1e-3, rounds=1)
             (figure,) = result.figures
             assert figure.seconds and figure.nmse is not None, figure.reason
-            run, first, peak = models.model_facts(device, spec)
+            run, first, peak = networks_runner.model_facts(device, spec)
             assert run.value > 0 and run.beside and run.ratio and first.value > 0
             assert peak.unit == "bytes" and peak.value == figure.memory_bytes
             assert (peak.beside or 0) > 0 and first.note
@@ -524,14 +526,14 @@ def test_the_same_networks_are_right_as_onnx_files() -> None:
             assert answer["nmse"] < 1e-10 and answer["bytes"] > 0
     finally:
         worker.close()
-    fact = list(models.model_facts("cpu", SMALL_MODELS[2], [sys.executable]))[-1]
+    fact = list(networks_runner.model_facts("cpu", SMALL_MODELS[2], [sys.executable]))[-1]
     assert fact.name == "decoder: peak, beside onnxruntime" and fact.ratio
 
 
 @pytest.mark.parametrize("spec", SMALL_MODELS, ids=lambda spec: spec.name)
 def test_the_same_networks_are_right_in_torch(spec: Spec) -> None:
     pytest.importorskip("torch")
-    from vksched.bench.peers.torch import open_peer
+    from vksched.bench.baselines.torch_baseline import open_peer
 
     cpu = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
     job = open_peer(cpu).prepare(spec, arrays_of(spec))

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from vksched.bench import process
-from vksched.bench.peers import specs, wire
-from vksched.bench.peers.mlir import module_of
-from vksched.bench.peers.specs import (
+from vksched.bench import baseline_process
+from vksched.bench.baseline_process import PeerFailed, PeerMissing, PeerProcess
+from vksched.bench.baselines import protocol, workloads
+from vksched.bench.baselines.mlir import module_of
+from vksched.bench.baselines.workloads import (
     Spec,
     arrays_of,
     compared_rows,
@@ -28,7 +29,6 @@ from vksched.bench.peers.specs import (
     result_shape,
     work_of,
 )
-from vksched.bench.process import PeerFailed, PeerMissing, PeerProcess
 from vksched.bench.rounds import measure_case
 
 CPU = {"name": "numpy", "uuid": "", "index": 0, "type": "cpu"}
@@ -63,10 +63,10 @@ def test_peers_of_the_cpu_compute_what_is_expected(spec: Spec) -> None:
     for name in ("numpy", "onnxruntime", "torch"):
         if importlib.util.find_spec(name) is None:
             continue
-        peer = importlib.import_module(f"vksched.bench.peers.{name}").open_peer(CPU)
+        peer = importlib.import_module(f"vksched.bench.baselines.{name}_baseline").open_peer(CPU)
         try:
             job = peer.prepare(spec, arrays)
-        except wire.Skip:
+        except protocol.Skip:
             assert name == "onnxruntime" and spec.kind == "attention"
             continue
         assert nmse_of(job.result(), expected) < 1e-10
@@ -86,7 +86,7 @@ def test_of_a_large_product_some_rows_are_compared(monkeypatch: pytest.MonkeyPat
     arrays = arrays_of(spec)
     right = expected_of(spec, arrays)
     assert compared_rows(spec) is None
-    monkeypatch.setattr(specs, "MOST_COMPARED", 1000)
+    monkeypatch.setattr(workloads, "MOST_COMPARED", 1000)
     rows = compared_rows(spec)
     assert rows is not None and [int(row) // 16 for row in rows] == [0, 1, 2, 3]
     assert len({int(row) % 16 for row in rows}) == 4
@@ -126,12 +126,12 @@ ANSWERS = {
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], PeerProcess]]:
     """Starts a worker that answers so, and ends it."""
-    monkeypatch.setattr(process, "PREPARE_LIMIT_S", 10.0)
+    monkeypatch.setattr(baseline_process, "PREPARE_LIMIT_S", 10.0)
     started = []
 
     def start(answer: str) -> PeerProcess:
         if answer == "hangs":
-            monkeypatch.setattr(process, "PREPARE_LIMIT_S", 0.2)
+            monkeypatch.setattr(baseline_process, "PREPARE_LIMIT_S", 0.2)
         command = [sys.executable, "-c", HELLO + LOOP + ANSWERS[answer]]
         started.append(PeerProcess("fake", CPU, command=command))
         return started[-1]
@@ -178,7 +178,7 @@ def test_a_dead_peer_starts_again_a_few_times(peer: Callable[[str], PeerProcess]
 
 
 def test_a_peer_that_is_not_there_is_missing() -> None:
-    with pytest.raises(PeerMissing, match="No module named 'peers.nobody'"):
+    with pytest.raises(PeerMissing, match="No module named .baselines.nobody_baseline."):
         PeerProcess("nobody", CPU)
     with pytest.raises(PeerFailed, match="no_such_python"):
         PeerProcess("numpy", CPU, ["no_such_python"])
@@ -202,8 +202,8 @@ def test_a_real_worker_measures() -> None:
 
 OWNER = f"""
 import sys
-from vksched.bench.peers.specs import Spec
-from vksched.bench.process import PeerProcess
+from vksched.bench.baselines.workloads import Spec
+from vksched.bench.baseline_process import PeerProcess
 peer = PeerProcess("numpy", {CPU})
 peer.prepare(Spec.from_dict({SMALL.as_dict()}))
 print(peer._process.pid, flush=True)
@@ -238,4 +238,6 @@ def test_a_worker_of_a_thread_outlives_it() -> None:
 
 
 def test_repeats_fill_a_batch() -> None:
-    assert wire.repeats(1.0) == 1 and wire.repeats(0.001) == 10 and wire.repeats(0.0) == 64
+    assert (
+        protocol.repeats(1.0) == 1 and protocol.repeats(0.001) == 10 and protocol.repeats(0.0) == 64
+    )

@@ -231,7 +231,7 @@ def test_a_prediction_that_is_far_off_is_marked(monkeypatch: pytest.MonkeyPatch)
 def test_sizes_of_models_are_those_of_files(runner: CliRunner, tmp_path: Path) -> None:
     import model_sizes
 
-    from vksched.bench.language.files import Sizes, write_model
+    from vksched.bench.language.random_models import Sizes, write_model
     from vksched.importers import load_gguf
 
     sizes = Sizes(layers=2, width=256, heads=4, kv_heads=2, inner=512, vocabulary=300)
@@ -289,9 +289,9 @@ def test_the_page_of_language_models_is_written_from_results(
 ) -> None:
     import language_models
 
-    from vksched.bench.ceiling import Ceiling
-    from vksched.bench.facts import Fact
-    from vksched.bench.peers.specs import Spec
+    from vksched.bench.baselines.workloads import Spec
+    from vksched.bench.extra_metrics import Fact
+    from vksched.bench.peak_throughput import Ceiling
     from vksched.bench.report import DeviceReport, Report
     from vksched.bench.rounds import Figure, Result
 
@@ -329,8 +329,8 @@ def test_the_page_of_language_models_is_written_from_results(
 
 def results_of(device: str, cases: Sequence[str]) -> dict[str, Any]:
     """What `vksched bench` writes of these cases."""
-    from vksched.bench.ceiling import Ceiling
-    from vksched.bench.peers.specs import Spec
+    from vksched.bench.baselines.workloads import Spec
+    from vksched.bench.peak_throughput import Ceiling
     from vksched.bench.report import DeviceReport, Report
     from vksched.bench.rounds import Figure, Result
 
@@ -347,7 +347,7 @@ def test_a_run_measures_all_types_and_replaces_what_was_known(
     import language_models
     import portions
 
-    from vksched.bench.language.files import TYPES, Sizes, write_model
+    from vksched.bench.language.random_models import TYPES, Sizes, write_model
 
     monkeypatch.setattr(language_models, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(language_models, "KEPT", tmp_path / "page.json")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from conftest import vulkan_names
 
-from vksched.bench.ceiling import Ceiling
-from vksched.bench.ours import Ours
-from vksched.bench.peers.specs import COPY, Spec, arrays_of, error_of, work_of
+from vksched.bench.baselines.workloads import COPY, Spec, arrays_of, error_of, work_of
+from vksched.bench.peak_throughput import Ceiling
 from vksched.bench.report import rates
 from vksched.bench.rounds import measure_case
 from vksched.bench.suites import fitting, specs_of
+from vksched.bench.vksched_runner import Ours
 
 COPIES = [
     Spec(way, COPY, "bus", {"bytes": 1 << 16, "direction": way, "hardware": True})

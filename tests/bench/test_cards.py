@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from click.testing import Result as Called
 from test_bench import SMALL_MODELS, SPEC, figure, sample
 
-from vksched.bench.ceiling import Ceiling
-from vksched.bench.facts import Fact
-from vksched.bench.peers.specs import COPY, LANGUAGE, Spec, in_precision, work_of
+from vksched.bench.baselines.workloads import COPY, LANGUAGE, Spec, in_precision, work_of
+from vksched.bench.extra_metrics import Fact
+from vksched.bench.peak_throughput import Ceiling
 from vksched.bench.report import Report
 from vksched.bench.rounds import Result
 from vksched.bench.suites import specs_of

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 import vksched as vs
 from vksched.bench import clients
+from vksched.bench.baselines.workloads import FILE, Spec, arrays_of, expected_of, joined, nmse_of
 from vksched.bench.clients import CARRIERS, Carrier, Network, client_specs, find_folder
-from vksched.bench.peers.specs import FILE, Spec, arrays_of, expected_of, joined, nmse_of
 from vksched.bench.rounds import paired_ratio
 from vksched.cli import main
 

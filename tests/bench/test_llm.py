@@ -18,15 +18,9 @@ from conftest import vulkan_names
 from gguf_models import Tiny, logits_of
 
 import vksched as vs
-from vksched.bench import ceiling
-from vksched.bench.language import cases, starts
-from vksched.bench.language.cases import Cases, expected_logits, language_specs, work_of_model
-from vksched.bench.language.files import TYPES, Sizes, write_model
-from vksched.bench.language.reading import LanguageRun, Model
-from vksched.bench.language.starts import start_facts
-from vksched.bench.ours import Ours
-from vksched.bench.peers import llama_cpp, wire
-from vksched.bench.peers.specs import (
+from vksched.bench import llm_start_time, peak_throughput
+from vksched.bench.baselines import llama_cpp_baseline, protocol
+from vksched.bench.baselines.workloads import (
     GENERATED,
     LANGUAGE_NMSE,
     Spec,
@@ -35,9 +29,15 @@ from vksched.bench.peers.specs import (
     tokens_of,
     work_of,
 )
+from vksched.bench.language import llm_cases
+from vksched.bench.language.llm_cases import Cases, expected_logits, language_specs, work_of_model
+from vksched.bench.language.llm_runner import LanguageRun, Model
+from vksched.bench.language.random_models import TYPES, Sizes, write_model
+from vksched.bench.llm_start_time import start_facts
 from vksched.bench.report import Report
 from vksched.bench.rounds import OURS, measure_case
 from vksched.bench.suites import specs_of
+from vksched.bench.vksched_runner import Ours
 from vksched.cli import main
 from vksched.importers import load_gguf
 
@@ -51,13 +51,13 @@ SHAPES = Tiny(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small models, short texts, and ceilings of little work."""
-    monkeypatch.setattr(cases, "write_model", lambda path, kind: write_model(path, kind, SMALL))
-    monkeypatch.setattr(cases, "PROMPTS", (9,))
-    monkeypatch.setattr(cases, "FILLS", (5,))
-    monkeypatch.setattr(cases, "CONTEXT", 64)
-    monkeypatch.setattr(starts, "SECOND", 1)
-    monkeypatch.setattr(ceiling, "COPY_WORDS", 1 << 14)
-    monkeypatch.setattr(ceiling, "TRIAL_S", 1e-4)
+    monkeypatch.setattr(llm_cases, "write_model", lambda path, kind: write_model(path, kind, SMALL))
+    monkeypatch.setattr(llm_cases, "PROMPTS", (9,))
+    monkeypatch.setattr(llm_cases, "FILLS", (5,))
+    monkeypatch.setattr(llm_cases, "CONTEXT", 64)
+    monkeypatch.setattr(llm_start_time, "SECOND", 1)
+    monkeypatch.setattr(peak_throughput, "COPY_WORDS", 1 << 14)
+    monkeypatch.setattr(peak_throughput, "TRIAL_S", 1e-4)
 
 
 @pytest.fixture
@@ -286,8 +286,10 @@ def test_llama_cpp_reads_what_vksched_reads(
     index: int, takes: bool, phase: str, read: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp(takes))
-    monkeypatch.setenv(llama_cpp.VISIBLE, "")
-    peer = llama_cpp.open_peer({"name": "A card" if index >= 0 else "numpy", "index": index})
+    monkeypatch.setenv(llama_cpp_baseline.VISIBLE, "")
+    peer = llama_cpp_baseline.open_peer(
+        {"name": "A card" if index >= 0 else "numpy", "index": index}
+    )
     params = {"phase": phase, "tokens": 4, "vocabulary": 300, "file": "m.gguf", "context": 64}
     spec = Spec("m", "language", phase, params)
     text = text_of(300, 4 + GENERATED)
@@ -302,19 +304,19 @@ def test_llama_cpp_reads_what_vksched_reads(
         lengths.append(job.loaded.length)
     if phase == "token":
         assert lengths == [*range(8, 5 + GENERATED), 5, 6, 7]
-    with pytest.raises(wire.Skip):
+    with pytest.raises(protocol.Skip):
         peer.prepare(replace(spec, kind="matmul"), arrays)
 
 
 def test_llama_cpp_says_which_devices_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", fake_llama_cpp())
-    monkeypatch.setenv(llama_cpp.VISIBLE, "")
+    monkeypatch.setenv(llama_cpp_baseline.VISIBLE, "")
     with pytest.raises(LookupError, match="takes no Other, only A processor, A card"):
-        llama_cpp.open_peer({"name": "Other", "index": 0})
+        llama_cpp_baseline.open_peer({"name": "Other", "index": 0})
 
 
 def test_what_llama_cpp_allocates_is_read_from_its_log() -> None:
-    library = object.__new__(llama_cpp.Library)
+    library = object.__new__(llama_cpp_baseline.Library)
     library.said = [
         "load_tensors:   CPU_Mapped model buffer size =    10.00 MiB\n",
         "load_tensors:      Vulkan0 model buffer size =    20.50 MiB\n",

@@ -15,8 +15,8 @@ from drawn_plans import Case
 from test_promises import check_no_single_is_faster
 
 import vksched as vs
-from vksched.bench.models import Math
-from vksched.bench.peers.networks import build
+from vksched.bench.baselines.networks import build
+from vksched.bench.networks_runner import Math
 from vksched.bench.suites import specs_of
 from vksched.engine.request import Request
 from vksched.ir.graph import Graph

@@ -11,7 +11,7 @@ from conftest import DEVICE_SETS
 
 import vksched as vs
 from vksched.bench import report, together
-from vksched.bench.peers.specs import Spec
+from vksched.bench.baselines.workloads import Spec
 from vksched.bench.prediction import Model
 from vksched.bench.together import Together, measure, together_facts
 from vksched.cli import main

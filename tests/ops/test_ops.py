@@ -26,7 +26,7 @@ from op_runs import (
 from selection import select_cases
 
 import vksched as vs
-from vksched.bench.ceiling import COPY, FMA
+from vksched.bench.peak_throughput import COPY, FMA
 from vksched.common.errors import UnsupportedOp
 from vksched.ir.op import (
     OUTPUT,

@@ -22,7 +22,7 @@ import numpy as np
 from ..common.errors import GraphError
 from ..importers import load_onnx
 from ..scheduler.scheduler import Scheduler
-from .peers.specs import FILE, Arrays, Spec, arrays_of, joined
+from .baselines.workloads import FILE, Arrays, Spec, arrays_of, joined
 
 FOLDER = Path("build") / "clients" / "models"
 """Where `python scripts/clients.py --models` leaves packages."""

@@ -16,7 +16,7 @@ from ..runtime.device import Device
 from ..runtime.vulkan.shaders import load_shader
 from ..runtime.vulkan.vulkan_device import VulkanDevice
 from ..scheduler.scheduler import Scheduler
-from .facts import Fact
+from .extra_metrics import Fact
 
 UPLOAD_BYTES = 90 << 20
 PARTS = 6

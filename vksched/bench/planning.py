@@ -28,7 +28,7 @@ from ..planner.memory import draft
 from ..planner.search import evaluate
 from ..topology.device_spec import DeviceSpec
 from ..topology.topology import Machine
-from .facts import Fact
+from .extra_metrics import Fact
 
 SIZES = (1_000, 10_000, 100_000)
 FACT_SIZES = (1_000, 3_000, 10_000, 30_000)

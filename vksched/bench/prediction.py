@@ -27,9 +27,9 @@ from ..tuning.calibration_samples import wanted_of
 from ..tuning.calibrator import Calibrator
 from ..tuning.cost_cache import CostStore
 from ..tuning.variant_cache import Store
-from .facts import Fact
-from .models import NetworkRun
-from .peers.specs import Spec
+from .baselines.workloads import Spec
+from .extra_metrics import Fact
+from .networks_runner import NetworkRun
 
 ROUNDS = 9
 BUDGET_S = 20.0

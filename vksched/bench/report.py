@@ -11,19 +11,19 @@ from typing import Any
 from ..common.errors import DeviceError, GraphError, PlanError, VkschedError
 from ..common.user_warning import warn_user
 from ..runtime.vulkan import device_probe
-from .ceiling import Ceiling, measure_ceiling
-from .facts import Fact
-from .language.starts import start_facts
-from .models import model_facts
-from .ours import Ours, Tune
+from .baseline_process import PeerFailed, PeerProcess
+from .baselines.workloads import COPY, HALF, MIXED, Spec, reported, work_of
+from .extra_metrics import Fact
+from .llm_start_time import start_facts
+from .networks_runner import model_facts
 from .overhead import overhead_facts
-from .peers.specs import COPY, HALF, MIXED, Spec, reported, work_of
+from .peak_throughput import Ceiling, measure_ceiling
 from .planning import planning_facts
 from .prediction import prediction_facts
-from .process import PeerFailed, PeerProcess
 from .rounds import OURS, Result, Runner, geometric_mean, measure_case
 from .suites import fitting
 from .together import together_facts
+from .vksched_runner import Ours, Tune
 
 FORMAT = 1
 TUNE_S = 60.0
@@ -234,7 +234,7 @@ def _readiness(suite: str, specs: Sequence[Spec]) -> Iterator[Callable[[Spec], S
     """Yields what makes cases ready, by the files that they need."""
     with ExitStack() as stack:
         if suite == "llm":
-            from .language.cases import Cases  # needs an extra
+            from .language.llm_cases import Cases  # needs an extra
 
             yield stack.enter_context(closing(Cases(specs))).ready
         elif suite == "clients":

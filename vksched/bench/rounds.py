@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from .peers.specs import Spec, arrays_of, error_of, most_error, work_of
-from .process import PeerFailed
+from .baseline_process import PeerFailed
+from .baselines.workloads import Spec, arrays_of, error_of, most_error, work_of
 
 ROUNDS = 5
 FEW = 2

@@ -11,7 +11,7 @@ from ..common.errors import GraphError
 from ..common.user_warning import warn_user
 from ..importers import require_gguf
 from ..ir.precision import SINGLE
-from .peers.specs import COPY, ROUNDED_NMSE, Spec, in_precision
+from .baselines.workloads import COPY, ROUNDED_NMSE, Spec, in_precision
 
 SUITES = ("ops", "models", "overhead", "planning", "prediction", "devices", "llm", "clients")
 PRECISE = ("ops", "models")
@@ -172,7 +172,7 @@ def specs_of(
 
 def _llm(models: Sequence[str | Path], kv: str, precision: str) -> Iterator[Spec]:
     require_gguf()
-    from .language.cases import language_specs
+    from .language.llm_cases import language_specs
 
     return language_specs(models, kv, precision)
 

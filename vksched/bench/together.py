@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from ..common.errors import GraphError
 from ..schedule import Objective
 from ..scheduler.scheduler import Scheduler
-from .facts import Fact
-from .peers.specs import Spec
+from .baselines.workloads import Spec
+from .extra_metrics import Fact
 from .prediction import Loaded, Model, calibrate
 
 ROUNDS = 9

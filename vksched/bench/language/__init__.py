@@ -1,5 +1,5 @@
 """The suite of language models: files, what they should compute, and how vksched reads with them.
 
 files: random models --> cases: specs with expected logits --> reading: vksched on a device
-                                                      '------> peers/llama_cpp.py
+                                                      '------> baselines/llama_cpp_baseline.py
 """

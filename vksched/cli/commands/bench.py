@@ -280,7 +280,7 @@ def _print(table: Any) -> None:
 
 
 def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
-    from ...bench.peers.specs import tokens_of
+    from ...bench.baselines.workloads import tokens_of
     from ...bench.report import rates
 
     reads = any(tokens_of(result.spec) for result in results)
@@ -310,7 +310,7 @@ def _figures(results: Sequence[Result], device: DeviceReport) -> Any:
 
 def _reading(result: Result, figure: Figure) -> tuple[str, str]:
     """Returns tokens a second, and memory."""
-    from ...bench.peers.specs import tokens_of
+    from ...bench.baselines.workloads import tokens_of
     from ...common.formatting import format_bytes, format_number
 
     tokens = tokens_of(result.spec) / (figure.seconds or 1.0)
@@ -322,7 +322,7 @@ def _reading(result: Result, figure: Figure) -> tuple[str, str]:
 
 
 def _bound(result: Result, device: DeviceReport) -> str:
-    from ...bench.peers.specs import work_of
+    from ...bench.baselines.workloads import work_of
 
     return device.ceiling.bound(*work_of(result.spec))
 

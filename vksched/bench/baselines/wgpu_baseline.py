@@ -11,9 +11,9 @@ import numpy as np
 import wgpu
 
 from . import wgsl
-from .specs import Array, Arrays, Spec, result_shape
+from .protocol import Job, Skip, Timed, fastest, repeats
 from .wgsl import Kernel, Product
-from .wire import Job, Skip, Timed, fastest, repeats
+from .workloads import Array, Arrays, Spec, result_shape
 
 _LIMITS = (
     "max-storage-buffer-binding-size",

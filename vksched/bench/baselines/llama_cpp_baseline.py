@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .specs import GENERATED, LANGUAGE, Array, Arrays, Spec
-from .wire import Job, Skip
+from .protocol import Job, Skip
+from .workloads import GENERATED, LANGUAGE, Array, Arrays, Spec
 
 VISIBLE = "GGML_VK_VISIBLE_DEVICES"
 """Read when the library is loaded. Without it, llama.cpp looks for no software devices."""

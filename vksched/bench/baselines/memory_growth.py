@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .functions import Array
+from .numpy_functions import Array
 
 PROGRAM = """
 import sys

@@ -20,9 +20,9 @@ import iree.runtime as rt
 import numpy as np
 
 from .mlir import module_of
-from .onnxfile import network_file
-from .specs import Array, Arrays, Spec, result_shape
-from .wire import Job, Skip, Timed, repeats
+from .onnx_writer import network_file
+from .protocol import Job, Skip, Timed, repeats
+from .workloads import Array, Arrays, Spec, result_shape
 
 COMPILE_LIMIT_S, COMPILE_MODEL_LIMIT_S = 100, 180
 MOST_BYTES = 1 << 28

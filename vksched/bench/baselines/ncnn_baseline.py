@@ -20,8 +20,8 @@ import numpy as np
 
 from .ncnnfile import Line, NcnnFile, text_of
 from .networks import build
-from .specs import Array, Arrays, Spec, result_shape
-from .wire import Job, Skip, Timed, fastest, repeats
+from .protocol import Job, Skip, Timed, fastest, repeats
+from .workloads import Array, Arrays, Spec, result_shape
 
 MOST_LAYER_BYTES = 1 << 28
 CHAIN = 20

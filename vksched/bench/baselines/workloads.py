@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from . import functions
-from .functions import EPSILON as EPSILON
-from .functions import Array as Array
+from . import numpy_functions
 from .networks import computed
+from .numpy_functions import EPSILON as EPSILON
+from .numpy_functions import Array as Array
 
 Arrays = dict[str, Array]
 
@@ -236,9 +236,9 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
     if kind == "unary":
         return _unary(spec["op"], x)
     if kind == "softmax":
-        return functions.softmax(x)
+        return numpy_functions.softmax(x)
     if kind == "layer_norm":
-        return functions.layer_norm(x, arrays["w0"], arrays["w1"])
+        return numpy_functions.layer_norm(x, arrays["w0"], arrays["w1"])
     if kind == "rms_norm":
         root = np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(EPSILON))
         return np.asarray(x / root * arrays["w0"])
@@ -250,10 +250,10 @@ def expected_of(spec: Spec, arrays: Arrays) -> Array:
         return np.asarray(x[arrays["x1"]])
     if kind == "conv":
         sizes = spec.get("stride", 1), spec.get("pad", 0), spec.get("groups", 1)
-        return functions.conv(x, arrays["w0"], *sizes)
+        return numpy_functions.conv(x, arrays["w0"], *sizes)
     if kind == "attention":
         scores = x @ np.swapaxes(arrays["x1"], -1, -2) * np.float32(spec["width"] ** -0.5)
-        return np.asarray(functions.softmax(scores) @ arrays["x2"])
+        return np.asarray(numpy_functions.softmax(scores) @ arrays["x2"])
     if kind == COPY:
         return x
     if kind == "chain":
@@ -270,7 +270,7 @@ def _unary(op: str, x: Array) -> Array:
     if op == "exp":
         return np.asarray(np.exp(x))
     if op == "gelu":
-        return functions.gelu(x)
+        return numpy_functions.gelu(x)
     raise ValueError(f"[bench] expected a known op, got {op!r}")
 
 

@@ -39,13 +39,22 @@ from ..ops import (
 )
 from ..ops.creation.state import state
 from ..scheduler.scheduler import Scheduler
-from .bus import BusCopy
-from .models import FileRun, NetworkRun
-from .peers.specs import COPY, EPSILON, FILE, LANGUAGE, Array, Arrays, Spec, arrays_of
-from .peers.wire import repeats, sample_for
+from .baselines.protocol import repeats, sample_for
+from .baselines.workloads import (
+    COPY,
+    EPSILON,
+    FILE,
+    LANGUAGE,
+    Array,
+    Arrays,
+    Spec,
+    arrays_of,
+)
+from .networks_runner import FileRun, NetworkRun
+from .transfer_bandwidth import BusCopy
 
 if TYPE_CHECKING:
-    from .language.reading import LanguageRun, Model
+    from .language.llm_runner import LanguageRun, Model
 
 Tune = str | float
 MOST_BYTES = 1 << 28
@@ -196,7 +205,7 @@ class Ours:
         return {"result": run.result(), "note": "the device's own copy, of mapped memory"}
 
     def _reading(self, spec: Spec) -> dict[str, Any]:
-        from .language.reading import LanguageRun, Model
+        from .language.llm_runner import LanguageRun, Model
 
         precision = spec.get("precision", SINGLE)
 

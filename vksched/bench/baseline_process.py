@@ -1,6 +1,6 @@
 """A peer's process, seen from here: asked by lines of JSON, killed when it hangs.
 
-    this process --{"do": "prepare", "spec": ...}--> worker (peers/wire.py, in any Python)
+    this process --{"do": "prepare", "spec": ...}--> worker (baselines/protocol.py, in any Python)
                  <--{"nmse": ..., "note": ...}------
 
 A worker that dies, hangs or answers rubbish costs its figure of that case; the next case starts a
@@ -22,19 +22,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .peers.specs import LANGUAGE, Spec
-from .peers.wire import OWNED
+from .baselines.protocol import OWNED
+from .baselines.workloads import LANGUAGE, Spec
 
 FOLDER = Path(__file__).resolve().parent
 START_LIMIT_S, PREPARE_LIMIT_S, MEASURE_LIMIT_S = 60.0, 120.0, 120.0
 SLOW_LIMITS_S = {"model": 240.0, LANGUAGE: 900.0}
-"""By kind of case. Some compile models for minutes, once for all devices (peers/iree.py). A prompt
-of 512 tokens takes a software device minutes.
+"""By kind of case. Some compile models for minutes, once for all devices
+(baselines/iree_baseline.py). A prompt of 512 tokens takes a software device minutes.
 """
 RESTARTS = 3
 _START = (
     "import runpy, sys; folder = sys.argv.pop(1); sys.path[0] = folder; "
-    "runpy.run_module('peers', run_name='__main__', alter_sys=False)"
+    "runpy.run_module('baselines', run_name='__main__', alter_sys=False)"
 )
 
 

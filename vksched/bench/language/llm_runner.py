@@ -19,7 +19,7 @@ from ...generation.generator import Reader
 from ...importers import load_gguf
 from ...ir.precision import SINGLE
 from ...scheduler.scheduler import Scheduler
-from ..peers.specs import GENERATED, Spec, arrays_of
+from ..baselines.workloads import GENERATED, Spec, arrays_of
 
 
 class Noting:

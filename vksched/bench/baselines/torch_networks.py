@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from .networks import build
-from .specs import EPSILON, RATE, Array, Spec
+from .workloads import EPSILON, RATE, Array, Spec
 
 
 class Steps:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .specs import EPSILON, Spec, result_shape, shapes_of
+from .workloads import EPSILON, Spec, result_shape, shapes_of
 
 
 def module_of(spec: Spec, calls: int) -> str:

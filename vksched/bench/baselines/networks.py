@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from . import functions
-from .functions import Array
+from . import numpy_functions
+from .numpy_functions import Array
 
 V = TypeVar("V")
 WORDS = 30522
@@ -297,10 +297,10 @@ class Numbers:
         return y
 
     def layer_norm(self, x: Array, scale: Array, shift: Array) -> Array:
-        return functions.layer_norm(x, scale, shift)
+        return numpy_functions.layer_norm(x, scale, shift)
 
     def gelu(self, x: Array) -> Array:
-        return functions.gelu(x)
+        return numpy_functions.gelu(x)
 
     def relu(self, x: Array) -> Array:
         return np.asarray(np.maximum(x, np.float32(0)))
@@ -322,8 +322,8 @@ class Numbers:
 
         scores = split(q) @ np.swapaxes(split(k), -1, -2) * np.float32((width // heads) ** -0.5)
         if causal:
-            scores = scores + functions.later_of(scores.shape[-1])
-        seen = functions.softmax(scores) @ split(v)
+            scores = scores + numpy_functions.later_of(scores.shape[-1])
+        seen = numpy_functions.softmax(scores) @ split(v)
         return np.asarray(seen.transpose(0, 2, 1, 3).reshape(q.shape))
 
     def causal_attention(self, q: Array, k: Array, v: Array, batch: int, heads: int) -> Array:
@@ -343,12 +343,12 @@ class Numbers:
         self, x: Array, w: Array, bias: Array, stride: int, pad: int, groups: int = 1
     ) -> Array:
         self._hold(w)
-        y = functions.conv(x, w, stride, pad, groups)
+        y = numpy_functions.conv(x, w, stride, pad, groups)
         self.flops += 2.0 * y.size * w[0].size
         return np.asarray(y + bias[None, :, None, None])
 
     def max_pool(self, x: Array, kernel: int, stride: int, pad: int) -> Array:
-        seen = functions.windows(x[0], kernel, stride, pad, -np.inf)
+        seen = numpy_functions.windows(x[0], kernel, stride, pad, -np.inf)
         return np.asarray(seen.max((3, 4)))[None]
 
     def pool(self, x: Array) -> Array:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .specs import Array, Arrays, Spec, expected_of
-from .wire import Job, Skip, Timed
+from .protocol import Job, Skip, Timed
+from .workloads import Array, Arrays, Spec, expected_of
 
 
 class NumpyPeer:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .functions import EPSILON, Array, later_of
+from .numpy_functions import EPSILON, Array, later_of
 
 Line = tuple[str, list[str], list[str], str]
 """Of a layer: its type, the blobs that it reads, those that it makes, and its numbers."""

@@ -10,9 +10,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from .specs import COPY, EPSILON, HALF, MIXED, MODEL, SINGLE, TRAINING, Array, Arrays, Spec
+from .protocol import Job, Skip, Timed, repeats
 from .torch_networks import network, training
-from .wire import Job, Skip, Timed, repeats
+from .workloads import (
+    COPY,
+    EPSILON,
+    HALF,
+    MIXED,
+    MODEL,
+    SINGLE,
+    TRAINING,
+    Array,
+    Arrays,
+    Spec,
+)
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": torch.sum, "max": torch.amax}
 UNARY: dict[str, Callable[..., Any]] = {

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from .specs import Array, Arrays, Spec, result_shape
-from .wire import Job, Skip, Timed, fastest, repeats
+from .protocol import Job, Skip, Timed, fastest, repeats
+from .workloads import Array, Arrays, Spec, result_shape
 
 kp: Any
 try:

@@ -12,10 +12,10 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from .growth import growth_of
-from .onnxfile import TYPES, network_file
-from .specs import EPSILON, FILE, Array, Arrays, Spec, joined, result_shape
-from .wire import Job, Skip, Timed, repeats
+from .memory_growth import growth_of
+from .onnx_writer import TYPES, network_file
+from .protocol import Job, Skip, Timed, repeats
+from .workloads import EPSILON, FILE, Array, Arrays, Spec, joined, result_shape
 
 OPSET = 18
 MICROSOFT = "com.microsoft"

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...common.errors import VkschedError
-from ...common.user_warning import warn_user
-from ...storage.lazy_array import leave_maps
-from ..facts import Fact
-from ..peers.specs import Spec
+from ..common.errors import VkschedError
+from ..common.user_warning import warn_user
+from ..storage.lazy_array import leave_maps
+from .baselines.workloads import Spec
+from .extra_metrics import Fact
 
 SECOND = 3
 """So many second starts, of which the median counts."""

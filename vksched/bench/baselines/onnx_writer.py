@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from .functions import EPSILON, Array, later_of
 from .networks import build
+from .numpy_functions import EPSILON, Array, later_of
 
 OPSET = 17
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int32": TensorProto.INT32}

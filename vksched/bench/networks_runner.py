@@ -34,11 +34,11 @@ from ..ops import (
 )
 from ..ops.creation.state import state
 from ..scheduler.scheduler import Scheduler
-from .facts import Fact
-from .peers.functions import EPSILON
-from .peers.networks import build
-from .peers.specs import SINGLE, Spec, joined
-from .process import PeerFailed, PeerProcess
+from .baseline_process import PeerFailed, PeerProcess
+from .baselines.networks import build
+from .baselines.numpy_functions import EPSILON
+from .baselines.workloads import SINGLE, Spec, joined
+from .extra_metrics import Fact
 
 ROUNDS = 5
 

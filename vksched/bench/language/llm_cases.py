@@ -26,8 +26,8 @@ from ...importers.gguf.read.tensors import GgufTensor
 from ...ir.precision import SINGLE
 from ...ir.tensor import input
 from ...scheduler.scheduler import Scheduler
-from ..peers.specs import GENERATED, LANGUAGE, Spec, text_of
-from .files import TYPES, write_model
+from ..baselines.workloads import GENERATED, LANGUAGE, Spec, text_of
+from .random_models import TYPES, write_model
 
 PROMPTS = (128, 512)
 FILLS = (128, 2048)

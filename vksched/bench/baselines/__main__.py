@@ -1,4 +1,4 @@
-"""`python -m peers NAME DEVICE`: one peer's worker; DEVICE is JSON with the device's name."""
+"""`python -m baselines NAME DEVICE`: the worker of one baseline; DEVICE is JSON with its name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 import sys
 from typing import Any
 
-from .wire import serve
+from .protocol import serve
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"{__package__}.{name.replace('.', '_')}")
+    return importlib.import_module(f"{__package__}.{name.replace('.', '_')}_baseline")
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .specs import LANGUAGE, SINGLE, Array, Arrays, Spec, arrays_of, error_of
+from .workloads import LANGUAGE, SINGLE, Array, Arrays, Spec, arrays_of, error_of
 
 OWNED = "VKSCHED_BENCH_OWNED"
 """Set for a worker that is to end with the thread that starts it."""

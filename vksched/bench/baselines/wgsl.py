@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .specs import EPSILON, Spec
+from .workloads import EPSILON, Spec
 
 Groups = tuple[int, int, int]
 
