@@ -21,8 +21,8 @@ SOFTWARE = "VKSCHED_SETUP_SOFTWARE"
 DEVICE_NODES = ("dri", "nvidia", "dxg", "kfd", "mali", "kgsl")
 DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 DESCRIBE_DEVICES = (
-    "import json; from vksched.runtime.vulkan import probe;"
-    "print(json.dumps([(d.label, d.type) for d in probe.list_devices() if d.name != 'cpu']))"
+    "import json; from vksched.runtime.vulkan import device_probe;"
+    "print(json.dumps([(d.label, d.type) for d in device_probe.list_devices() if d.name != 'cpu']))"
 )
 
 

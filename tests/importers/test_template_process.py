@@ -223,8 +223,8 @@ def test_no_child_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 HEAD = """
 import os, sys, threading, time
-from vksched.importers.gguf.tokenizer.chat import ChatTemplate
-from vksched.importers.gguf.tokenizer.rendering.process import RENDERER
+from vksched.importers.gguf.tokenizer.chat_template import ChatTemplate
+from vksched.importers.gguf.tokenizer.rendering.template_process import RENDERER
 greet = ChatTemplate("{{ messages[0].content }}, {{ 6 * 7 }}")
 def works():
     assert greet.render([{"content": "Hi"}]) == "Hi, 42"

@@ -39,8 +39,9 @@ def test_forged_parts_are_refused_without_assertions() -> None:
     code = (
         "import json\nimport numpy as np\nfrom graphs import A, B, chain, make_plan\n"
         "from cut_plans import spread\nfrom test_part_documents import WRONG\n"
-        "from vksched.common.errors import PlanError\nfrom vksched.plan.make.parts import cut\n"
-        "from vksched.plan.documents.parts import part_document, part_of\n"
+        "from vksched.common.errors import PlanError\n"
+        "from vksched.planner.partition.host_partition import cut\n"
+        "from vksched.plan.multi_host.host_plan_codec import part_document, part_of\n"
         "assert not __debug__\n"
         "part = cut(spread(make_plan(*chain([A, B])), ('node1', 'node2')))[1]\n"
         "document = json.loads(json.dumps(part_document(part, str)))\n"

@@ -143,8 +143,8 @@ def drivers_alone(manifest: str) -> dict[str, str]:
 def labels_seen(changes: dict[str, str]) -> list[str]:
     """The Vulkan devices that a child process sees with changed variables."""
     program = (
-        "import json; from vksched.runtime.vulkan import probe;"
-        "print(json.dumps([d.label for d in probe.list_devices() if d.name != 'cpu']))"
+        "import json; from vksched.runtime.vulkan import device_probe;"
+        "print(json.dumps([d.label for d in device_probe.list_devices() if d.name != 'cpu']))"
     )
     environ = {k: v for k, v in os.environ.items() if k != "VK_ADD_DRIVER_FILES"}
     answer = subprocess.run(

@@ -159,8 +159,8 @@ def test_two_processes_that_tune_keep_each_others_results(system: str, tmp_path:
     text = """
 import sys
 from pathlib import Path
-from vksched.tuner.device_files import Identity
-from vksched.tuner.store import Found, Store
+from vksched.tuning.device_cache import Identity
+from vksched.tuning.variant_cache import Found, Store
 store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 attempt = store.attempt(device)
 for number in range(5):
@@ -187,8 +187,8 @@ def test_a_process_that_dies_leaves_word(tmp_path: Path) -> None:
     text = """
 import os, sys
 from pathlib import Path
-from vksched.tuner.device_files import Identity
-from vksched.tuner.store import Store
+from vksched.tuning.device_cache import Identity
+from vksched.tuning.variant_cache import Store
 store, device = Store(Path(sys.argv[1])), Identity("00ff", "driver 1.2", "card")
 print(store.lost(device), flush=True)
 store.attempt(device).begin("op f[1]", "a", "1234")

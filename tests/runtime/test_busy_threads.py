@@ -140,9 +140,9 @@ def test_a_child_forked_in_the_midst_of_a_run_runs_its_own() -> None:
     code = """
 import os, signal
 import numpy
-from vksched.ops.core import blas
-from vksched.runtime.host import cpu, threads
-limit = threads._limit
+from vksched.ops.lowering import blas
+from vksched.runtime.cpu import thread_governor
+limit = thread_governor._limit
 names = [pool.num_threads for pool in blas.libraries()]
 with limit.to_one():
     limit._lock.acquire()  # as another thread may at that moment

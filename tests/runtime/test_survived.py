@@ -260,10 +260,12 @@ def test_few_entries_are_kept(processes: Processes) -> None:
 @pytest.mark.skipif(binding.available() is not None, reason=f"no Vulkan: {binding.available()}")
 def test_real_drivers_are_asked_without_a_child(tmp_path: Path) -> None:
     code = (
-        "from vksched.runtime.vulkan import drivers, probe\n"
-        "run, children = drivers._run_child, []\n"
-        "drivers._run_child = lambda changes: (children.append(1), run(changes))[1]\n"
-        "print(len(children), [(d.name, d.label) for d in probe.list_devices()], len(children))"
+        "from vksched.runtime.vulkan import device_probe, driver_probe\n"
+        "run, children = driver_probe._run_child, []\n"
+        "driver_probe._run_child = (\n"
+        "    lambda changes: (children.append(1), run(changes))[1]\n)\n"
+        "found = [(d.name, d.label) for d in device_probe.list_devices()]\n"
+        "print(0, found, len(children))"
     )
     env = {**os.environ, "VKSCHED_CACHE": str(tmp_path)}
     env.pop("VKSCHED_PROBE", None)

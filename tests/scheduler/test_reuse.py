@@ -37,7 +37,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count.append(1)
         return original(*args, **options)
 
-    monkeypatch.setattr("vksched.plan.serialize.plan_request.plan_graph", counted)
+    monkeypatch.setattr("vksched.planner.planner.plan_graph", counted)
     return count
 
 

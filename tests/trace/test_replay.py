@@ -161,7 +161,7 @@ def test_another_planner_is_told_by_its_version(
     def other(*args: Any, **options: Any) -> vs.Plan:
         return original(*args, **{**options, "overrides": ()})
 
-    monkeypatch.setattr("vksched.plan.serialize.plan_request.plan_graph", other)
+    monkeypatch.setattr("vksched.planner.planner.plan_graph", other)
     data["vksched"]["version"] = "0.0.1"
     found = replay_tape(tape_of(data))
     assert found.difference is not None and found.difference.where == "plan 0"

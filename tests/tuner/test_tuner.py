@@ -267,8 +267,8 @@ def test_process_that_dies_leaves_word_of_what_it_tried(tmp_path: Path) -> None:
     dying = "\n".join(
         [
             "import os, sys; from pathlib import Path",
-            "from vksched.tuner.device_files import Identity",
-            "from vksched.tuner.store import Store",
+            "from vksched.tuning.device_cache import Identity",
+            "from vksched.tuning.variant_cache import Store",
             "attempt = Store(Path(sys.argv[1])).attempt(Identity('00ff', 'driver', 'card'))",
             "attempt.begin('op f[1]', 'a', '1234'); print('begun', flush=True)",
             "sys.stdin.read(); os._exit(1)",

@@ -34,8 +34,8 @@ CACHES = ("VKSCHED_CACHE", "XDG_CACHE_HOME", "MESA_SHADER_CACHE_DIR")
 PROGRAM = """
 import json, os, sys, time
 import vksched.importers.gguf.model, vksched.importers.gguf.read.loader
-import vksched.runtime.vulkan.device
-from vksched.bench.language.reading import Model
+import vksched.runtime.vulkan.vulkan_device
+from vksched.bench.language.llm_runner import Model
 device, file, context, kv, *from_disk = sys.argv[1:]
 context = int(context)
 def forget():

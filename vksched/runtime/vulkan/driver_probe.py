@@ -36,7 +36,7 @@ CHILD_LIMIT_S = 60.0
 _MARK = "vksched-devices:"
 _CHILD = (
     "import sys; sys.path[:] = sys.argv[1:]; "
-    "from vksched.runtime.vulkan.drivers import child; child()"
+    "from vksched.runtime.vulkan.driver_probe import child; child()"
 )
 _FILES = (".so", ".dll", ".dylib", ".json")
 _NVIDIA = "libGLX_nvidia"
