@@ -1,6 +1,6 @@
 """The tests of onnx.backend.test that carry their data, run through vksched on sets of devices.
 
-Used by tests/importers/test_onnx_backend.py and by scripts/onnx_backend.py, which writes
+Used by tests/onnxruntime_api/test_onnx_backend.py and by scripts/onnx_backend.py, which writes
 docs/onnx.md.
 """
 

@@ -1,7 +1,7 @@
 """docs/onnx.md: which ONNX tests pass on which devices, and where their ops ran.
 
-Written by `python scripts/onnx_backend.py --write`; tests/importers/test_onnx_backend.py compares
-each row with what it finds itself.
+Written by `python scripts/onnx_backend.py --write`; tests/onnxruntime_api/test_onnx_backend.py
+compares each row with what it finds itself.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ they find.
   package. Each is one node of the plan. `plan.explain()` and a warning tell the reason.
 - **The evaluator** is asked for {compared} ops alone: those of which drawn calls gave what
   onnxruntime gives (`vksched/importers/onnx/nodes/allow_list.py`,
-  `tests/importers/test_compared.py`). {mended} of them are functions of vksched's own, as the
+  `tests/importers/test_allow_list.py`). {mended} of them are functions of vksched's own, as the
   package's are wrong or missing. Any other op that no rule expresses is an error at import. It
   names the node and the op, and says why no rule does it. Then try to export the model for another
   opset, or without that op.
@@ -246,9 +246,9 @@ works.
 ## ai.onnx.ml
 
 All ops of ai.onnx.ml run, in versions 1 to 5, with the attributes that they have there. Drawn
-attributes of each are compared with onnxruntime (`tests/importers/onnx_calls_ml.py`), and so are
-converted estimators of scikit-learn, LightGBM and XGBoost where skl2onnx and onnxmltools are there
-(`tests/importers/test_converted_estimators.py`).
+attributes of each are compared with onnxruntime (`tests/importers/onnx_calls/onnx_calls_ml.py`),
+and so are converted estimators of scikit-learn, LightGBM and XGBoost where skl2onnx and onnxmltools
+are there (`tests/onnxruntime_api/test_converted_estimators.py`).
 
 - **Trees** (TreeEnsemble, TreeEnsembleClassifier, TreeEnsembleRegressor) run on devices. They are
   gathers, one level of all trees at a time. Comparisons are exact. NaN and missing values go where

@@ -6,7 +6,7 @@
 
 Devices are named as for a Scheduler, several by commas, in order of priority; "CPU" is "cpu". All
 models that are prepared for the same devices share a scheduler, which stays open for the next one
-until close(), or until Python ends. Examples: tests/importers/test_onnx_backend.py.
+until close(), or until Python ends. Examples: tests/onnxruntime_api/test_onnx_backend.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 //   norm(x, scale, shift, out, columns, eps, centered=True)    layer norm of rows
 //   norm_gradient(g, x, scale, out, columns, eps, centered)    the gradient by its rows
 //
-// Examples: tests/ops/test_loops.py.
+// Examples: tests/ops/native/test_loops.py.
 #include "loops/arrays.hpp"
 #include "loops/told_loop.hpp"
 

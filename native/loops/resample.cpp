@@ -4,7 +4,7 @@
 //       out[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n]
 //
 // Sums are of float64, as numpy has them; elements of weight 0 are not read. Examples:
-// tests/ops/test_resample_loops.py.
+// tests/ops/native/test_resample_loops.py.
 #include "loops/arrays.hpp"
 #include "loops/vectors.hpp"
 

@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
-from draws import DRAWS
+from fuzz import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

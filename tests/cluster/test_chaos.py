@@ -30,7 +30,7 @@ from chaos import (
     wrong,
 )
 from conftest import THOROUGH
-from counted_wires import Counter
+from counted_transport import Counter
 from forked_nodes import Forked
 from test_schedulers import used, wait_for
 

@@ -1,6 +1,6 @@
 """Rules that move elements: old forms of ops, empty tensors, narrow types, huge positions.
 
-The cases of onnx.backend.test are in tests/importers/test_onnx_backend.py.
+The cases of onnx.backend.test are in tests/onnxruntime_api/test_onnx_backend.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from itertools import count
 
 import pytest
 from conftest import NUMPY_ONLY, THOROUGH, vulkan_names
-from draws import DRAWS
+from fuzz import DRAWS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

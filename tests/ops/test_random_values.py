@@ -12,7 +12,7 @@ from vksched.ops.creation.random import normal_pieces, philox, quantiles
 pytest.importorskip("onnx")
 pytest.importorskip("scipy")
 
-from oracles.random import KNOWN_ANSWERS
+from references.random import KNOWN_ANSWERS
 from scipy import special
 
 COUNT = 200_000

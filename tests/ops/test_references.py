@@ -16,7 +16,7 @@ from vksched.testing.op_table import FUNCTIONS
 pytest.importorskip("onnx")
 pytest.importorskip("scipy.special")
 
-from oracles import FUNCTION_ORACLES, ORACLES
+from references import FUNCTION_ORACLES, ORACLES
 
 
 @pytest.mark.scales

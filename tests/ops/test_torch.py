@@ -1,6 +1,6 @@
 """Against PyTorch, where it is installed: the ops whose conventions differ between libraries.
 
-An oracle beside those of tests/ops/oracles/, which need no PyTorch. On every set of devices.
+An oracle beside those of tests/ops/references/, which need no PyTorch. On every set of devices.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from taped import X, graph_of_two_devices, null_devices
 from timelines import simulated_tape
+from traced import X, graph_of_two_devices, null_devices
 
 import vksched as vs
 from vksched.common.errors import VkschedError

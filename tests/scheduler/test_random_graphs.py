@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import DEVICE_SETS, THOROUGH
 from graphs import numpy_outputs
-from lazy import lazy_devices
+from lazy_device import lazy_devices
 
 import vksched as vs
 from vksched.common.dtypes import NDArray

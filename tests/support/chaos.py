@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import clusters
 import numpy as np
-from counted_wires import Counter, Wire
+from counted_transport import Counter, Wire
 from forked_nodes import BRIEF, TICK_S, Forked, ForkedNode
 
 import vksched as vs

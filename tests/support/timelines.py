@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from taped import X, graph_of_two_devices
+from traced import X, graph_of_two_devices
 
 import vksched as vs
 from vksched.topology.links import Link

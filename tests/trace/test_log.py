@@ -8,7 +8,7 @@ import logging
 
 import numpy as np
 import pytest
-from taped import X, graph_of_two_devices, null_devices
+from traced import X, graph_of_two_devices, null_devices
 
 import vksched as vs
 

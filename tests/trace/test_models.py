@@ -9,8 +9,8 @@ import onnx
 import pytest
 from gguf_models import Tiny, write
 from onnx import parser
-from taped import X, null_devices
 from tiny_vocabularies import byte_pair
+from traced import X, null_devices
 
 import vksched as vs
 from vksched.engine.replay.replay_tape import Replay, replay_tape

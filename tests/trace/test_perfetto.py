@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from taped import save_two_runs
 from timelines import copying_tape, simulated_tape
+from traced import save_two_runs
 
 import vksched as vs
 from vksched.trace.perfetto import perfetto_events

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from taped import X, graph_of_two_devices, null_devices, save_two_runs
+from traced import X, graph_of_two_devices, null_devices, save_two_runs
 
 import vksched as vs
 from vksched.cli import main

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import THOROUGH
-from taped import X, graph_of_two_devices, null_devices
+from traced import X, graph_of_two_devices, null_devices
 
 import vksched as vs
 from vksched.common.errors import VkschedError

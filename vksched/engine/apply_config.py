@@ -2,7 +2,7 @@
 
     request --config, machine, where states lie--> request of parts, devices and turns
 
-Examples: tests/scheduler/test_config_run.py.
+Examples: tests/engine/test_config_run.py.
 """
 
 from __future__ import annotations

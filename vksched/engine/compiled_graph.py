@@ -15,7 +15,7 @@ no graph of the scheduler is placed on it any more. A device without memory is n
 memory comes back. The graph is planned again, with what is free now and with one copy. If that
 fails too, this graph does without the device.
 
-Examples: tests/scheduler/test_faults.py, tests/scheduler/test_closing.py.
+Examples: tests/engine/test_faults.py, tests/scheduler/test_closing.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ r"""Faults: which devices of a scheduler are out of use, and what a failure mean
                                \-> this graph: less memory, then without the device    out of memory
 
 One without memory is not quarantined, as memory comes back.
-Examples: tests/scheduler/test_faults.py.
+Examples: tests/engine/test_faults.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Float16 ends at 65,504: a larger operand becomes infinite, and so does a larger result of "float16".
 Looking at results costs a pass over them, in graphs with such products alone. The search computes
-each node of the graph again, after each run. Examples: tests/scheduler/test_overflow.py.
+each node of the graph again, after each run. Examples: tests/engine/test_overflow.py.
 """
 
 from __future__ import annotations

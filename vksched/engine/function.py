@@ -3,7 +3,7 @@
     f = sched.function(lambda x: vs.softmax(x @ w))
     f(x=a)  shapes seen before? --yes--> run      --no--> build, compile, run
 
-Examples: tests/scheduler/test_reuse.py.
+Examples: tests/engine/test_reuse.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                      \\--new---------> plan, allocate, record --> Run
 
 The same graph, placement and observed values again are the same compiled graph, with nothing
-planned or allocated. Examples: tests/scheduler/test_reuse.py, tests/scheduler/test_closing.py.
+planned or allocated. Examples: tests/engine/test_reuse.py, tests/scheduler/test_closing.py.
 """
 
 from __future__ import annotations

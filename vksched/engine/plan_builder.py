@@ -3,7 +3,7 @@
     request --machine, tuner--> plan --states placed, memory, recordings--> executor
 
 It is handed down from the scheduler to each compiled graph, which asks it again when a device
-fails. Examples: tests/scheduler/test_scheduler.py, tests/scheduler/test_faults.py.
+fails. Examples: tests/scheduler/test_scheduler.py, tests/engine/test_faults.py.
 """
 
 from __future__ import annotations

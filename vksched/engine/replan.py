@@ -28,7 +28,7 @@ is taken at the next look.
 A pace that wavers around one value leaves the band once. Runs must have taken as long as a look
 before there is another one, so looking takes at most half of the time. Complexity: O(ops * devices)
 each time that paces are looked at; a look is a plan and two simulations. Examples:
-tests/scheduler/test_drift.py.
+tests/engine/test_drift.py.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ allow. The version whose plan is best by the objective is taken, with the margin
 
 So a plan with an idle device is that of the devices at work alone, and a poorer device beside makes
 no plan slower. Complexity: that of passes and plans, once more for each time that devices fall idle
-and for each version. Examples: tests/scheduler/test_idle.py, tests/scheduler/test_versions.py.
+and for each version. Examples: tests/engine/test_idle.py, tests/scheduler/test_versions.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     scheduler < compile: one word < config: signals < compile: names and patterns
 
 The later one wins. Of what is given to compile a tensor wins over patterns, and a later pattern
-over an earlier one, as with placement. Examples: tests/scheduler/test_precision.py.
+over an earlier one, as with placement. Examples: tests/engine/test_precision.py.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ before CALM times as many runs.
     foreseen    both 0.7 ms, null:0 alone 1.0 ms
 
 Only plans whose costs were measured are judged, of graphs without states, for latency or throughput
-alone. Complexity: O(window) for each run. Examples: tests/scheduler/test_alone.py.
+alone. Complexity: O(window) for each run. Examples: tests/scheduler/test_single_device.py.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ of it when its device fails.
 
 One run that uses states goes on at a time, whatever graph it belongs to. A state may lie in pieces,
 each with a home of its own; who reads it gets it whole. The first graph that uses it decides that,
-until nobody uses it any more. Examples: tests/scheduler/test_states.py,
-tests/scheduler/test_config_run.py.
+until nobody uses it any more. Examples: tests/engine/test_states.py,
+tests/engine/test_config_run.py.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ folder may compute one. So types are checked, the graph and the plan are verifie
 stranger are, and a file says of itself which question it answers. What does not hold is set aside
 with a warning. Numbers that the graph computes with are as the file has them: whoever may write
 there decides on answers, as whoever may write the package does.
-Examples: tests/models/test_kept_steps.py.
+Examples: tests/generation/test_graph_cache.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 passes, files, other computers. A domain is about one attribute, maybe in the light of the operands;
 what several attributes have to do with each other is for the op's rule. Kernels, recipes and
 references take it that both hold. Domains hold the form that builders make: sorted axes that count
-from the front, one number for each spatial axis. Examples: tests/ops/test_domains.py.
+from the front, one number for each spatial axis. Examples: tests/ir/test_attr_domains.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attrs: the attributes of a node, frozen and hashable.
 
 Graphs of many nodes have few different ones, and compare and hash them often: so there is one
-object of each, and comparing and hashing it costs nothing. Examples: tests/ops/test_attrs.py.
+object of each, and comparing and hashing it costs nothing. Examples: tests/ir/test_attrs.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The check of a new call before its op's rule: its operands' number and its attributes' domains.
 
-`infer` asks once for each call. Examples: tests/ops/test_domains.py.
+`infer` asks once for each call. Examples: tests/ir/test_attr_domains.py.
 """
 
 from __future__ import annotations

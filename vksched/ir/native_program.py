@@ -5,7 +5,7 @@ Python.
 
 A loop reads and writes values that lie without gaps, of float32 but where its op says otherwise.
 An op gives a recipe where its loops compute what its host kernel does; without the native module
-there are no recipes. Examples: tests/ops/test_recipes.py.
+there are no recipes. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

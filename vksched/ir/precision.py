@@ -15,7 +15,7 @@ float16 computes in float32, which is nearer to the real numbers. Types of value
 Numpy does what a word allows, and no more than that: it rounds the operands to the nearest value,
 of two the even one, sums their products in float32, and for "float16" rounds the result. What
 "int8" rounds the op itself does, as it knows the weight's format. Examples:
-tests/ops/test_factors.py.
+tests/ir/test_factors.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@
 A factor is one way. It says for each operand which of its axes is cut, and how the results of the
 parts make up the result. Parts are consecutive, of any sizes. What a rule does not offer is
 computed whole. `vksched.parallel` chooses among the factors, and brings operands into the form that
-one needs. Each factor of each case is proven by `tests/ops/test_sharding_rules.py`: the
+one needs. Each factor of each case is proven by `tests/ir/test_sharding_rules.py`: the
 reference on the parts gives the parts of the reference.
 
 The idea of factors is that of Shardy's sharding rules (openxla.org/shardy).

@@ -3,7 +3,7 @@
     stage 1 | Unique: a warning once per kind, an event with its time, a line in explain() | stage 2
 
 Control flow is not warned of, nor is what the host does with a few numbers that no device had.
-Examples: tests/importers/test_between.py.
+Examples: tests/models/test_host_events.py.
 """
 
 from __future__ import annotations

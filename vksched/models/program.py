@@ -6,7 +6,7 @@
 
 A junction stands before each frame and keeps the stages lowered so far. A second run that meets the
 same types and guards lowers, plans and allocates nothing.
-Examples: tests/importers/test_program.py.
+Examples: tests/models/test_program.py.
 """
 
 from __future__ import annotations

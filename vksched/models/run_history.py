@@ -4,7 +4,7 @@
 
 A run of a model stays on the thread that asked for it, bodies of loops and branches too, so each
 thread writes on a page of its own. A run that fails leaves nothing.
-Complexity: O(1) for each entry. Examples: tests/importers/test_model_report.py.
+Complexity: O(1) for each entry. Examples: tests/models/test_model_report.py.
 """
 
 from __future__ import annotations

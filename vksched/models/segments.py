@@ -1,6 +1,6 @@
 """Stages: compiled graphs of a model between steps of the host, and how long they are kept.
 
-Examples: tests/importers/test_program.py.
+Examples: tests/models/test_program.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ that.
 A product of few rows does little with each weight, so it takes half as long with weights of half
 the size. With more rows GPUs read them in tiles as they lie; CPU drivers would unpack them first,
 so there these stay. A weight stays as it is if somebody else reads it, as it would be there
-twice, or if its format does not hold it. x is not rounded. Examples: tests/passes/test_halves.py.
+twice, or if its format does not hold it. x is not rounded. Examples:
+tests/passes/test_fp16_weights.py.
 """
 
 from __future__ import annotations

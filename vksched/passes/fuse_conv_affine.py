@@ -6,7 +6,7 @@ as batch norms with given statistics are written out. The weights are multiplied
 graphs that share a weight and a scale share what is made of them. Weights that are not known, are
 placed by the user, are no float32, or would not be finite or vanish stay as they are, as do those
 that float16 would not hold where precision allows it.
-Examples: tests/passes/test_folded.py.
+Examples: tests/passes/test_fuse_conv_affine.py.
 """
 
 from __future__ import annotations

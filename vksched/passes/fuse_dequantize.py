@@ -5,7 +5,7 @@
     gather(unpack(words), ids)                is     unpack(gather(words, ids))
     attention to from_q8_0(words) in use      is     attention to the words
 
-The floats of other readers stay, made in each run. Examples: tests/passes/test_packed.py.
+The floats of other readers stay, made in each run. Examples: tests/passes/test_fuse_dequantize.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ home, and the chain then fits the shaders and the buffers of every device. What 
 member is an operand, of any shape that broadcasts; single numbers are constants of the chain.
 Values that are observed or outputs stay, and so do integers, whose bounds are known op by op.
 
-Complexity: O(nodes + edges). Examples: tests/passes/test_chain.py.
+Complexity: O(nodes + edges). Examples: tests/passes/test_fuse_elementwise.py.
 """
 
 from __future__ import annotations

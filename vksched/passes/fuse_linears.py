@@ -10,7 +10,7 @@
 A GPU starts each dispatch, and runs empty at each barrier. Of a token these take longer than its
 arithmetic. A product of one row can make the norm before it again in each of its groups. So this is
 done for GPUs alone, of products of one row by weights of few bits. A norm that something else reads
-stays. Complexity: O(nodes). Examples: tests/passes/test_beside.py.
+stays. Complexity: O(nodes). Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations

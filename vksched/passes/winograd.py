@@ -6,7 +6,7 @@
 
 The points take 4 times the memory of the weights with tiles of 4, 1.8 times with tiles of 2; all
 points of a graph take at most an eighth of the least device's memory. Weights that are not finite,
-or too large, stay as they are. Examples: tests/passes/test_convolve.py.
+or too large, stay as they are. Examples: tests/passes/test_winograd.py.
 """
 
 from __future__ import annotations

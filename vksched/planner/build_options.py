@@ -11,7 +11,7 @@ smaller; it takes first what no other one has, so that together they have as muc
     windows             | x in | h0 in | ...    h0 out | y out | ...
 
 Complexity: that of bundles and memory, times the logarithm of the pieces for a device that is too
-small. Examples: tests/plan/test_dynamic.py.
+small. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

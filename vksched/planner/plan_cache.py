@@ -11,7 +11,7 @@ only such plans are kept and taken. What lies there is counted anew. Only the wo
 and the nodes around it are there may be those of then. A document is what a file has: its types are
 checked, and a plan that is taken is verified, as one of a stranger is.
 
-Complexity: O(nodes). Examples: tests/plan/test_kept_plans.py.
+Complexity: O(nodes). Examples: tests/planner/test_plan_cache.py.
 """
 
 from __future__ import annotations

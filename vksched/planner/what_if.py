@@ -12,7 +12,7 @@ Devices that are equal and stand side by side are asked about once, and how many
 2, 4, 8 and so on. Each row is a plan: its time is that of the policy, which takes a single device
 where several win too little. The rows are compared by the number that the objective of the plans
 makes small. Complexity: a plan for each different device, twice. Examples:
-tests/plan/test_what_if.py.
+tests/planner/test_what_if.py.
 """
 
 from __future__ import annotations

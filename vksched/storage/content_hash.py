@@ -12,7 +12,7 @@ may be written again within the same tick of these times: its hashes are not kep
 Only this user writes there, see caches.py. Whoever could would decide which weight of a node counts
 as one of a file: what is sent is hashed by who gets it, what is there already is not.
 
-Complexity: O(bytes) once. Examples: tests/plan/test_digests.py.
+Complexity: O(bytes) once. Examples: tests/storage/test_content_hash.py.
 """
 
 from __future__ import annotations

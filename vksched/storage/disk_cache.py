@@ -7,7 +7,7 @@ are made for this user alone (0700, files 0600), and a folder in which others ma
 On Windows the user's profile has these rights. A file that makes no sense is set aside: the user
 may look at it, and nothing reads it again.
 
-Examples: tests/tuner/test_tuner_store.py.
+Examples: tests/tuning/test_tuner_store.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
                      '-take--> an array, as long as somebody has it
 
 Weights are such arrays where a device holds them in another form than their file, or the file may
-change: the host keeps none that is not in use. Examples: tests/ops/test_late.py.
+change: the host keeps none that is not in use. Examples: tests/storage/test_lazy_array.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Notes: what is known of an object, as long as it lives, by what it is and not by what it holds.
 
 Arrays have no hash, and nobody may write to one of a graph, so a note about its bytes stays true.
-Examples: tests/ops/test_late.py.
+Examples: tests/storage/test_lazy_array.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     changed(machine, "-vulkan:1,+preset:rx6600@pcie4x4")
 
 The CPU always stays, as it runs what no other device can. Complexity: O(devices + links). Examples:
-tests/machine/test_change.py.
+tests/topology/test_edit.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     node1/vulkan:0, node1/cpu    of the host node1
 
 The memory of a host has the name of its CPU: links from host to host, and from a host to its
-devices, end there. Examples: tests/machine/test_hosts.py.
+devices, end there. Examples: tests/topology/test_hosts.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ protocols take; all of it is an estimate until `vksched calibrate` has measured 
     pcie4x16     16 lanes of 1.97 GB/s, of which 80 % are data: 25.2 GB/s
     ethernet10g  10 Gbit/s, of which 90 % are data: 1.1 GB/s
 
-Complexity: O(1). Examples: tests/machine/test_described.py.
+Complexity: O(1). Examples: tests/topology/test_topology_file.py.
 """
 
 from __future__ import annotations

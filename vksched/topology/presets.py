@@ -8,7 +8,7 @@ users write theirs (files.py), and names cards.
     data/cards/rx6600.json   8.93 TFLOPS, 224 GB/s, 8 GiB, pcie4x8
         --> DeviceSpec(flops_per_s=4.5e12, bytes_per_s=1.7e11, memory_bytes=7 GiB), Link
 
-Complexity: O(1), one small file each. Examples: tests/machine/test_presets.py.
+Complexity: O(1), one small file each. Examples: tests/topology/test_presets.py.
 """
 
 from __future__ import annotations

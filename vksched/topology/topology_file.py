@@ -22,7 +22,7 @@ several.
 
 All other keys are the fields of `DeviceSpec`, `Limits` and `Link`; they have the unit in their
 name. The kind is "null" where none is given: a device that nobody opens. Complexity: O(devices).
-Examples: tests/machine/test_described.py.
+Examples: tests/topology/test_topology_file.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ counts: half of the passes have to be bad to spoil it.
 
 Every step gives a result that can be used alone. A call that would take half a second is not
 measured, nor is one that the device refuses. Complexity: one submission, or a few, for each call
-and pass. Examples: tests/tuner/test_calibrate.py.
+and pass. Examples: tests/tuning/test_calibrate.py.
 """
 
 from __future__ import annotations

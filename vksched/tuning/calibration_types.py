@@ -5,7 +5,7 @@
     seconds of transfers by size ------fit----------------------> Link each way
 
 A factor is what a call took over its estimate by rough speeds, so it holds for these speeds only:
-they are kept beside it. Complexity: O(samples). Examples: tests/tuner/test_calibration.py.
+they are kept beside it. Complexity: O(samples). Examples: tests/tuning/test_calibration.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     next plans <--DeviceSpec.costs, Machine.links-- this scheduler <--+--> disk <--lessons.py-- runs
 
 It does what the tuner's mode says (tuner.py). Nothing that goes wrong here breaks a compile, but a
-device that fails is reported, as it would fail the run. Examples: tests/tuner/test_calibrator.py.
+device that fails is reported, as it would fail the run. Examples: tests/tuning/test_calibrator.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         {"format", "uuid", "driver", "label", "calibration": Calibration}
 
 `device_files.py` says when files are read and written. What other shaders gave is not used.
-Examples: tests/tuner/test_cost_store.py.
+Examples: tests/tuning/test_cost_store.py.
 """
 
 from __future__ import annotations

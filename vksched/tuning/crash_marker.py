@@ -5,7 +5,7 @@
 
 One note per process that measures. A note whose lock nobody holds tells of a variant that took the
 device, or the whole process, with it. The lock is a file of its own: on Windows others cannot read
-a file that is locked. Examples: tests/tuner/test_tuner.py.
+a file that is locked. Examples: tests/tuning/test_tuner.py.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 What another driver version gave is not used. Files are replaced whole, under a lock, so any number
 of processes may read and write. Nothing here is needed: a folder that cannot be found or written,
 or a file that cannot be read, costs a warning. A file that is damaged is renamed to `.damaged`.
-`store.py` and `cost_store.py` say what they keep. Examples: tests/tuner/test_tuner_store.py,
-tests/tuner/test_cost_store.py.
+`store.py` and `cost_store.py` say what they keep. Examples: tests/tuning/test_tuner_store.py,
+tests/tuning/test_cost_store.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ is left, and the shorter times count. Later starts measure only calls that are n
 is left. Runs teach the rest (lessons.py).
 
 A scheduler that is asked to measure (`tune=True`, or seconds) measures all calls of all devices.
-Examples: tests/tuner/test_calibrator.py.
+Examples: tests/tuning/test_calibrator.py.
 """
 
 from __future__ import annotations

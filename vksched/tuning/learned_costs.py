@@ -16,7 +16,7 @@ so kept plans stay valid. Devices of other computers, and devices that are slowe
 teach nothing.
 
 Lessons are kept when a scheduler closes or the program ends. Complexity: O(nodes) once for each
-plan. Examples: tests/tuner/test_lessons.py.
+plan. Examples: tests/tuning/test_learned_costs.py.
 """
 
 from __future__ import annotations

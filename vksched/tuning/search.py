@@ -6,7 +6,7 @@
     noise
 
 Rounds go over all variants in turn, so that a machine that slows down slows them all. Complexity:
-O(variants * rounds) submissions. Examples: tests/tuner/test_tuner_search.py.
+O(variants * rounds) submissions. Examples: tests/tuning/test_tuner_search.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         {"format", "uuid", "driver", "label", "calls": {key: Found}}
 
 `device_files.py` says when files are read and written. What other shaders gave is kept, and not
-used. Examples: tests/tuner/test_tuner_store.py.
+used. Examples: tests/tuning/test_tuner_store.py.
 """
 
 from __future__ import annotations

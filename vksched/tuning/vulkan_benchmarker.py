@@ -3,7 +3,7 @@
     into   host: array -> window        device: window -> memory
     out    device: memory -> window     host: window -> new array
 
-Examples: tests/tuner/test_calibrate.py.
+Examples: tests/tuning/test_calibrate.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 Each bar has a tooltip with its name and times. Bars that are narrower than a pixel are joined with
 their neighbours, so that a picture of 100,000 bars stays a file that opens.
 
-Complexity: bars + lines, sorted. Examples: tests/pictures/test_timeline.py.
+Complexity: bars + lines, sorted. Examples: tests/viz/test_timeline.py.
 """
 
 from __future__ import annotations

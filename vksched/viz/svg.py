@@ -4,7 +4,7 @@
 
 Texts may hold anything: what XML cannot hold is replaced. The same calls give the same text.
 
-Complexity: elements. Examples: tests/pictures/test_svg.py.
+Complexity: elements. Examples: tests/viz/test_svg.py.
 """
 
 from __future__ import annotations

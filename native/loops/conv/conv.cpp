@@ -3,7 +3,7 @@
 //
 // Written in the vectors that GCC and Clang have for all processors; GCC compiles them three times for
 // x86.
-// Without such a compiler there are none, and numpy does it. Examples: tests/ops/test_conv_loops.py.
+// Without such a compiler there are none, and numpy does it. Examples: tests/ops/native/test_conv_loops.py.
 #include "loops/conv/conv.hpp"
 
 #ifdef HAS_VECTORS

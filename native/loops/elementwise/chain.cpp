@@ -1,5 +1,5 @@
 // Elementwise ops one after the other, in one pass over their operands: some values at a time, which
-// stay in the first cache from step to step. Examples: tests/ops/test_recipes.py.
+// stay in the first cache from step to step. Examples: tests/ops/native/test_native_programs.py.
 #include "loops/elementwise/steps.hpp"
 #include "loops/vectors.hpp"
 

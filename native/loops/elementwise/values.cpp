@@ -3,7 +3,7 @@
 //   run("gelu", x, out)   out[i] = gelu(x[i])
 //
 // Plain loops that compilers turn into vectors. What the formulas are good for says
-// vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/test_loops.py.
+// vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/native/test_loops.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/exponential.hpp"
 #include "loops/vectors.hpp"

@@ -3,7 +3,7 @@
 //   quantize(x, scale, zero, out, low, high, inner)            clip(round(x / scale) + zero)
 //   requantize(x, bias, scale, out, zero, low, high, inner)    the same of (x + bias) * scale
 //
-// Examples: tests/ops/test_integer_loops.py.
+// Examples: tests/ops/native/test_integer_loops.py.
 #include "loops/integer/arrays.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 //   conv_integer(x, words, x_zero, w_zero, out, signed, ...)   matmul_integer of windows of an image
 //
-// Examples: tests/ops/test_integer_loops.py.
+// Examples: tests/ops/native/test_integer_loops.py.
 #include "loops/integer/arrays.hpp"
 
 #include <pybind11/stl.h>

@@ -2,7 +2,7 @@
 //
 //   matmul_integer(a, words, a_zero, b_zero, out, signed)      out = (a - a_zero) @ (b - b_zero)
 //
-// Examples: tests/ops/test_integer_loops.py.
+// Examples: tests/ops/native/test_integer_loops.py.
 #include "loops/integer/arrays.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // what Python calls.
 //
 // Written in the vectors that GCC and Clang have for all processors; GCC compiles them twice for x86.
-// Without such a compiler there are none, and numpy does it. Examples: tests/ops/test_packed_loops.py.
+// Without such a compiler there are none, and numpy does it. Examples: tests/ops/native/test_quantized_native.py.
 #include "loops/packed/formats.hpp"
 
 #include <map>

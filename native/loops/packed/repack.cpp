@@ -8,7 +8,7 @@
 //       end() begins no more, waits for those at work, and says whether all is there
 //
 // Compiled as packed.cpp is; without such a compiler numpy does it.
-// Examples: tests/ops/test_blocks.py.
+// Examples: tests/ops/test_gguf_formats.py.
 #include "loops/packed/arrays.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // vksched/ops/quantized/q8_activations.py has it: integers meet integers. calls.cpp has what Python calls.
 //
 // Codes of x lie in the order in which words hold those of a weight. On x86 compiled for several
-// kinds of processors. Examples: tests/ops/test_rounded_loops.py.
+// kinds of processors. Examples: tests/ops/native/test_q8_native.py.
 #include "loops/packed/formats.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Products of weights of few bits as steps of programs. Examples: tests/ops/test_recipes.py.
+// Products of weights of few bits as steps of programs. Examples: tests/ops/native/test_native_programs.py.
 #include "loops/packed/packed.hpp"
 #include "loops/told_loop.hpp"
 

@@ -3,7 +3,7 @@
 //   scores = q @ k^T * scale -> mask, softmax -> weights @ v
 //
 // Keys are turned once for a head, so both products go along rows that stay in registers. Where a
-// value of v is not finite, what has weight 0 is left out. Examples: tests/ops/test_recipes.py.
+// value of v is not finite, what has weight 0 is left out. Examples: tests/ops/native/test_native_programs.py.
 #include "loops/loops.hpp"
 #include "loops/vectors.hpp"
 

@@ -1,5 +1,5 @@
 // Attention of few queries to the rows of a cache and new ones: a step of programs.
-// Examples: tests/ops/test_recipes.py.
+// Examples: tests/ops/native/test_native_programs.py.
 #include "loops/told_loop.hpp"
 
 #include <algorithm>

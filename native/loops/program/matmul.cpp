@@ -1,4 +1,4 @@
-// A small product of matrices: a step of programs. Examples: tests/ops/test_recipes.py.
+// A small product of matrices: a step of programs. Examples: tests/ops/native/test_native_programs.py.
 #include "loops/told_loop.hpp"
 
 #include <algorithm>

@@ -5,7 +5,7 @@
 //   gather   lines of a table by numbers
 //   reduce   sums, means, largest and least values along an axis
 //
-// Examples: tests/ops/test_recipes.py.
+// Examples: tests/ops/native/test_native_programs.py.
 #include "loops/loops.hpp"
 #include "loops/vectors.hpp"
 

@@ -4,7 +4,7 @@
 //
 // The library takes one thread for each piece (vksched/runtime/cpu/thread_governor.py sees to that), so no
 // thread of its own waits for another one. Calls are those that numpy makes, so results are the same
-// to the bit. Examples: tests/ops/test_product_blocks.py.
+// to the bit. Examples: tests/ops/native/test_matmul_blocks.py.
 #include "loops/program/product.hpp"
 #include "loops/told_loop.hpp"
 

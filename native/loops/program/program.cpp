@@ -15,7 +15,7 @@
 // the helpers leave, or the last one rests for a while, and the run returns the seconds of all
 // delays. An index outside its axis raises IndexError with the number of the loop, and what was
 // expected. A loop that would reach beyond a slot raises ValueError when the program is made.
-// Examples: tests/ops/test_recipes.py, tests/runtime/test_busy_threads.py.
+// Examples: tests/ops/native/test_native_programs.py, tests/runtime/test_busy_threads.py.
 #include "loops/arrays.hpp"
 #include "loops/elementwise/steps.hpp"
 #include "loops/program/product.hpp"

@@ -1,5 +1,5 @@
 // Rows of programs: softmax, rotary embedding, and rows written into a value.
-// Examples: tests/ops/test_recipes.py.
+// Examples: tests/ops/native/test_native_programs.py.
 #include "loops/told_loop.hpp"
 
 #include <algorithm>

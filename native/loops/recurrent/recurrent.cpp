@@ -2,7 +2,7 @@
 // calls.cpp has what Python calls.
 //
 // Up to four sequences go side by side: a weight is read once for them. Without vectors of GCC or
-// Clang numpy does it. Examples: tests/ops/test_recurrent_loops.py.
+// Clang numpy does it. Examples: tests/ops/native/test_recurrent_loops.py.
 #include "loops/recurrent/recurrent.hpp"
 
 #include "loops/elementwise/exponential.hpp"

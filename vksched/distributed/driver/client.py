@@ -4,7 +4,7 @@
     ClusterExecutor --prepare, start, ready, commit, finish--> Node --messages--> Session there
 
 Planner and states see remote devices like others; only parts run there. Examples:
-tests/runtime/remote/test_node_server.py.
+tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations

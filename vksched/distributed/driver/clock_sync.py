@@ -9,7 +9,7 @@ clocks are asked again all the time. The bound of a measurement grows by DRIFT f
 passes, and the one whose bound is least now counts. The pace is that between the best measurements
 of the earlier and of the later half; it counts where these bounds leave it no more room than DRIFT.
 Complexity: O(MOST) for each question. Examples:
-tests/runtime/remote/test_clocks.py.
+tests/distributed/test_clocks.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
 Nothing of a run is left under way in a slot when the next one gets it: a host that does not say
 that it has ended is out of use, and so is this executor.
-Examples: tests/runtime/remote/test_cluster.py.
+Examples: tests/distributed/test_cluster.py.
 """
 
 from __future__ import annotations

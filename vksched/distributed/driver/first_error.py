@@ -7,7 +7,7 @@ Problem: one failure shows on all hosts, and its echo may be heard first; and a 
 not true. Method: what a host says of its own devices, and what the caller saw itself, goes before
 what one says of another, that before a wait in vain, and that before a run that was given up; among
 equals the first one counts. What a host says of another puts itself out of use: had the other one
-failed, the caller would have seen it. Examples: tests/runtime/remote/test_cluster.py.
+failed, the caller would have seen it. Examples: tests/distributed/test_cluster.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     reader thread --put--> the newest of each kind --> thread: progress(what, done, total)
 
 A function that is slow or waits keeps no connection from its signs of life; what came meanwhile and
-is not the newest of its kind is left out. Examples: tests/runtime/remote/test_telling.py.
+is not the newest of its kind is left out. Examples: tests/distributed/test_progress.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     RemoteDevice --spec, link--> what the node told      RemoteStates --messages--> states there
 
-Examples: tests/runtime/remote/test_node_server.py.
+Examples: tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations

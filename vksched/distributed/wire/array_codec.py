@@ -3,7 +3,7 @@
     fields: dtype and shape of each     payload: elements, padded to ALIGN_BYTES
 
 Of an array whose elements are all equal, as a state of zeros, one element is sent. Examples:
-tests/runtime/remote/test_told.py.
+tests/distributed/test_stats_codec.py.
 """
 
 from __future__ import annotations

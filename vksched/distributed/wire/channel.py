@@ -7,7 +7,7 @@
 A large payload is cut, so that a small message waits for one chunk of it at most. Sizes are checked
 before memory is taken; a payload is read straight into memory that the handler names. What a peer
 may not say ends the connection, and everyone who waits for it gets HostLost. Examples:
-tests/runtime/remote/test_channel.py.
+tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Whoever has the file may run graphs on every node of the cluster; nobody else gets a word out of
 one. It holds a certificate with its private key, and a secret of 256 bits. With security "tls" both
 ends show that certificate, and trust no other; with "plain" nothing is encrypted. In both each end
-proves that it knows the secret, see secure.py. Examples: tests/runtime/remote/test_keys.py.
+proves that it knows the secret, see secure.py. Examples: tests/distributed/test_credentials.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A computer speaks for itself: its errors blame its own devices or all of it, whatever they name.
 Only errors of our own tree are made again by name; all else arrives as a DeviceError that names it.
-Examples: tests/runtime/remote/test_channel.py.
+Examples: tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations

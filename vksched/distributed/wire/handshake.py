@@ -1,7 +1,7 @@
 """Hello: the first message of both ends: who they are, and whether they mean the same.
 
 Plans name ops, kernels and layouts, so both ends must run the same ones. Errors tell all that
-differs at once. Examples: tests/runtime/remote/test_strangers.py.
+differs at once. Examples: tests/distributed/test_strangers.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ to nothing; silence is counted in its own turns, so a process that stood still i
 and where bytes lie unread the other end has spoken. On a slow network a large payload holds up the
 acknowledgements of what comes the other way, so TCP there sends no more beats for a while: where
 the payload arrives meanwhile, silence may last longer. A process that ended is noticed at once, as
-its system closes the connection. Examples: tests/runtime/remote/test_pulse.py.
+its system closes the connection. Examples: tests/distributed/test_heartbeat.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Problem: `[],` takes 3 bytes in a document and 64 in memory, so that one of 12 MiB takes 350.
 Method: lists and objects are counted before anything is parsed, and all documents that a process
 parses share a budget: who comes when it is spent waits until others are done. Complexity: O(bytes).
-Examples: tests/runtime/remote/test_document_budget.py.
+Examples: tests/distributed/test_json_payload.py.
 """
 
 from __future__ import annotations

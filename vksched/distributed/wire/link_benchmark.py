@@ -4,7 +4,7 @@
 
 A transfer is taken to last latency_s + bytes / bytes_per_s; the fit makes the relative errors
 small, so that small and large messages count alike. Examples:
-tests/runtime/remote/test_measuring.py.
+tests/distributed/test_measuring.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ address that has most of them gives up its oldest connection, so that nobody kee
 comes from that address waits until the oldest has had its time: all nodes of a cluster may come at
 once from one address, and are not silent. Where too many wait, too, who is faster than the
 strangers there are many gets in. A failure of one never ends the listener. Examples:
-tests/runtime/remote/test_strangers.py.
+tests/distributed/test_strangers.py.
 """
 
 from __future__ import annotations

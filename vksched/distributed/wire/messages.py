@@ -5,7 +5,7 @@
 What is not in the table, has another field, another type or more bytes ends the connection: the
 other end proved that it belongs to the cluster, so it is broken. All numbers of nodes, plans and
 devices are looked up by who gets them. Payloads that are documents: documents.py. Examples:
-tests/runtime/remote/test_channel.py.
+tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations

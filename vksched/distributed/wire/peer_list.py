@@ -4,7 +4,7 @@
 
 A caller says where other nodes are, and a node connects there with what it can reach. Who must not
 look around with it lists the nodes. Names are compared as they are written, never resolved, so that
-whoever answers for a name opens nothing. Examples: tests/runtime/remote/test_peer_list.py.
+whoever answers for a name opens nothing. Examples: tests/distributed/test_peer_list.py.
 """
 
 from __future__ import annotations

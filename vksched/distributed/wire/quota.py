@@ -2,7 +2,7 @@
 
 Whoever asks without end and reads no answers would fill the memory of a node with what waits.
 Callers of this version ask of a few threads; whoever asks more ends its own connection. Examples:
-tests/runtime/remote/test_hostile_callers.py.
+tests/distributed/test_hostile_clients.py.
 """
 
 from __future__ import annotations

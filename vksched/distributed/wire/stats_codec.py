@@ -2,7 +2,7 @@
 
     RunStats, events --ran_document--> bytes --ran_of--> again          devices: specs and links
 
-Examples: tests/runtime/remote/test_told.py.
+Examples: tests/distributed/test_stats_codec.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Problem: one thread reads while others write, and OpenSSL lets one call at a time enter a
 connection. Method: the socket never blocks. A call enters, does what can be done at once, and
 leaves; whoever has to wait does so outside, by `poll`. Examples:
-tests/runtime/remote/test_channel.py.
+tests/distributed/test_channel.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 Until this is done no more than a few bytes of fixed length are read, in a limited time. With
 "plain" what follows is neither secret nor safe from somebody on the wire: for wires that nobody
-else reaches. Examples: tests/runtime/remote/test_strangers.py.
+else reaches. Examples: tests/distributed/test_strangers.py.
 """
 
 from __future__ import annotations

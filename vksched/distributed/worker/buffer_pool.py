@@ -3,7 +3,7 @@
     take(key) --filled by a message--> lend(key) --> an array --dropped, with all its views--> spare
 
 Fresh memory costs a page fault for each 4 KiB, which large messages on a fast link feel.
-Examples: tests/runtime/remote/test_inbox.py.
+Examples: tests/distributed/test_inbox.py.
 """
 
 from __future__ import annotations

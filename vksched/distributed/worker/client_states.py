@@ -6,7 +6,7 @@
 Problem: a plan is checked and recorded for states of certain types, and the caller may send another
 state of the same name meanwhile. Method: from the check until a plan is retired its states are
 pinned. A pinned one is not exchanged, and what its caller removes is freed with the last plan.
-Examples: tests/runtime/remote/test_caller_states.py.
+Examples: tests/distributed/test_client_states.py.
 """
 
 from __future__ import annotations

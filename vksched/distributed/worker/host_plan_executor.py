@@ -5,7 +5,7 @@
     before each wait:   Send: what earlier splits make: wait, check, fetch --> Post
     when all but commits is done:  agree, which the caller answers when all hosts are that far
 
-Examples: tests/runtime/remote/test_cluster.py.
+Examples: tests/distributed/test_cluster.py.
 """
 
 from __future__ import annotations

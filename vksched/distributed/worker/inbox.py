@@ -5,7 +5,7 @@
 Problem: values come before their run has started here, after it was given up, or never. Method: a
 plan says beforehand which values may come, from whom and of which type; all else is refused before
 memory is taken. A run that has ended is remembered by its ticket: what comes later is read and
-dropped. Examples: tests/runtime/remote/test_inbox.py.
+dropped. Examples: tests/distributed/test_inbox.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Problem: model files are large, and both computers have them. Method: the caller tells the path and
 the size of its file. The node looks for the end of that path below its folders, and never
 elsewhere: nothing but names goes down from a folder, and no link leads out of it. What it finds is
-a guess; the hash of the weight tells. Examples: tests/runtime/remote/test_folders.py.
+a guess; the hash of the weight tells. Examples: tests/distributed/test_local_weights.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Problem: a large value takes a network long, and the devices need the walk meanwhile. Method: as
 many threads as there are hosts to send to. The first that fails gives the run up, so that the walk
-waits for nothing any more. Examples: tests/runtime/remote/test_sending.py.
+waits for nothing any more. Examples: tests/distributed/test_sending.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The reader thread of a connection takes what is brief itself; what takes long goes to threads of the
 session, so that no plan's preparation delays another's runs. Examples:
-tests/runtime/remote/test_node_server.py.
+tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 A plan has its number from the moment its message has come until all that it had is free: another of
 that number is refused meanwhile, whichever thread is faster.
 
-Examples: tests/runtime/remote/test_node_server.py.
+Examples: tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations

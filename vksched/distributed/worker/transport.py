@@ -2,7 +2,7 @@
 
     part --send--> channel of the host     inbox <-- channels of all hosts     part <--take-- inbox
 
-Examples: tests/runtime/remote/test_node_server.py.
+Examples: tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations

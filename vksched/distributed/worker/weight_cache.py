@@ -5,7 +5,7 @@
 
 So a weight crosses the network once, also when the node starts again. The folder is bounded: what
 was not used for longest goes. Nothing here is needed: where the disk is full or read-only, weights
-stay in memory. Examples: tests/runtime/remote/test_cache.py.
+stay in memory. Examples: tests/distributed/test_cache.py.
 """
 
 from __future__ import annotations

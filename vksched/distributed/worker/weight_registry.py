@@ -3,7 +3,7 @@
     missing(plan, hashes) --held? in a file? in the cache?--> what the caller has to send
     add(plan, hash, bytes)     require(plan, hash)     forget(plan)
 
-Examples: tests/runtime/remote/test_folders.py, tests/runtime/remote/test_node_server.py.
+Examples: tests/distributed/test_local_weights.py, tests/distributed/test_node_server.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     prepare(number, part) --> PartExecutor      start(run) --> a thread of the part: carry
     commit, abort --> whoever waits in agree    ready, done, failed --> Caller
 
-Examples: tests/runtime/remote/test_cluster.py.
+Examples: tests/distributed/test_cluster.py.
 """
 
 from __future__ import annotations

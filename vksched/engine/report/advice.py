@@ -9,7 +9,7 @@ Each graph of a run is planned for each other machine, nothing is opened. What c
 objective of the plans makes small. Seconds and joules of its graphs add up, as they run one after
 the other; so do their bytes on a device, as all of them are kept there. What is told must be over
 the margin by which a plan has to win: the wider one where a device that works was never measured.
-Complexity: a plan for each graph and change. Examples: tests/scheduler/test_advice.py.
+Complexity: a plan for each graph and change. Examples: tests/engine/test_advice.py.
 """
 
 from __future__ import annotations

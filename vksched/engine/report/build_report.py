@@ -1,6 +1,6 @@
 """Make: the report of some runs through the same plans.
 
-Complexity: O(runs * splits). Examples: tests/scheduler/test_report.py.
+Complexity: O(runs * splits). Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A device tells how long a split took, not each op in it. So the time of a split is shared out to its
 ops as predicted; with sync="op" every split is one op, and the times are each op's own.
-Complexity: O(splits * ops). Examples: tests/scheduler/test_report.py.
+Complexity: O(splits * ops). Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     vulkan:0 copy  |##     #         |                   measured  ########
     vulkan:0 wait  |   ####      ####|         vulkan:0  predicted =====
 
-Complexity: spans, sorted. Examples: tests/scheduler/test_report.py.
+Complexity: spans, sorted. Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     run 9   graph of plan c                                           kept; 7 and 8 are forgotten
 
 Only runs through the same plans can be compared, so others make room at once.
-Complexity: O(graphs of a run). Examples: tests/scheduler/test_report.py.
+Complexity: O(graphs of a run). Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     sent.py    what devices hand on to each other ---------------------------+    picture
     advice.py  which device to remove or to add -----------------------------+
 
-Examples: tests/scheduler/test_report.py.
+Examples: tests/engine/test_report.py.
 """
 
 from __future__ import annotations

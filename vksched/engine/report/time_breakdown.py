@@ -8,7 +8,7 @@
 Problem: spans of one device overlap, as the host copies the next value while the device works.
 Method: each moment counts once, as the first of busy, copying, waiting, idle that holds. So the
 four add up to the time of the run.
-Complexity: O(spans log spans). Examples: tests/scheduler/test_shares.py.
+Complexity: O(spans log spans). Examples: tests/engine/test_shares.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sent: what each device hands on to others in a run, and how much of it for sums over devices.
 
 A sum over n devices as `vksched.parallel` cuts it takes 2 (n - 1) / n of its bytes from each.
-Complexity: O(copies). Examples: tests/scheduler/test_config_run.py.
+Complexity: O(copies). Examples: tests/engine/test_config_run.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Other machines, without a card or with that one alone, are asked about as `what_if.py` does it.
 Complexity: that of a layout and two plans for each machine. Examples:
-tests/cli/test_cli_fitting.py.
+tests/cli/test_cli_memory_fit.py.
 """
 
 from __future__ import annotations

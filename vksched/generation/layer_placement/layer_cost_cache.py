@@ -7,7 +7,7 @@ memory, and the code: whatever changes has another file. Nothing here is needed:
 of another format or not there means that layers are measured; so does a folder that cannot be found
 or written. A file that is damaged, or of another question, is set aside, with a warning; numbers
 that make sense are believed, as they change times alone. Files are replaced whole, under a lock, so
-any number of processes may read and write. Examples: tests/models/test_kept_layers.py.
+any number of processes may read and write. Examples: tests/generation/test_layer_cost_cache.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Layers are told by the names of nodes: "token_embd", "blk.0", "blk.1", ..., "output". Nodes of no
 layer, as angles and masks are, count as nothing. A node that a device cannot run counts as on the
 CPU, with the way there and back. Complexity: that of the passes, and of a plan, for each of the two
-steps. Examples: tests/models/test_place_layers.py.
+steps. Examples: tests/generation/test_place_layers.py.
 """
 
 from __future__ import annotations

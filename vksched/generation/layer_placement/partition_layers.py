@@ -12,7 +12,7 @@ prompt's part of a stretch, which is lowered until the sum grows beyond what is 
 
 Where a stretch is more than a device holds, the experts of its last layers go to the host. More
 devices have to win by a margin over fewer. Complexity: 2**devices * devices * layers**2 for each
-limit, at most MOST devices. Examples: tests/models/test_divide.py.
+limit, at most MOST devices. Examples: tests/generation/test_partition_layers.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
                                                                    '--> who lies where, in bytes
 
 The placement is one as a user writes it, for `Scheduler.compile`. It has the same names for all
-steps, so no weight and no state moves between them. Examples: tests/models/test_place_layers.py.
+steps, so no weight and no state moves between them. Examples:
+tests/generation/test_place_layers.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Problem: a service that keeps a figure for each value of a label must not drown in them. Method: a
 label has at most VALUES values; what comes after these is "other". Examples:
-tests/metrics/test_service_metrics.py.
+tests/monitor/test_service_metrics.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     bar(0.6, 10)  ██████░░░░        graph((0, 50, 100), 3)  ▁▄█        in ASCII  ######....  .=@
 
-Examples: tests/view/test_top_draw.py.
+Examples: tests/viz/test_top_draw.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ r"""Keys: what is typed in a terminal, one word for each key that the view knows
 
     b"s" -> "sort"        b"\x1b[A" -> "up"        anything else -> "other"
 
-Examples: tests/view/test_top_state.py.
+Examples: tests/viz/test_top_state.py.
 """
 
 from __future__ import annotations

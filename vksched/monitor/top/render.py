@@ -5,7 +5,7 @@
     devices      five lines each; three, two or one where they would not fit
     keys
 
-Nothing is told by colour alone. Examples: tests/view/test_top_draw.py.
+Nothing is told by colour alone. Examples: tests/viz/test_top_draw.py.
 """
 
 from __future__ import annotations

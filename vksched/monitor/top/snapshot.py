@@ -3,7 +3,7 @@
     ProcessNow -> SchedulerNow, ... -> DeviceNow, ...    encode: one line    decode: or one error
 
 What is decoded comes from another process: each field has a type and a bound, and texts lose what a
-terminal could take for a command. Examples: tests/view/test_top_snapshot.py.
+terminal could take for a command. Examples: tests/viz/test_top_snapshot.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     State --press("s")--> State with the next order            arrange: processes --> rows
 
-Examples: tests/view/test_top_state.py.
+Examples: tests/viz/test_top_state.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attention as a step of native programs (native/loops/program/attention.cpp), pieces by heads.
 
-Examples: tests/ops/test_recipes.py.
+Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

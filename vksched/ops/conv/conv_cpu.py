@@ -5,7 +5,8 @@ The rule: all of float32 goes to the loops, whatever the window, as they read ea
 neighbouring results as one vector and take bias, residual and activation on their way. Measured
 beside it: products of OpenBLAS are faster for 1 x 1 windows alone, by less than the pass that bias
 and activation then take. Integers go to them as float32 where that holds all sums exactly, as it
-does of codes of 8 bits in groups, else to numpy as float64. Examples: tests/ops/test_conv_loops.py.
+does of codes of 8 bits in groups, else to numpy as float64. Examples:
+tests/ops/native/test_conv_loops.py.
 """
 
 from __future__ import annotations

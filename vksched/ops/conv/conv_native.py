@@ -1,5 +1,5 @@
 """Convolutions and pools as steps of native programs (native/loops/conv/): pieces by images and
-channels, with all that follows a convolution. Examples: tests/ops/test_recipes.py.
+channels, with all that follows a convolution. Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

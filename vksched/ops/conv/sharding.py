@@ -1,5 +1,5 @@
 """Sharding rules of what slides a window: examples and channels. Examples:
-tests/ops/test_sharding_rules.py.
+tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ of the steps and the constants into its module (vksched/runtime/vulkan/spirv_pat
 the op's own function, and every operation in it rounds by itself: a result may differ in its last
 digit from that of the op alone, where drivers join products and sums. numpy takes the steps on
 pieces that stay in its cache. Of float16 a chain is computed in float32 from end to end and rounded
-once. Examples: tests/passes/test_chain.py.
+once. Examples: tests/passes/test_fuse_elementwise.py.
 """
 
 from __future__ import annotations

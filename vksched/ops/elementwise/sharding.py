@@ -1,5 +1,5 @@
 """Sharding rules of elementwise ops: every axis can be cut. Examples:
-tests/ops/test_sharding_rules.py.
+tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Sharding rules of moves: axes along which nothing moves can be cut. All are linear in what they
-move. Examples: tests/ops/test_sharding_rules.py.
+move. Examples: tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

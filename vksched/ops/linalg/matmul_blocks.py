@@ -6,7 +6,7 @@ Threads take blocks one after the other, so the division need not know how many 
 or which cores others hold: it goes by shapes alone, and results do not depend on threads. OpenBLAS
 sums along k alike for all columns and rows, so a block has the bits of the whole product on one
 thread. Blocks are no less than the products for which it has kernels of their own, that sum in
-another order. Examples: tests/ops/test_product_blocks.py.
+another order. Examples: tests/ops/native/test_matmul_blocks.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Of the second kind that library brings all of b together in blocks first, which a few rows do not
 pay for. Where loops do not find the library, numpy makes what is left, in the same blocks.
-Examples: tests/ops/test_matmul_recipes.py, tests/ops/test_product_blocks.py.
+Examples: tests/ops/native/test_matmul_native.py, tests/ops/native/test_matmul_blocks.py.
 """
 
 from __future__ import annotations

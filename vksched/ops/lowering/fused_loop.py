@@ -1,5 +1,5 @@
 """Elementwise ops as one native loop: steps on registers in one pass over the operands, some values
-at a time (native/loops/elementwise/chain.cpp). Examples: tests/ops/test_recipes.py.
+at a time (native/loops/elementwise/chain.cpp). Examples: tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

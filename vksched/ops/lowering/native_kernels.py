@@ -1,7 +1,7 @@
 """What takes numpy many passes over float32, in one: native/loops/.
 
 Set-up builds it beside Kompute's modules; it needs neither them nor Vulkan. Without it numpy takes
-its passes. Examples: tests/ops/test_loops.py.
+its passes. Examples: tests/ops/native/test_loops.py.
 """
 
 from __future__ import annotations

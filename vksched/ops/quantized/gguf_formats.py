@@ -2,7 +2,7 @@
 
     a file's bytes -> blocks -> codes, scales -> words, as block_layout.py lays them out
 
-Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_blocks.py.
+Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle. Examples: tests/ops/test_gguf_formats.py.
 """
 
 from __future__ import annotations

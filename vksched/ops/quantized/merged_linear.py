@@ -7,7 +7,7 @@ With `normed` x is divided by the root of the mean of its squares, and multiplie
 group of a GPU does that again for the columns that it computes. With `gate`, an activation, there
 are two weights of one size. So what a token of a language model does around its products costs no
 dispatches, and nothing waits for them. A pass makes it where there is one row
-(vksched/passes/fuse_linears.py), users do not. Examples: tests/passes/test_beside.py.
+(vksched/passes/fuse_linears.py), users do not. Examples: tests/passes/test_fuse_linears.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 Products of codes are integers, which processors and devices multiply four at once; sums of a run
 are exact. Each run of 32 values has a scale. A run whose largest magnitude is under 1e-36 becomes
-0, and one with a value that is not finite becomes NaN. Examples: tests/ops/test_rounded_loops.py.
+0, and one with a value that is not finite becomes NaN. Examples:
+tests/ops/native/test_q8_native.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Problem: the CPU wants its weights repacked, which takes as long as all else of 
 is free meanwhile. Method: all rooms are there from the beginning, so what is made ready needs no
 content. Native loops read and repack a few rows at a time, without the interpreter: who needs words
 takes rows as well, until none are left. Nothing depends on it: what is not made, or fails, is made
-by who needs it. Examples: tests/ops/test_ahead.py.
+by who needs it. Examples: tests/ops/test_weight_repack.py.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Sharding rules of what works on rows: all other axes can be cut, and those of sums. Examples:
-tests/ops/test_sharding_rules.py.
+tests/ir/test_sharding_rules.py.
 """
 
 from __future__ import annotations

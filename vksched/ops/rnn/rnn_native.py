@@ -1,6 +1,6 @@
 """Recurrent layers as steps of native programs (native/loops/recurrent/), a piece a direction.
 
-Examples: tests/ops/test_recurrent_loops.py.
+Examples: tests/ops/native/test_recurrent_loops.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sharding rules of recurrent networks. Examples: tests/ops/test_sharding_rules.py."""
+"""Sharding rules of recurrent networks. Examples: tests/ir/test_sharding_rules.py."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ queue's own device came to its end.
 A device gets its next piece while it still works on one, so that it never waits for the host.
 Complexity: O(LOOK * devices * values read) for each decision. Source: Augonnet et al., "StarPU: a
 unified platform for task scheduling on heterogeneous multicore architectures" (2011), whose dmda
-and ws policies these resemble. Examples: tests/plan/test_dynamic.py.
+and ws policies these resemble. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

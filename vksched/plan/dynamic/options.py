@@ -9,7 +9,7 @@ time.
     piece 0 --h--> piece 1        gpu:0   [copy in x] [0, copy out h] [copy in h] [1, copy out y]
                                   gpu:1   the same: of each recording a run submits what it needs
 
-Examples: tests/plan/test_dynamic.py.
+Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ have recorded. So `verify` and the happens-before checker say whether the run wa
     sent 0 -> gpu:0, brought x | sent 1 -> gpu:1, brought x | ended 0 | sent 2 -> gpu:1, brought h
     split 0                      split 1                      split 2 waits for 0, copies in h
 
-Complexity: O(nodes). Examples: tests/plan/test_dynamic.py.
+Complexity: O(nodes). Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

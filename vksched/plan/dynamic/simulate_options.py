@@ -1,7 +1,7 @@
 """Simulate: what a run that decides while it goes would do, with a clock in place of devices.
 
 The loop and the decisions are the executor's own; only the hands differ. Null devices on a
-simulated clock take the same times and do the same. Examples: tests/plan/test_dynamic.py.
+simulated clock take the same times and do the same. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ all of the next runs. What it really takes then decides.
 
 A choice that lost is tried again, so rarely that all tries take a small share of the time. Where a
 device is probed that was slow, its times and those of all together count no more. Complexity:
-O(pieces * devices) for a run. Examples: tests/plan/test_dynamic.py.
+O(pieces * devices) for a run. Examples: tests/planner/test_dynamic.py.
 """
 
 from __future__ import annotations

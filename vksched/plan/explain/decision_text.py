@@ -7,7 +7,7 @@
     costs   80 % of the devices' seconds measured, the rest estimated
 
 Complexity: that of a prediction and of the bound, O(edges * devices). Examples:
-tests/plan/test_choice.py.
+tests/planner/test_decision_text.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     precision: 24 mixed; numpy rounds 2; vulkan:0 computes 22 in float32: it has no float16
 
-Complexity: O(nodes). Examples: tests/plan/test_rounding.py.
+Complexity: O(nodes). Examples: tests/plan/test_precision_text.py.
 """
 
 from __future__ import annotations

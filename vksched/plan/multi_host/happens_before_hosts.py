@@ -9,7 +9,7 @@ put side by side as one plan, in which devices and splits of every part have num
     node1     hear start | submit, wait, check | post h | tell h | tell done
     node2     hear start | hear h | stage h | submit ...            without "hear h": a race
 
-Complexity: that of `happens.py`. Examples: tests/plan/test_happens_hosts.py.
+Complexity: that of `happens.py`. Examples: tests/plan/test_happens_before_hosts.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ So all that it waits for comes earlier in the order of the whole plan, and none 
     caller   take y of node2
 
 Every node keeps its id in all parts; what a part has nothing to do with is a blank input there.
-make/parts.py cuts, check/parts.py checks. Examples: tests/plan/test_parts.py.
+make/parts.py cuts, check/parts.py checks. Examples: tests/planner/test_parts.py.
 """
 
 from __future__ import annotations

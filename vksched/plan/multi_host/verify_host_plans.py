@@ -4,7 +4,7 @@
     fit_together   what the caller asks of all: each value is sent once to who takes it, after it
                    was made; hosts that walk their steps as far as they can all reach their ends
 
-Complexity: O(steps) beside `verify_plan`. Examples: tests/plan/test_parts.py.
+Complexity: O(steps) beside `verify_plan`. Examples: tests/planner/test_parts.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decisions as plain data, and back: what a plan by cost was chosen from.
 
-Examples: tests/plan/test_documents.py.
+Examples: tests/plan/test_serialize.py.
 """
 
 from __future__ import annotations

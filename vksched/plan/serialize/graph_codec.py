@@ -5,7 +5,7 @@ a weight is its type, a hash of its bytes, and the bounds of its whole numbers w
 them. A graph that is read back has weights of the same types and bounds, which are not there: they
 take no memory, unless bounds differ. Whatever computes with them computes nonsense.
 
-Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_documents.py.
+Complexity: O(nodes); a weight is hashed once. Examples: tests/plan/test_serialize.py.
 """
 
 from __future__ import annotations

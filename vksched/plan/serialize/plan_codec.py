@@ -5,7 +5,7 @@
 A plan that is read back says what the first one said: explain, draw, verify, simulate. Of one that
 decides while it runs only what it expected is kept.
 
-Complexity: O(nodes + splits). Examples: tests/plan/test_documents.py.
+Complexity: O(nodes + splits). Examples: tests/plan/test_serialize.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     Question + Graph + Machine --planner.answer--> the same plan, each time
 
-Examples: tests/plan/test_documents.py.
+Examples: tests/plan/test_serialize.py.
 """
 
 from __future__ import annotations

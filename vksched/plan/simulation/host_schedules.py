@@ -14,7 +14,7 @@ for what comes earlier in the one order, and none waits for ever. A value goes t
 At the end each host tells the caller that it is done. Where states are written, all tell him first
 that they are ready for it, and he tells all to go on.
 
-Complexity: O(splits * hosts in use + crossings). Examples: tests/plan/test_walks.py.
+Complexity: O(splits * hosts in use + crossings). Examples: tests/plan/test_host_schedules.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ is behind all others goes on to its next submission, or its next message; one th
 which nobody has sent stands still until somebody has. So messages take the wires in the order in
 which they are ready. What a walk does is what `PartExecutor` does, see walks.py.
 
-Complexity: O(steps * log(hosts)). Examples: tests/plan/test_walks.py.
+Complexity: O(steps * log(hosts)). Examples: tests/plan/test_host_schedules.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     heft            6 ms  <-- won: 1.5 times as good, more than the margin of 5 %
 
 Frozen, part of the plan, and small: one line for each candidate. Examples:
-tests/plan/test_plan_objectives.py.
+tests/planner/test_plan_objectives.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Problem: thousands of spans, asked for overlaps again and again. Method: disjoint ranges in order,
 all pages in one row, found by bisection; ranges that touch are merged. Complexity: O(log n) to ask,
-O(n) in the worst case to add. Examples: tests/plan/test_plan_memory.py.
+O(n) in the worst case to add. Examples: tests/planner/test_plan_memory.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ ask. It takes the metrics of a plan, and tells the number and how much it differ
     energy        joules of one run           a run takes 48 % more energy
     a mix         mean of ratios to a plan    the mix is 48 % larger
 
-Complexity: O(1). Examples: tests/plan/test_gauge.py.
+Complexity: O(1). Examples: tests/plan/test_objective_format.py.
 """
 
 from __future__ import annotations

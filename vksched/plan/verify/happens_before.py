@@ -15,7 +15,7 @@ A fence covers all that its queue was given before, by any slot, as submission o
 first scope of a fence's signal (Vulkan specification, "Fence signaling"); each recording starts
 with a barrier, which orders it behind all earlier ones of the queue. Complexity: O(accesses *
 log(pieces of a page)). Source: Flanagan and Freund, "FastTrack" (PLDI 2009). Examples:
-tests/plan/test_happens.py.
+tests/plan/test_happens_before.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     run 0, slot 0   acquire | stage, submit ... wait, check, fetch | end | release
     run 1, slot 1          acquire | stage ...             drawn: which run goes on next
 
-Complexity: O(items) for each run. Examples: tests/plan/test_happens.py.
+Complexity: O(items) for each run. Examples: tests/plan/test_happens_before.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ executor and for `events_of` in walks.py, which draws an order that an executor 
                                    Narrator --events--> happens.Checker --> findings
     events_of(plan, runs, rng) --/
 
-Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_happens.py.
+Complexity: O(items) once per plan, O(1) per event. Examples: tests/plan/test_happens_before.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     window   | w0 for split 0 | w2 for split 2 |     split 2 starts once split 0 is complete
 
 A value has a window of its own, but for weights that the host writes in each run. Complexity:
-O(values * log(values)). Examples: tests/plan/test_windows.py, tests/plan/test_plan_verify.py.
+O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
+tests/plan/test_plan_verify.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 Walks the splits of one device; what may run beside each other must share no words of which one is
 written. Complexity: O(splits that may run beside each other * log(values)). Examples:
-tests/plan/test_aside.py.
+tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ shorter steps.
 
 Complexity: O(values * log(values)), and O(pairs that live together) where other orders are tried.
 Lower bound: the largest live set.
-Examples: tests/plan/test_plan.py, tests/plan/test_plan_levels.py.
+Examples: tests/plan/test_plan.py, tests/planner/test_plan_levels.py.
 """
 
 from __future__ import annotations

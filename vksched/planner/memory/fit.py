@@ -11,7 +11,7 @@ many there are.
             gpu:0         |  gpu:1 or cpu          gpu:1 |######    |
 
 Complexity: at most a few drafts for each device that is too small. Examples:
-tests/plan/test_plan_spill.py.
+tests/planner/test_plan_spill.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     inbox   | x | h from split 2 | w0, then w2 | w1, then w3 |     windows.py: who takes turns
 
-Complexity: O(values * log(values)). Examples: tests/plan/test_windows.py, tests/plan/test_plan.py.
+Complexity: O(values * log(values)). Examples: tests/planner/test_streaming_windows.py,
+tests/plan/test_plan.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ more than the first draft takes already is not tried.
        w0 w1 w2 w3 [w4 w5]  '--> all streamed: 9 ms of links at least, tried
                             '--> w0 [w1] w2 w3 [w4] w5: the link works all the time, tried
 
-Complexity: O(edges). Examples: tests/plan/test_windows.py.
+Complexity: O(edges). Examples: tests/planner/test_streaming_windows.py.
 """
 
 from __future__ import annotations

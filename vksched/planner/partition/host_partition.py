@@ -5,7 +5,7 @@
     for each host: own splits, what they read, the rest as inputs --> a Plan of its own
 
 A part's waits are found anew: in the whole plan the one host waits for all devices, in the parts
-each waits for its own. Complexity: O(hosts * nodes). Examples: tests/plan/test_parts.py.
+each waits for its own. Complexity: O(hosts * nodes). Examples: tests/planner/test_parts.py.
 """
 
 from __future__ import annotations

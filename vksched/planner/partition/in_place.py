@@ -15,7 +15,7 @@ the old value after them. An op that changes a part of an operand writes no more
 A value stays out of it if anybody else is to get it: the caller, the host's backup of the state, or
 another device; or if states need each other's old values; or if it is made of more than itself,
 such as the sum of several gradients, as all of that would have to live until the end. Complexity:
-O(edges). Examples: tests/plan/test_in_place.py.
+O(edges). Examples: tests/planner/test_in_place.py.
 """
 
 from __future__ import annotations

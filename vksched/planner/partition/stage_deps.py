@@ -6,7 +6,7 @@ the words that splits use, unless the host or the copy queue has waited for it b
 wait for their work; nothing waits for them but the host, as what they read keeps its memory until
 then.
 
-Complexity: O(values * SEARCHED * log(values)). Examples: tests/plan/test_aside.py.
+Complexity: O(values * SEARCHED * log(values)). Examples: tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations

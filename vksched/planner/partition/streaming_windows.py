@@ -11,7 +11,8 @@ before is complete. With two sets it writes those of the next split while the de
     device   [ split 0: w0 ][ split 1: w1 ][ split 2: w2 ][ split 3: w3 ]
     host     w0 | w1        | w2 over w0   | w3 over w1   |
 
-Complexity: O(splits). Where windows lie: inbox.py. Examples: tests/plan/test_windows.py.
+Complexity: O(splits). Where windows lie: inbox.py. Examples:
+tests/planner/test_streaming_windows.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ submitted behind the copies in of its device's next split, which could go on bef
 host waits earlier than that, then. Small copies stay in the work: they take less than another
 submission.
 
-What waits for what: orders.py. Complexity: O(values + splits). Examples: tests/plan/test_aside.py.
+What waits for what: orders.py. Complexity: O(values + splits). Examples:
+tests/planner/test_transfers.py.
 """
 
 from __future__ import annotations

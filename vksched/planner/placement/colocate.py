@@ -4,8 +4,8 @@
     w @ cpu ====> matmul: gpu:1               streamed in each run, if it has enough arithmetic
     write_rows @ gpu:1 <-- cache: gpu:1       a state without a home follows its readers
 
-Complexity: O(edges). Examples: tests/plan/test_plan.py, tests/plan/test_offload.py,
-tests/plan/test_state_homes.py.
+Complexity: O(edges). Examples: tests/plan/test_plan.py, tests/planner/test_offload.py,
+tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations

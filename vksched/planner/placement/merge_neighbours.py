@@ -10,7 +10,7 @@ longer there: else one node for numpy at its end would draw a model to the CPU.
     a -> b -> gather -> c -> d        node by node  b or c alone: as many bytes cross as before
     gpu:0     gpu:1     gpu:0         in groups     {a, b} to gpu:1, {c, d} to gpu:1: none do
 
-Complexity: O(sweeps * edges * devices). Examples: tests/plan/test_merging.py.
+Complexity: O(sweeps * edges * devices). Examples: tests/planner/test_merging.py.
 """
 
 from __future__ import annotations

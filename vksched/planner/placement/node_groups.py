@@ -11,7 +11,7 @@ are left, neighbours in topological order become one: parts of an order are free
 
 Only nodes that the same devices can run are bundled. A state that may live anywhere is in the
 bundle of its first reader, and its later readers come after that one. Complexity: O(edges).
-Examples: tests/plan/test_by_cost.py, tests/plan/test_state_homes.py.
+Examples: tests/planner/test_select.py, tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ that the links take if the state lives there. The least wins; of equal ones the 
     cache @ gpu:0 ==> write_rows @ gpu:1 ==> assign @ gpu:0       the cache crosses twice
 
 Nodes without a device count for nothing: they follow the state. Complexity: O(readers * devices)
-for a state. Examples: tests/plan/test_state_homes.py.
+for a state. Examples: tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ bytes of weights and states. For memory a graph is cut by bytes, too: bundles th
 submission may be too large to spread. Of large graphs there are fewer, as each is split and
 simulated.
 
-Complexity: O(edges) and that of the schedules. Examples: tests/plan/test_by_cost.py,
-tests/plan/test_plan_objectives.py.
+Complexity: O(edges) and that of the schedules. Examples: tests/planner/test_select.py,
+tests/planner/test_plan_objectives.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ is left out. Where the caller leaves the number of copies open, it is a choice o
 a stream its period, one takes the least memory.
 
 Complexity: that of a placement and its splits, and of a draft where it is exact. Examples:
-tests/plan/test_plan_objectives.py.
+tests/planner/test_plan_objectives.py.
 """
 
 from __future__ import annotations

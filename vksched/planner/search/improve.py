@@ -12,7 +12,7 @@ the fullest device, and what crosses.
     try n3 to b: 6.1 ms --> back; the next move, while tries last
 
 Complexity: O(edges * devices) for each account, and a split and a simulation for each try; tries
-are fewer for larger graphs. Examples: tests/plan/test_moves.py.
+are fewer for larger graphs. Examples: tests/planner/test_improve_plan.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The same with bytes in the place of seconds spreads weights evenly over devices.
 those that take the same of each bundle count as a kind, of which only the number in use matters.
 Complexity: sets of kinds * kinds * log(bundles) for each of HALVINGS; of devices that are all
 unlike there are 2**devices sets, at most 2**MOST.
-Examples: tests/plan/test_stages.py.
+Examples: tests/planner/test_stages.py.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ all of the graph alone. All weights lie on each of them, so stages win where the
 for the margin. Graphs with states have one home for each, and what the user has placed stays there,
 so both have no replicas. Neither have plans whose number of copies is given.
 
-Complexity: O(candidates). Examples: tests/plan/test_replicas.py.
+Complexity: O(candidates). Examples: tests/planner/test_replicas.py.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ lose. So the plan is never worse than one device alone.
 A submission to a GPU takes tens of microseconds, whatever it does. So the CPU wins where the work
 is less than that, also by estimates; a note says so.
 
-Complexity: O(edges * candidates). Examples: tests/plan/test_by_cost.py,
-tests/plan/test_plan_objectives.py.
+Complexity: O(edges * candidates). Examples: tests/planner/test_select.py,
+tests/planner/test_plan_objectives.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ states count as memory of the first task that reads them. A state has one home: 
 reads it, or makes its next value, has an edge with these bytes. Of a state whose home is given
 already the transfers count as seconds of each task. One graph may have several cuts: one by
 seconds, and one by bytes. Complexity: O(edges + bundles * devices). Examples:
-tests/plan/test_by_cost.py, tests/plan/test_plan_objectives.py, tests/plan/test_state_homes.py.
+tests/planner/test_select.py, tests/planner/test_plan_objectives.py,
+tests/planner/test_state_placement.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     Turn   one thread of them computes at a time
     Gate   the states as the split sees them: shut where nobody waits for it any more
 
-Examples: tests/runtime/test_own_thread.py, tests/scheduler/test_state_races.py.
+Examples: tests/runtime/test_own_thread.py, tests/engine/test_state_races.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A small network takes less time than the general way takes to note what it does. What is noted here
 is the same, but all inputs are one copy and all outputs another. Where somebody listens to events,
-the general way is taken. Examples: tests/runtime/test_single.py.
+the general way is taken. Examples: tests/runtime/test_cpu_executor.py.
 """
 
 from __future__ import annotations

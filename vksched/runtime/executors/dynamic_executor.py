@@ -11,7 +11,7 @@ did. With VKSCHED_CHECK=1 that plan is verified, and all that the run really did
 happens-before checker.
 
 One run goes on at a time, as it has all devices to itself. Examples:
-tests/scheduler/test_dynamic_runs.py.
+tests/engine/test_dynamic_runs.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ nothing.
 
 What a host waits for others within its part is in both times. A part of less than LEAST_S says
 nothing: what Python does about it takes as long. Complexity: O(splits) for each run, and a
-simulated run for each plan. Examples: tests/runtime/test_host_pace.py.
+simulated run for each plan. Examples: tests/runtime/test_host_speed.py.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ which may take seconds, and ends no submission: the first run of a plan shows no
 
     planned 0.4 s, took 3.2 s: over 1 s  ->  null:0 counts as 8 times slower  ->  8 submissions
 
-Examples: tests/runtime/test_watchdog.py.
+Examples: tests/runtime/test_slowdown_tracker.py.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ measured is a guess: there the lesser of the first and the second run counts alr
 runs a plan is looked at every few milliseconds at most. A device that no run
 uses any more shows nothing. Its pace goes back to the best one that it ever showed, as cards cool
 down, so that a plan tries it again. Complexity: O(distinct ops of a split). Examples:
-tests/runtime/test_pace.py.
+tests/runtime/test_speed_tracker.py.
 """
 
 from __future__ import annotations

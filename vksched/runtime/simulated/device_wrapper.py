@@ -3,7 +3,7 @@
     executor --> WrappedDevice  --> the device inside       a subclass changes some of the calls;
              --> WrappedSession --> the session inside      all others go through as they are
 
-Examples: tests/scheduler/test_faults.py, tests/scheduler/test_dynamic_runs.py.
+Examples: tests/engine/test_faults.py, tests/engine/test_dynamic_runs.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     FaultyDevice(device, at=3, kind="lost")     submission 0, 1, 2: normal       3 and later: lost
 
 Everything else is the wrapped device's own work, so that a failure comes with real memory held and
-real submissions under way. Examples: tests/scheduler/test_faults.py, examples/device_loss.py.
+real submissions under way. Examples: tests/engine/test_faults.py, examples/device_loss.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The hash is of this boot, the drivers' manifests and libraries, the loader, the 
 entries in /dev, the variables that they read, and the native modules: whatever changes has another
 file. What cannot be told surely, as a library that is not found, has none. So a driver that crashes
 after all ends one process, and the next start asks a child again. Only Linux tells of a boot.
-Examples: tests/runtime/test_survived.py.
+Examples: tests/runtime/test_driver_probe_cache.py.
 """
 
 from __future__ import annotations

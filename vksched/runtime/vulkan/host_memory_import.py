@@ -4,7 +4,7 @@
 
 It spares the host's own copy, which costs a large input more than the bus does. The pages are given
 back before the run ends. The array must stay as it is until then. What cannot be imported goes the
-usual way. Examples: tests/runtime/test_import.py.
+usual way. Examples: tests/runtime/test_host_memory_import.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ this process and its children.
 
     settle_shader_cache() -> drivers -> settle_shader_cache(): a new index gets its blocks
 
-Examples: tests/runtime/test_shader_cache.py.
+Examples: tests/runtime/test_mesa_shader_cache.py.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The first plan finds its weights on the device, and takes them over. Nothing depends on it: what
 fails here is uploaded by the plan, which says why it cannot be. Examples:
-tests/runtime/test_upload_ahead.py.
+tests/runtime/test_prefetch.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ left out, with what is said about them; no other instruction changes.
 The function `then` of products and convolutions is written so, too, of one value; its second
 register is a call that reads the residual, whose binding goes where no step reads it.
 A module is taken apart once; a chain costs the words that are left. Source: the SPIR-V
-specification, 2.3 (logical layout of a module). Examples: tests/passes/test_chain.py,
+specification, 2.3 (logical layout of a module). Examples: tests/passes/test_fuse_elementwise.py,
 tests/passes/test_epilogue.py.
 """
 

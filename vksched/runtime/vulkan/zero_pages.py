@@ -2,7 +2,7 @@
 
 To see them takes less than to write them, and pages that are only read take no memory. Linux even
 tells in /proc/self/pagemap which pages nobody has touched: memory of this process alone has zeros
-there, and nobody has to look. Examples: tests/runtime/test_zeros.py.
+there, and nobody has to look. Examples: tests/runtime/test_zero_pages.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     PlanTold ---------------------------+--> spans, links, counters --> critical path --> Timeline
     events of runs --measured.py--------+
 
-Complexity: spans + links. Examples: tests/view/test_view_make.py.
+Complexity: spans + links. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

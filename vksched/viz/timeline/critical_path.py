@@ -8,7 +8,7 @@
 Where a copy queue brings what a split reads, the split begins when these copies end; where it takes
 out what a split gives, a wait ends with them. A take ends with the send of another host.
 
-Complexity: spans, sorted. Examples: tests/view/test_critical.py.
+Complexity: spans, sorted. Examples: tests/viz/test_critical.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     page/page.html + page/page.css + page/*.js + data.py --> one file, which may load nothing
 
-Examples: tests/view/test_page.py, in a browser.
+Examples: tests/viz/test_page.py, in a browser.
 """
 
 from __future__ import annotations

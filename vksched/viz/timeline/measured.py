@@ -3,7 +3,7 @@
 An event of a run is drawn on the lane of its device where the device did it, else on the host's,
 with the device in its name. What took no time is a mark. Lanes that nobody named are added.
 
-Complexity: events. Examples: tests/view/test_view_make.py.
+Complexity: events. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

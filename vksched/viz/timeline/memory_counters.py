@@ -1,7 +1,7 @@
 """Memory: bytes in use on each device over time, as plans lay them out.
 
 While a split runs, the weights and states of its device are there, and the values that are alive.
-Complexity: splits. Examples: tests/view/test_view_make.py.
+Complexity: splits. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     spans --tracks.lay_out--> in the order of tracks and time --> start: differences, in ticks
 
 A column whose values are all the same is that value. Complexity: spans + links.
-Examples: tests/view/test_view_files.py.
+Examples: tests/viz/test_view_files.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PNG: a timeline as a still picture of pixels, through matplotlib: an extra.
 
-Examples: tests/view/test_view_files.py.
+Examples: tests/viz/test_view_files.py.
 """
 
 from __future__ import annotations

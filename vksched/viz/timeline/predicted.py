@@ -1,6 +1,6 @@
 """Foreseen: what a plan expects of a run, as spans: splits, copies, waits and single ops.
 
-Complexity: splits + nodes. Examples: tests/view/test_view_make.py.
+Complexity: splits + nodes. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

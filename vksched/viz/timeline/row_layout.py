@@ -1,7 +1,7 @@
 """Rows: where each span is drawn: a row a lane and kind, in tracks where spans overlap.
 
 Spans of a track do not overlap and are in the order of time, so that pictures find what is visible
-by halving. Complexity: spans, sorted. Examples: tests/view/test_view_make.py.
+by halving. Complexity: spans, sorted. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

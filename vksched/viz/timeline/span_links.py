@@ -4,7 +4,7 @@
                   '--fence--> wait for 0          for the splits whose values it reads
     copy x --> copies in of 2 --> split 2         a copy queue stands between the host and a split
 
-Complexity: spans + reads. Examples: tests/view/test_view_make.py.
+Complexity: spans + reads. Examples: tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SVG: a timeline as a still picture: measured rows, predicted ones below them, copies as lines.
 
-Examples: tests/view/test_view_files.py.
+Examples: tests/viz/test_view_files.py.
 """
 
 from __future__ import annotations

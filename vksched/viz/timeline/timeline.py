@@ -1,6 +1,6 @@
 """Timeline: a plan or recorded runs over time, as values that draw themselves.
 
-Examples: tests/view/test_view_make.py, tests/view/test_view_files.py.
+Examples: tests/viz/test_view_make.py, tests/viz/test_view_files.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
               ops          [matmul][relu ]
 
 Spans of one row of a lane may overlap; rows.py gives them tracks. Examples:
-tests/view/test_view_make.py.
+tests/viz/test_view_make.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the evaluator is trusted with: ops of which it was compared with onnxruntime.
 
-tests/importers/test_compared.py draws calls of each, operands and attributes, and compares. An op
+tests/importers/test_allow_list.py draws calls of each, operands and attributes, and compares. An op
 that is new to ONNX, or of which the evaluator gives something else, is refused where no rule
 expresses it: an error is better than wrong numbers.
 """

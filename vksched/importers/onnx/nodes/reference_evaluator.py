@@ -1,8 +1,8 @@
 """The onnx package's reference evaluator, with those of its ops mended that are wrong.
 
 Found by comparing it with onnxruntime on random calls of each op, for opsets 7 to 24, with onnx
-1.23 (tests/importers/onnx_calls.py). Ops that are wrong in short are written anew here, after the
-specification:
+1.23 (tests/importers/onnx_calls/onnx_calls.py). Ops that are wrong in short are written anew here,
+after the specification:
 
 | op                            | opsets  | what the evaluator does                               |
 |-------------------------------|---------|-------------------------------------------------------|

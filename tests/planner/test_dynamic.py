@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graphs import CPU, A, B, numpy_outputs, random_outputs
-from lazy import lazy_devices
+from lazy_device import lazy_devices
 from selection import draws
-from test_by_cost import SLOW, branches, layers, machine, used
+from test_select import SLOW, branches, layers, machine, used
 from test_simulate import drawn_graph, null_devices
 
 import vksched as vs

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from cut_plans import spread
 from graphs import A, B, chain, make_plan
-from walked_parts import Registry, Walker, walk
+from host_schedules import Registry, Walker, walk
 
 import vksched as vs
 import vksched.distributed.driver.client as client_module

@@ -37,7 +37,7 @@ DRAWS = (
 SEEDS = 4
 """Calls of each op for each device.
 
-For more: python tests/importers/test_onnx_calls.py DEVICE FIRST COUNT
+For more: python tests/importers/onnx_calls/test_onnx_calls.py DEVICE FIRST COUNT
 """
 TOLERANCE = {"float16": 2e-2, "bfloat16": 2e-2, "float64": 1e-6}
 """Relative; else 1e-4. Of float64 both judges have constants and steps in float32."""

@@ -1,6 +1,6 @@
 """The evaluator is asked for ops alone of which it was compared with onnxruntime: here.
 
-For more calls of some ops: python tests/importers/test_compared.py FIRST COUNT [OP ...]
+For more calls of some ops: python tests/importers/test_allow_list.py FIRST COUNT [OP ...]
 """
 
 from __future__ import annotations

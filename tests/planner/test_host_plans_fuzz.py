@@ -17,7 +17,7 @@ from mutants import FOLDERS, read_mutants
 
 MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "20000" if THOROUGH else "300"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
-SCRIPT = str(Path(__file__).with_name("fuzz_parts.py"))
+SCRIPT = str(Path(__file__).with_name("fuzz_host_plans.py"))
 
 
 @needs_linux

@@ -1,6 +1,6 @@
 """Reads mutants of GGUF files, in a process that may end at any of them.
 
-    python tests/importers/fuzz_gguf.py --seed 1 --first 0 --count 1000
+    python tests/importers/fuzz/fuzz_gguf.py --seed 1 --first 0 --count 1000
 
 What loads is described, its tensors become float32, and a model becomes a graph. A line is printed
 for each mutant before it is read, and one more where that was not as it should be. Allowed is to

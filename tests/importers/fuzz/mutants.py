@@ -12,8 +12,15 @@ from pathlib import Path
 SPARE_BYTES = 512 << 20
 LIMIT_S = 10
 NO_MEMORY = ("MemoryError", "bad_alloc", "Unable to allocate", "allocate memory")
-TESTS = Path(__file__).parent
-FOLDERS = [TESTS, TESTS.parent, *(TESTS.parent / each for each in ("support", "plan", "models"))]
+TESTS = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parent
+FOLDERS = [
+    SCRIPTS,
+    TESTS,
+    TESTS / "onnx_calls",
+    TESTS.parent,
+    *(TESTS.parent / each for each in ("support", "plan", "planner", "generation")),
+]
 
 
 class Watch:
@@ -64,7 +71,7 @@ def read_mutants(
     loaded = refused = ran = 0
     end = first + count
     while first < end:
-        command = [sys.executable, *python, str(TESTS / script), "--seed", seed, *options]
+        command = [sys.executable, *python, str(SCRIPTS / script), "--seed", seed, *options]
         command += ["--first", str(first), "--count", str(end - first)]
         paths = os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")])
         env = {**os.environ, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "2"}

@@ -32,7 +32,7 @@ MOST = 1.2
 """Times the steps per node of the smaller graph."""
 MOST_DRAFTS = 60
 """For two devices that are both too small."""
-PLAN = str(Path(planner.__file__).parent)
+PLAN = str(Path(planner.__file__).parents[1] / "plan")  # and "planner"
 Outputs = tuple[list[vs.Tensor], Mapping[vs.Tensor, vs.Tensor]]
 
 

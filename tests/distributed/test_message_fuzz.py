@@ -1,7 +1,7 @@
 """Whatever a caller with the key says, a node answers or ends the session, and holds nothing of it.
 
 `make test-all` draws many more sessions. A session that fails is drawn again by its seed:
-`VKSCHED_TESTS=rest pytest tests/runtime/remote/test_message_fuzz.py -k 'holds_nothing and 17'`.
+`VKSCHED_TESTS=rest pytest tests/distributed/test_message_fuzz.py -k 'holds_nothing and 17'`.
 """
 
 from __future__ import annotations

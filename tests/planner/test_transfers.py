@@ -11,7 +11,7 @@ import pytest
 from graphs import numpy_outputs, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lazy import LazyDevice
+from lazy_device import LazyDevice
 from selection import examples
 
 import vksched as vs

@@ -14,7 +14,7 @@ from mutants import read_mutants
 
 MUTANTS = int(os.environ.get("VKSCHED_MUTANTS", "4000" if THOROUGH else "48"))
 SEED = os.environ.get("VKSCHED_MUTANTS_SEED", "1")
-SCRIPT = str(Path(__file__).with_name("fuzz_kept.py"))
+SCRIPT = str(Path(__file__).with_name("fuzz_caches.py"))
 
 
 @needs_linux

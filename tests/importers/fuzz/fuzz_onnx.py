@@ -1,6 +1,6 @@
 """Reads mutants of ONNX models, in a process that may end at any of them.
 
-    python tests/importers/fuzz_onnx.py --seed 1 --first 0 --count 1000
+    python tests/importers/fuzz/fuzz_onnx.py --seed 1 --first 0 --count 1000
 
 With --run what loads is run on the CPU as well, which may end in any VkschedError. A line is
 printed for each mutant before it is read, and one more where that was not as it should be. Allowed

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from graphs import CPU, A, B, C
-from test_by_cost import FAST, SLOW, WIDTH, branches, layers, machine
+from test_select import FAST, SLOW, WIDTH, branches, layers, machine
 
 import vksched as vs
 from vksched.common.formatting import format_bytes

@@ -1,6 +1,6 @@
 """Reads mutants of parts, as a caller with the key may send them, in a process that may end at any.
 
-    python tests/plan/fuzz_parts.py --seed 1 --first 0 --count 1000
+    python tests/planner/fuzz_host_plans.py --seed 1 --first 0 --count 1000
 
 A part that is read is carried out on null devices and the CPU, and must give the numbers of its
 graph. A line is printed for each mutant before it is read, and one more where that was not as it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import oracles
 from vksched.common.dtypes import NDArray
 from vksched.testing.op_cases.op_sample import Case
 
@@ -20,7 +19,7 @@ def chain(case: Case) -> NDArray:
         values.append(np.uint32(word).view(np.float32).astype(float_type))
     for op, registers, attrs in steps:  # type: ignore[misc]
         one = Case(str(op), tuple(values[r] for r in registers), dict(attrs))  # type: ignore[arg-type,call-overload,union-attr,index]
-        made = np.asarray(oracles.ORACLES[one.op](one))
+        made = np.asarray(references.ORACLES[one.op](one))
         values.append(made.astype(float_type) if made.dtype.kind == "f" else made)
     return np.asarray(values[-1])
 

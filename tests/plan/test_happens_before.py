@@ -26,7 +26,7 @@ from graphs import (
 )
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from lazy import LazyDevice, lazy_devices
+from lazy_device import LazyDevice, lazy_devices
 from selection import examples
 from test_plan_verify import with_split, without_one
 

@@ -1,6 +1,6 @@
 """Reads mutants of files of the user's cache, in a process that may end at any of them.
 
-    python tests/models/fuzz_kept.py --seed 1 --first 0 --count 100
+    python tests/generation/fuzz_caches.py --seed 1 --first 0 --count 100
 
     steps    graphs and plans of a language model's steps, with a digest of what they have become
     layers   what the layers of a model take, likewise

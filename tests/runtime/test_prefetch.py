@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import vulkan_names
 from gguf_models import Tiny, write
-from test_ahead import PACKED, lates_of
+from test_weight_repack import PACKED, lates_of
 
 import vksched as vs
 from vksched.common.dtypes import NDArray

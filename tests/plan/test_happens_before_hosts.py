@@ -14,7 +14,7 @@ from graphs import NAMED, A, B, C, chain, make_plan, random_plan
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from selection import examples
-from test_happens import state_plan
+from test_happens_before import state_plan
 
 from vksched.plan.multi_host.happens_before_hosts import (
     check_part_events,
