@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the tests of the CPU's native loops with the address and undefined-behaviour sanitizers.
 
-    native/loops + sanitizers -> build/sanitized -> planted faults, each must end its process
+    native/cpu_kernels + sanitizers -> build/sanitized -> planted faults, each must end its process
                                                  -> tests of loops and ops, none may
 
 Only the loops are built: no Kompute and no Vulkan. A second run compiles what changed. Any argument

@@ -1,5 +1,5 @@
 // What a recording's command buffer takes.
-#include "companion/imported.hpp"
+#include "companion/host_import.hpp"
 #include "companion/recording.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 //
 //   module.cpp                  the module        errors.cpp   VkResults as exceptions
 //   devices.cpp                 descriptions, of  memory.cpp   mapped memory, pipelines
-//   features.cpp, limits.cpp    a part each       line.hpp     queues as recordings share them
+//   features.cpp, limits.cpp    a part each       queue.hpp    queues as recordings share them
 //   recording.hpp, .cpp         Recording:
 //   commands.cpp                what it takes,
 //   submissions.cpp             how it runs
@@ -45,7 +45,7 @@ void end_without_destructors();
 
 std::vector<VkQueueFamilyProperties> queue_families(VkPhysicalDevice device);
 
-// ---- what native/checked/ keeps inside kp's module, found by name
+// ---- what native/vk_hooks/ keeps inside kp's module, found by name
 
 using TakeError = VkResult (*)();
 using MakePipeline = VkResult (*)(VkDevice, const uint32_t*, size_t, const uint32_t*, uint32_t,

@@ -1,5 +1,5 @@
 // What each physical device can do, without opening one, and the heaps of an open one.
-#include "checked/features.hpp"
+#include "vk_hooks/features.hpp"
 #include "companion/descriptions.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// VkResults as exceptions, and what checked/calls.hpp noted inside kp's module.
+// VkResults as exceptions, and what vk_hooks/checked_calls.hpp noted inside kp's module.
 #include "companion/companion.hpp"
 #include "platform.hpp"
 

@@ -1,5 +1,5 @@
 // What a device has beyond Vulkan 1.1: products of matrices and of bytes, sizes of subgroups, types.
-#include "checked/features.hpp"
+#include "vk_hooks/features.hpp"
 #include "companion/descriptions.hpp"
 
 #include <algorithm>

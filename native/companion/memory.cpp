@@ -1,5 +1,5 @@
 // Device memory that the host sees, and pipelines made before they are asked for.
-#include "checked/mapped.hpp"
+#include "vk_hooks/mapped.hpp"
 #include "companion/companion.hpp"
 
 #include <algorithm>

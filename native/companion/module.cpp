@@ -3,7 +3,7 @@
 //   describe_devices()   every physical device, without opening one
 //   Recording            a kp.Sequence recorded with barriers, submitted without blocking, waited
 //                        for without the GIL, timed, every VkResult checked
-//   raise_error()        what checked/calls.hpp noted inside kp's module
+//   raise_error()        what vk_hooks/checked_calls.hpp noted inside kp's module
 //
 // Locks are never held while taking the GIL, and never taken with it held for long. Why all this
 // exists: docs/adr/0001-kompute-companion.md. Examples: tests/runtime/test_companion.py.

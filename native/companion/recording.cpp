@@ -1,5 +1,5 @@
 // Recordings: what they are made of, how they end, and their names in Python.
-#include "companion/imported.hpp"
+#include "companion/host_import.hpp"
 #include "companion/recording.hpp"
 
 #include <algorithm>

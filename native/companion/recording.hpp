@@ -2,7 +2,7 @@
 // timed, every VkResult checked.
 #pragma once
 
-#include "companion/line.hpp"
+#include "companion/queue.hpp"
 
 #include <array>
 #include <condition_variable>

@@ -60,7 +60,7 @@ def test_the_key_tells_of_every_source(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "HERE", tmp_path)
-    source = tmp_path / "loops" / "conv" / "conv.cpp"
+    source = tmp_path / "cpu_kernels" / "conv" / "conv.cpp"
     source.parent.mkdir(parents=True)
     source.write_text("int x;")
     key = build.build_key()
@@ -184,13 +184,13 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("packed/packed.hpp", f"WORDS_VERSION = {native_kernels.WORDS_VERSION};"),
+        ("quantized/quant_matmul.hpp", f"WORDS_VERSION = {native_kernels.WORDS_VERSION};"),
         ("program/program.cpp", f'm.attr("program_version") = {native_kernels.PROGRAM_VERSION};'),
     ],
 )
 def test_sources_have_the_versions_that_are_asked_for(source: str, line: str) -> None:
     """Of modules of other versions nothing is used, so no other test would fail."""
-    assert line in (SCRIPT.parent / "loops" / source).read_text()
+    assert line in (SCRIPT.parent / "cpu_kernels" / source).read_text()
 
 
 def test_what_reads_pybind11_is_in_the_unity_build() -> None:
@@ -198,7 +198,7 @@ def test_what_reads_pybind11_is_in_the_unity_build() -> None:
     lists = (SCRIPT.parent / "CMakeLists.txt").read_text()
     groups = "".join(re.findall(r"set_source_files_properties\((.*?)PROPERTIES", lists, re.S))
     reads, others = set(), set()
-    for path in (SCRIPT.parent / "loops").rglob("*.cpp"):
+    for path in (SCRIPT.parent / "cpu_kernels").rglob("*.cpp"):
         reading = re.search(r"arrays\.hpp|pybind11", path.read_text())
         (reads if reading else others).add(path.relative_to(SCRIPT.parent).as_posix())
     assert reads == set(groups.split())

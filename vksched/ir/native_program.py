@@ -1,4 +1,4 @@
-"""Recipes: calls as native loops (native/loops/program/table.cpp); many run in one call from
+"""Recipes: calls as native loops (native/cpu_kernels/program/table.cpp); many run in one call from
 Python.
 
     registers   operands of the call | results of the loops, of which the last one is the call's
@@ -30,7 +30,7 @@ PRODUCT = "product"
 @dataclass(frozen=True, slots=True)
 class Loop:
     """One loop. operands: registers. elements: of its result. numbers, reals: what it is told, as
-    native/loops/ says. pieces: parts that several threads may take. work: of all pieces,
+    native/cpu_kernels/ says. pieces: parts that several threads may take. work: of all pieces,
     in values that are read or multiplied.
     """
 

@@ -1,4 +1,4 @@
-"""Convolutions and pools as steps of native programs (native/loops/conv/): pieces by images and
+"""Convolutions and pools as steps of native programs (native/cpu_kernels/conv/): pieces by images and
 channels, with all that follows a convolution. Examples: tests/ops/native/test_native_programs.py.
 """
 

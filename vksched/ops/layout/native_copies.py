@@ -1,4 +1,4 @@
-"""Copies as steps of native programs (native/loops/program/moves.cpp): of values of one word each,
+"""Copies as steps of native programs (native/cpu_kernels/program/copies.cpp): of values of one word each,
 as float32 has. Examples: tests/ops/native/test_native_programs.py.
 """
 

@@ -1,4 +1,4 @@
-"""What takes numpy many passes over float32, in one: native/loops/.
+"""What takes numpy many passes over float32, in one: native/cpu_kernels/.
 
 Set-up builds it beside Kompute's modules; it needs neither them nor Vulkan. Without it numpy takes
 its passes. Examples: tests/ops/native/test_loops.py.
@@ -23,10 +23,10 @@ with contextlib.suppress(ImportError, OSError):
 
 WORDS_VERSION = 2
 """Of how words hold weights of few bits (ops/quantized/quant_layout.py), with that of
-native/loops/packed/packed.hpp. Who changes one counts both up.
+native/cpu_kernels/quantized/quant_matmul.hpp. Who changes one counts both up.
 """
 PROGRAM_VERSION = 3
-"""The same of what recipes tell (recipe.py), with that of native/loops/program/program.cpp."""
+"""The same of what recipes tell (recipe.py), with that of native/cpu_kernels/program/program.cpp."""
 
 Into = Callable[[NDArray, NDArray], object]
 """(float32 values, result) -> None, which writes all of the result."""

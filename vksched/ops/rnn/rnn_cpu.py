@@ -1,4 +1,4 @@
-"""Recurrent layers in numpy, and by native loops (native/loops/recurrent/).
+"""Recurrent layers in numpy, and by native loops (native/cpu_kernels/rnn/).
 
 h, c -> last rows of the result -> turn by turn: h there, and as a row of its own
 """

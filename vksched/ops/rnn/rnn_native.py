@@ -1,4 +1,4 @@
-"""Recurrent layers as steps of native programs (native/loops/recurrent/), a piece a direction.
+"""Recurrent layers as steps of native programs (native/cpu_kernels/rnn/), a piece a direction.
 
 Examples: tests/ops/native/test_recurrent_loops.py.
 """
