@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 KP = "0.9.0"
 KP_SHA256 = "98e583dc6e9731ff6d7a3e3317817e4d93f7b2945929619e29a56325db279949"
 PYBIND11 = "2.13.6"
-MODULES = ("kp", "companion", "loops")
+MODULES = ("kp", "companion", "cpu_kernels")
 SOURCES = (".txt", ".py", ".cpp", ".hpp")
 IS_WINDOWS = sys.platform == "win32"
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

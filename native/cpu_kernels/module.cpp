@@ -17,7 +17,7 @@ void translate(std::exception_ptr thrown)
 
 } // namespace
 
-PYBIND11_MODULE(loops, m)
+PYBIND11_MODULE(cpu_kernels, m)
 {
     py::register_local_exception_translator(&translate);
     m.doc() = "What takes numpy many passes over float32, in one; operands are contiguous, and a "

@@ -151,8 +151,8 @@ def test_a_build_goes_on_where_it_was_interrupted(
     assert build.main(arguments) == 0
     assert commands.compiled == compiled
     package = tmp_path / "site" / "vksched_native"
-    assert (package / f"loops{build.SUFFIX}").read_text() == f"loops {compiled}"
-    for module in ("kp", "companion", "loops"):
+    assert (package / f"cpu_kernels{build.SUFFIX}").read_text() == f"cpu_kernels {compiled}"
+    for module in ("kp", "companion", "cpu_kernels"):
         assert f"vksched_native.{module}" in commands.imported[-1]
     assert not commands.folder.exists()  # whole: no later build takes a part of it
 

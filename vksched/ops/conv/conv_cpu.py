@@ -1,5 +1,5 @@
-"""How the CPU backend runs convolutions and pools: native loops (native/cpu_kernels/conv/), which cut
-work among threads by images and channels; where these are not built, numpy's ways.
+"""How the CPU backend runs convolutions and pools: native loops (native/cpu_kernels/conv/), which
+cut work among threads by images and channels; where these are not built, numpy's ways.
 
 The rule: all of float32 goes to the loops, whatever the window, as they read each tap of
 neighbouring results as one vector and take bias, residual and activation on their way. Measured

@@ -1,5 +1,6 @@
-"""Convolutions and pools as steps of native programs (native/cpu_kernels/conv/): pieces by images and
-channels, with all that follows a convolution. Examples: tests/ops/native/test_native_programs.py.
+"""Convolutions and pools as steps of native programs (native/cpu_kernels/conv/): pieces by images
+and channels, with all that follows a convolution. Examples:
+tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Products of matrices as steps of native programs (native/cpu_kernels/program/, native/cpu_kernels/conv/).
+"""Products of matrices as steps of native programs (native/cpu_kernels/program/,
+native/cpu_kernels/conv/).
 
     small                      rows of b, or dot products of rows: "matmul"
     b is (n, k), few rows      a turned | windows of 1 x 1, weights b, over columns of a | turned

@@ -1,5 +1,6 @@
 """Elementwise ops as one native loop: steps on registers in one pass over the operands, some values
-at a time (native/cpu_kernels/elementwise/fused.cpp). Examples: tests/ops/native/test_native_programs.py.
+at a time (native/cpu_kernels/elementwise/fused.cpp). Examples:
+tests/ops/native/test_native_programs.py.
 """
 
 from __future__ import annotations

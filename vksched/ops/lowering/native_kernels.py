@@ -19,14 +19,16 @@ from ...common.dtypes import NDArray
 native: Any = None
 """The module, None where it is not built or does not load."""
 with contextlib.suppress(ImportError, OSError):
-    native = importlib.import_module("vksched_native.loops")
+    native = importlib.import_module("vksched_native.cpu_kernels")
 
 WORDS_VERSION = 2
 """Of how words hold weights of few bits (ops/quantized/quant_layout.py), with that of
 native/cpu_kernels/quantized/quant_matmul.hpp. Who changes one counts both up.
 """
 PROGRAM_VERSION = 3
-"""The same of what recipes tell (recipe.py), with that of native/cpu_kernels/program/program.cpp."""
+"""The same of what recipes tell (recipe.py), with that of
+native/cpu_kernels/program/program.cpp.
+"""
 
 Into = Callable[[NDArray, NDArray], object]
 """(float32 values, result) -> None, which writes all of the result."""
