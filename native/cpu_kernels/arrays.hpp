@@ -1,4 +1,5 @@
-// Operands of the CPU backend's loops as numpy hands them over, and what the module is bound by.
+// Operands of the CPU kernels as numpy passes them (buffer protocol), and the functions that bind
+// each part of the module.
 #pragma once
 
 #include "cpu_kernels/operands.hpp"
@@ -12,28 +13,31 @@
 
 namespace py = pybind11;
 
-// Whether a buffer's format is this machine's float32, which Python spells in several ways.
+// Return whether a buffer format is native-endian float32, which Python spells in several ways.
 inline bool is_float(const std::string& format)
 {
     constexpr uint16_t one = 1;
-    const char own = bits_as<std::array<uint8_t, 2>>(one)[0] ? '<' : '>';
-    return format == "f" || format == "@f" || format == "=f" || format == std::string{own, 'f'};
+    const char native_order = bit_cast<std::array<uint8_t, 2>>(one)[0] ? '<' : '>';
+    return format == "f" || format == "@f" || format == "=f"
+           || format == std::string{native_order, 'f'};
 }
 
-inline py::buffer_info floats(const py::buffer& given, bool writable = false, bool anywhere = false)
+inline py::buffer_info floats(const py::buffer& buffer, bool writable = false,
+                              bool any_alignment = false)
 {
-    py::buffer_info info = given.request(writable);
+    py::buffer_info info = buffer.request(writable);
     py::ssize_t expected = sizeof(float);
     bool dense = true;
     for (py::ssize_t axis = info.ndim; axis-- > 0; expected *= info.shape[axis])
         dense = dense && (info.shape[axis] == 1 || info.strides[axis] == expected);
-    const bool aligned = anywhere || reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
+    const bool aligned =
+        any_alignment || reinterpret_cast<uintptr_t>(info.ptr) % alignof(float) == 0;
     require(is_float(info.format) && aligned && (dense || info.size == 0),
             "expected contiguous, aligned float32");
     return info;
 }
 
-// Whether a buffer of 32 bits holds values of a type.
+// Return whether a buffer of 32-bit elements has the type T.
 template <class T>
 bool holds(const py::buffer_info& info)
 {
@@ -43,10 +47,10 @@ bool holds(const py::buffer_info& info)
     return std::is_unsigned_v<T> ? is("I") || is("L") : is("i") || is("l");
 }
 
-// A matrix of 32 bits whose rows have no gaps; a const T is only read.
+// A matrix of 32-bit elements with contiguous rows. A const T is only read.
 template <class T>
 struct Matrix {
-    explicit Matrix(const py::buffer& given) : info(given.request(!std::is_const_v<T>))
+    explicit Matrix(const py::buffer& buffer) : info(buffer.request(!std::is_const_v<T>))
     {
         require(holds<std::remove_const_t<T>>(info) && info.itemsize == 4 && info.ndim == 2
                     && (info.shape[1] < 2 || info.strides[1] == 4)
@@ -62,17 +66,17 @@ struct Matrix {
 };
 
 void add_conv(py::module_& m);
-void add_integer_codes(py::module_& m);
-void add_integer_conv(py::module_& m);
-void add_integer_matmul(py::module_& m);
-void add_integer_ways(py::module_& m);
+void add_int8_quantize(py::module_& m);
+void add_int8_conv(py::module_& m);
+void add_int8_matmul(py::module_& m);
+void add_int8_targets(py::module_& m);
 void add_norms(py::module_& m);
-void add_packed(py::module_& m);
+void add_quantized(py::module_& m);
 void add_program(py::module_& m);
-void add_recurrent(py::module_& m);
+void add_rnn(py::module_& m);
 void add_repack(py::module_& m);
 void add_resample(py::module_& m);
-void add_rounded(py::module_& m);
-void add_texts(py::module_& m);
-void add_values(py::module_& m);
+void add_q8(py::module_& m);
+void add_gguf_strings(py::module_& m);
+void add_unary(py::module_& m);
 

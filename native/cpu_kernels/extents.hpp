@@ -1,7 +1,9 @@
-// How far a loop of a program reads and writes in its slots, by what it is told: programs compare it with
-// the sizes of the slots before anything runs, as numbers may be a stranger's.
+// The extents of a loop: how many bytes it accesses in each slot, computed from its parameters. A
+// program compares them with the sizes of its slots before it runs, because parameters may come
+// from an untrusted file.
 //
-// In doubles, which do not overflow: they are exact below 2^53, and no slot reaches that far.
+// Extents are doubles: they do not overflow, and they are exact below 2^53, more than any slot
+// holds.
 #pragma once
 
 #include <algorithm>
@@ -13,65 +15,66 @@
 
 class Extents {
 public:
-    // Places along an axis, and elements from one to the next.
+    // The number of elements along an axis, and the stride between them.
     struct Axis {
-        int64_t size, step;
+        int64_t size, stride;
     };
 
     explicit Extents(size_t slots) : ends_(slots) {}
 
-    // Elements of so many bytes at all places of some axes, the first one at `first`.
+    // Add the elements of `bytes` each along all axes, starting at element `first`.
     void add(size_t slot, double bytes, std::initializer_list<Axis> axes, int64_t first = 0)
     {
-        double least = static_cast<double>(first), last = least, places = 1;
+        double lowest = static_cast<double>(first), highest = lowest, count = 1;
         bool any = true;
         for (const Axis& axis : axes) {
-            places *= counted(axis.size);
+            count *= at_least_one(axis.size);
             any = any && axis.size;
-            const double reach = (static_cast<double>(axis.size) - 1) * static_cast<double>(axis.step);
-            (reach < 0 ? least : last) += reach;
+            const double span =
+                (static_cast<double>(axis.size) - 1) * static_cast<double>(axis.stride);
+            (span < 0 ? lowest : highest) += span;
         }
-        check_empty(any, places);
+        check_empty(any, count);
         if (!any)
             return;
-        if (least < 0)
-            throw std::invalid_argument("expected elements from the start of a slot on");
-        to(slot, (last + 1) * bytes);
+        if (lowest < 0)
+            throw std::invalid_argument("expected elements at non-negative offsets of a slot");
+        extend(slot, (highest + 1) * bytes);
     }
 
-    // As many elements as sizes say, without gaps.
-    void all(size_t slot, double bytes, std::initializer_list<int64_t> sizes)
+    // Add a contiguous array of these sizes.
+    void add_dense(size_t slot, double bytes, std::initializer_list<int64_t> sizes)
     {
-        double places = 1;
+        double count = 1;
         bool any = true;
         for (const int64_t size : sizes) {
-            places *= counted(size);
+            count *= at_least_one(size);
             any = any && size;
         }
-        check_empty(any, places);
-        to(slot, any ? places * bytes : 0);
+        check_empty(any, count);
+        extend(slot, any ? count * bytes : 0);
     }
 
-    // Bytes up to the end of what a loop reaches in a slot.
+    // Return the end of the accessed bytes of a slot.
     double end(size_t slot) const { return ends_.at(slot); }
 
 private:
-    // A size as a factor, 1 for 0.
-    static double counted(int64_t size)
+    // Return a size as a factor: 1 for 0.
+    static double at_least_one(int64_t size)
     {
         if (size < 0)
             throw std::invalid_argument("expected sizes of 0 or more");
         return static_cast<double>(std::max<int64_t>(size, 1));
     }
 
-    // What has no elements may not go round its loops for ever: its other sizes are bounded, too.
-    static void check_empty(bool any, double places)
+    // Bound the other sizes of an empty array: a loop must not iterate over them for ever.
+    static void check_empty(bool any, double count)
     {
-        if (!any && places >= 0x1p31)
-            throw std::invalid_argument("expected sizes below 2^31 of what has no elements");
+        if (!any && count >= 0x1p31)
+            throw std::invalid_argument("expected sizes below 2^31 of an array without elements");
     }
 
-    void to(size_t slot, double end) { ends_.at(slot) = std::max(ends_.at(slot), end); }
+    void extend(size_t slot, double end) { ends_.at(slot) = std::max(ends_.at(slot), end); }
 
     std::vector<double> ends_;
 };

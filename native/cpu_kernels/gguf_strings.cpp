@@ -1,24 +1,24 @@
-// Strings of a file, as GGUF files hold them, each behind its length:
+// Arrays of strings in a GGUF file. Each string follows its length, a little-endian uint64.
 //
-//   texts(data, at, count) -> list of str, the byte behind the last one
-//   skip_texts(data, at, count) -> how many there are, the byte behind the last one
+//   gguf_strings(data, at, count) -> (list of str, offset behind the last one)
+//   skip_gguf_strings(data, at, count) -> (number of strings found, offset behind the last one)
 //
-// Bytes that are no UTF-8 come as Python's `surrogateescape` makes them. There are fewer where the
-// data ends before. Examples: tests/importers/test_gguf_reader.py.
+// Bytes that are not UTF-8 are decoded with Python's `surrogateescape`. Fewer strings are returned
+// if the data is truncated. Examples: tests/importers/test_gguf_reader.py.
 #include "cpu_kernels/arrays.hpp"
 
 namespace {
 
-// The bytes of a file, and how many are read so far.
-class Lengths {
+// Reads strings from the bytes of a file, one after the other.
+class StringReader {
   public:
-    Lengths(const py::buffer& data, size_t at) : info_(data.request()), at_(at)
+    StringReader(const py::buffer& data, size_t at) : info_(data.request()), at_(at)
     {
         require(info_.itemsize == 1 && info_.ndim == 1 && (info_.size < 2 || info_.strides[0] == 1),
                 "expected bytes without gaps");
     }
 
-    // Goes behind the next string; false where the data ends before.
+    // Read the next string. Return false if the data is truncated.
     bool next()
     {
         const auto* bytes = static_cast<const unsigned char*>(info_.ptr);
@@ -47,33 +47,34 @@ class Lengths {
     size_t size_ = 0;
 };
 
-py::tuple texts(const py::buffer& data, size_t at, size_t count)
+py::tuple gguf_strings(const py::buffer& data, size_t at, size_t count)
 {
-    Lengths lengths(data, at);
-    py::list made;
-    while (made.size() < count && lengths.next()) {
-        PyObject* one = PyUnicode_DecodeUTF8(
-            lengths.text(), static_cast<Py_ssize_t>(lengths.size()), "surrogateescape");
-        if (one == nullptr)
+    StringReader reader(data, at);
+    py::list result;
+    while (result.size() < count && reader.next()) {
+        PyObject* string = PyUnicode_DecodeUTF8(
+            reader.text(), static_cast<Py_ssize_t>(reader.size()), "surrogateescape");
+        if (string == nullptr)
             throw py::error_already_set();
-        made.append(py::reinterpret_steal<py::object>(one));
+        result.append(py::reinterpret_steal<py::object>(string));
     }
-    return py::make_tuple(made, lengths.at());
+    return py::make_tuple(result, reader.at());
 }
 
-py::tuple skip_texts(const py::buffer& data, size_t at, size_t count)
+py::tuple skip_gguf_strings(const py::buffer& data, size_t at, size_t count)
 {
-    Lengths lengths(data, at);
-    size_t found = 0;
-    while (found < count && lengths.next())
-        ++found;
-    return py::make_tuple(found, lengths.at());
+    StringReader reader(data, at);
+    size_t skipped = 0;
+    while (skipped < count && reader.next())
+        ++skipped;
+    return py::make_tuple(skipped, reader.at());
 }
 
 } // namespace
 
-void add_texts(py::module_& m)
+void add_gguf_strings(py::module_& m)
 {
-    m.def("texts", &texts, py::arg("data"), py::arg("at"), py::arg("count"));
-    m.def("skip_texts", &skip_texts, py::arg("data"), py::arg("at"), py::arg("count"));
+    m.def("gguf_strings", &gguf_strings, py::arg("data"), py::arg("at"), py::arg("count"));
+    m.def("skip_gguf_strings", &skip_gguf_strings, py::arg("data"), py::arg("at"),
+          py::arg("count"));
 }

@@ -1,5 +1,5 @@
-// Loops of the CPU backend: what takes numpy many passes over float32, in one, without the
-// interpreter lock. No other module is needed.
+// The module of the CPU kernels: single-pass kernels for ops that take numpy many passes. They
+// release the interpreter lock and need no other module.
 #include "cpu_kernels/arrays.hpp"
 
 #include <exception>
@@ -20,21 +20,20 @@ void translate(std::exception_ptr thrown)
 PYBIND11_MODULE(cpu_kernels, m)
 {
     py::register_local_exception_translator(&translate);
-    m.doc() = "What takes numpy many passes over float32, in one; operands are contiguous, and a "
-              "result may lie where the first one does. Not wide: as processors without wider "
-              "vectors do it.";
+    m.doc() = "Single-pass CPU kernels. Operands are contiguous; a result may alias the first "
+              "operand. wide=False selects the baseline instruction set.";
     add_conv(m);
-    add_integer_codes(m);
-    add_integer_conv(m);
-    add_integer_matmul(m);
-    add_integer_ways(m);
+    add_int8_quantize(m);
+    add_int8_conv(m);
+    add_int8_matmul(m);
+    add_int8_targets(m);
     add_norms(m);
-    add_packed(m);
+    add_quantized(m);
     add_program(m);
-    add_recurrent(m);
+    add_rnn(m);
     add_repack(m);
     add_resample(m);
-    add_rounded(m);
-    add_texts(m);
-    add_values(m);
+    add_q8(m);
+    add_gguf_strings(m);
+    add_unary(m);
 }

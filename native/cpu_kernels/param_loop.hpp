@@ -1,4 +1,4 @@
-// Loops of programs that are one function of what they were told, and what several of these share.
+// Loops that are one function of their parameters, and helpers that several of them share.
 #pragma once
 
 #include "cpu_kernels/operands.hpp"
@@ -11,52 +11,57 @@
 #include <utility>
 #include <vector>
 
-// called: the loop of others that it calls.
-template <class Called>
-struct ToldLoop : Loop {
-    using Way = void (*)(const ToldLoop&, const Operands&, size_t);
-    using Reach = void (*)(const ToldLoop&, Extents&);
+// callee: the kernel that the loop calls.
+template <class Callee>
+struct ParamLoop : Loop {
+    using Kernel = void (*)(const ParamLoop&, const Operands&, size_t);
+    using AddExtents = void (*)(const ParamLoop&, Extents&);
 
-    ToldLoop(const Told& told, Way way, Reach reaches, Called called)
-      : way(way), reaches(reaches), numbers(told.numbers), reals(told.reals), last(told.slots - 1),
-        pieces(told.pieces), called(called)
+    ParamLoop(const LoopParams& params, Kernel kernel, AddExtents add_extents_of, Callee callee)
+      : kernel(kernel), add_extents_of(add_extents_of), int_params(params.int_params),
+        float_params(params.float_params), last(params.slots - 1), pieces(params.pieces),
+        callee(callee)
     {
     }
-    void run(const Operands& given, size_t piece) const override { way(*this, given, piece); }
-    void reach(Extents& to) const override { reaches(*this, to); }
-    float* result(const Operands& given) const { return given.get<float>(last); }
-    // The first row of a piece, of so many rows.
+    void run(const Operands& operands, size_t piece) const override
+    {
+        kernel(*this, operands, piece);
+    }
+    void add_extents(Extents& extents) const override { add_extents_of(*this, extents); }
+    float* result(const Operands& operands) const { return operands.get<float>(last); }
+    // Return the first row of a piece.
     int64_t first_row(int64_t rows, size_t piece) const { return rows * int64_t(piece) / pieces; }
 
-    Way way;
-    Reach reaches;
-    std::vector<int64_t> numbers;
-    std::vector<float> reals;
+    Kernel kernel;
+    AddExtents add_extents_of;
+    std::vector<int64_t> int_params;
+    std::vector<float> float_params;
     size_t last;
     int64_t pieces;
-    Called called;
+    Callee callee;
 };
 
-struct Nothing {};
-using PlainLoop = ToldLoop<Nothing>;
+struct NoCallee {};
+using PlainLoop = ParamLoop<NoCallee>;
 
-// What a loop is told, to be checked. operands: slots but for the result's, at least.
-struct Counts {
-    size_t operands, numbers, reals;
+// The expected numbers of parameters. operands: minimum number of operands.
+struct ParamCounts {
+    size_t operands, int_params, float_params;
 };
 
-template <class Called = Nothing>
-std::unique_ptr<Loop> told_loop(const Told& told, const Counts& counts,
-                                typename ToldLoop<Called>::Way way,
-                                typename ToldLoop<Called>::Reach reaches, Called called = {})
+template <class Callee = NoCallee>
+std::unique_ptr<Loop> param_loop(const LoopParams& params, const ParamCounts& counts,
+                                 typename ParamLoop<Callee>::Kernel kernel,
+                                 typename ParamLoop<Callee>::AddExtents add_extents_of,
+                                 Callee callee = {})
 {
-    require(told.slots > counts.operands && told.numbers.size() == counts.numbers
-                && told.reals.size() == counts.reals,
-            "expected as many slots, numbers and reals as the loop has");
-    return std::make_unique<ToldLoop<Called>>(told, way, reaches, called);
+    require(params.slots > counts.operands && params.int_params.size() == counts.int_params
+                && params.float_params.size() == counts.float_params,
+            "expected as many slots, int_params and float_params as the loop has");
+    return std::make_unique<ParamLoop<Callee>>(params, kernel, add_extents_of, callee);
 }
 
-INLINED float total_of(float (&sums)[16])
+INLINED float horizontal_sum(float (&sums)[16])
 {
     for (int64_t half = 8; half > 0; half /= 2)
         for (int64_t lane = 0; lane < half; ++lane)
@@ -74,17 +79,17 @@ INLINED float dot(const float* a, const float* b, int64_t count)
             sums[lane] += a[at + lane] * b[at + lane];
     for (; at < count; ++at)
         sums[0] += a[at] * b[at];
-    return total_of(sums);
+    return horizontal_sum(sums);
 }
 
-inline int64_t whole_number(const char* from, size_t number, bool is_long)
+inline int64_t read_index(const char* data, size_t index, bool is_int64)
 {
-    int32_t made;
-    int64_t more;
-    if (is_long)
-        std::memcpy(&more, from + 8 * number, sizeof more);
+    int32_t narrow;
+    int64_t value;
+    if (is_int64)
+        std::memcpy(&value, data + 8 * index, sizeof value);
     else
-        std::memcpy(&made, from + 4 * number, sizeof made), more = made;
-    constexpr int64_t far = int64_t{1} << 40; // so that sums of it are numbers
-    return std::clamp(more, -far, far);
+        std::memcpy(&narrow, data + 4 * index, sizeof narrow), value = narrow;
+    constexpr int64_t limit = int64_t{1} << 40; // sums of indices do not overflow
+    return std::clamp(value, -limit, limit);
 }

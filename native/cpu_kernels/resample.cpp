@@ -1,9 +1,9 @@
-// Resampling along one axis: every result is a weighted sum of a few elements.
+// Resampling along one axis: each result is a weighted sum of a few elements (taps).
 //
 //   resample(x, indices, weights, out, size, inner)
 //       out[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n]
 //
-// Sums are of float64, as numpy has them; elements of weight 0 are not read. Examples:
+// Sums are float64, as numpy's. Elements of weight 0 are not read. Examples:
 // tests/ops/native/test_resample_loops.py.
 #include "cpu_kernels/arrays.hpp"
 #include "cpu_kernels/vectors.hpp"
@@ -13,100 +13,101 @@
 
 namespace {
 
-// Of x (lead, size, inner), with `taps` for each of `outs` results.
-struct Resampled {
+// x: (lead, size, inner). indices, weights: (out_size, taps).
+struct ResampleParams {
     const float *x, *weights;
     const int32_t* indices;
-    size_t lead, size, inner, outs, taps;
+    size_t lead, size, inner, out_size, taps;
     float* out;
 };
 
-constexpr size_t BLOCK = 256; // values of a row whose sums stay in the first cache
+constexpr size_t BLOCK = 256; // inner values of a block: their sums stay in the L1 cache
 
-INLINED size_t place(const Resampled& told, size_t tap)
+INLINED size_t source_index(const ResampleParams& params, size_t tap)
 {
-    const int64_t last = static_cast<int64_t>(told.size) - 1;
-    return std::min<int64_t>(std::max<int64_t>(told.indices[tap], 0), last);
+    const int64_t last = static_cast<int64_t>(params.size) - 1;
+    return std::min<int64_t>(std::max<int64_t>(params.indices[tap], 0), last);
 }
 
-// One value for each result: of the last axis.
-INLINED void each_value(const Resampled& told, const float* x, float* out)
+// inner = 1: one value for each result.
+INLINED void resample_values(const ResampleParams& params, const float* x, float* out)
 {
-    for (size_t i = 0; i < told.outs; ++i) {
+    for (size_t i = 0; i < params.out_size; ++i) {
         double sum = 0;
-        for (size_t tap = i * told.taps; tap < (i + 1) * told.taps; ++tap)
-            if (told.weights[tap] != 0)
-                sum += static_cast<double>(told.weights[tap]) * x[place(told, tap)];
+        for (size_t tap = i * params.taps; tap < (i + 1) * params.taps; ++tap)
+            if (params.weights[tap] != 0)
+                sum += static_cast<double>(params.weights[tap]) * x[source_index(params, tap)];
         out[i] = static_cast<float>(sum);
     }
 }
 
-// Some values of a row for each result.
-INLINED void each_row(const Resampled& told, const float* x, float* out, size_t count)
+// A block of `count` inner values for each result.
+INLINED void resample_rows(const ResampleParams& params, const float* x, float* out, size_t count)
 {
     double sums[BLOCK];
-    for (size_t i = 0; i < told.outs; ++i) {
+    for (size_t i = 0; i < params.out_size; ++i) {
         std::fill(sums, sums + count, 0.0);
-        for (size_t tap = i * told.taps; tap < (i + 1) * told.taps; ++tap) {
-            const double weight = told.weights[tap];
+        for (size_t tap = i * params.taps; tap < (i + 1) * params.taps; ++tap) {
+            const double weight = params.weights[tap];
             if (weight == 0)
                 continue;
-            const float* row = x + place(told, tap) * told.inner;
+            const float* row = x + source_index(params, tap) * params.inner;
             for (size_t at = 0; at < count; ++at)
                 sums[at] += weight * row[at];
         }
         for (size_t at = 0; at < count; ++at)
-            out[i * told.inner + at] = static_cast<float>(sums[at]);
+            out[i * params.inner + at] = static_cast<float>(sums[at]);
     }
 }
 
-INLINED void each_lead(const Resampled& told)
+INLINED void resample_all(const ResampleParams& params)
 {
-    for (size_t o = 0; o < told.lead; ++o) {
-        const float* x = told.x + o * told.size * told.inner;
-        float* out = told.out + o * told.outs * told.inner;
-        if (told.inner == 1)
-            each_value(told, x, out);
+    for (size_t o = 0; o < params.lead; ++o) {
+        const float* x = params.x + o * params.size * params.inner;
+        float* out = params.out + o * params.out_size * params.inner;
+        if (params.inner == 1)
+            resample_values(params, x, out);
         else
-            for (size_t at = 0; at < told.inner; at += BLOCK)
-                each_row(told, x + at, out + at, std::min(BLOCK, told.inner - at));
+            for (size_t at = 0; at < params.inner; at += BLOCK)
+                resample_rows(params, x + at, out + at, std::min(BLOCK, params.inner - at));
     }
 }
 
-void resample_plain(const Resampled& told) { each_lead(told); }
+void resample_baseline(const ResampleParams& params) { resample_all(params); }
 
-#ifdef WIDE
-WIDE void resample_wide(const Resampled& told) { each_lead(told); }
+#ifdef TARGET_AVX2
+TARGET_AVX2 void resample_avx2(const ResampleParams& params) { resample_all(params); }
 #else
-constexpr auto resample_wide = resample_plain;
+constexpr auto resample_avx2 = resample_baseline;
 #endif
 
 void resample(const py::buffer& x, const py::buffer& indices, const py::buffer& weights,
               const py::buffer& out, size_t size, size_t inner, bool wide)
 {
-    const py::buffer_info from = floats(x), each = floats(weights), to = floats(out, true);
+    const py::buffer_info from = floats(x), weight_view = floats(weights), to = floats(out, true);
     const py::buffer_info at = indices.request();
-    const bool whole = at.format == "i" || at.format == "l"; // Windows has a long of 32 bits
-    require(whole && at.itemsize == 4 && at.ndim == 2 && at.size == each.size
-                && (at.size == 0
-                    || (at.strides[1] == 4 && (at.shape[0] == 1 || at.strides[0] == 4 * at.shape[1])))
-                && reinterpret_cast<uintptr_t>(at.ptr) % alignof(int32_t) == 0,
-            "expected int32 indices and weights of one shape (out, taps)");
+    const bool is_int32 = at.format == "i" || at.format == "l"; // long has 32 bits on Windows
+    require(
+        is_int32 && at.itemsize == 4 && at.ndim == 2 && at.size == weight_view.size
+            && (at.size == 0
+                || (at.strides[1] == 4 && (at.shape[0] == 1 || at.strides[0] == 4 * at.shape[1])))
+            && reinterpret_cast<uintptr_t>(at.ptr) % alignof(int32_t) == 0,
+        "expected int32 indices and weights of one shape (out, taps)");
     require(size > 0 && inner > 0 && from.size % (size * inner) == 0, "expected whole axes of x");
-    Resampled told{};
-    told.lead = from.size / (size * inner);
-    told.size = size;
-    told.inner = inner;
-    told.outs = at.shape[0];
-    told.taps = at.shape[1];
-    require(static_cast<size_t>(to.size) == told.lead * told.outs * inner,
+    ResampleParams params{};
+    params.lead = from.size / (size * inner);
+    params.size = size;
+    params.inner = inner;
+    params.out_size = at.shape[0];
+    params.taps = at.shape[1];
+    require(static_cast<size_t>(to.size) == params.lead * params.out_size * inner,
             "expected a result for each row of indices");
-    told.x = static_cast<const float*>(from.ptr);
-    told.weights = static_cast<const float*>(each.ptr);
-    told.indices = static_cast<const int32_t*>(at.ptr);
-    told.out = static_cast<float*>(to.ptr);
+    params.x = static_cast<const float*>(from.ptr);
+    params.weights = static_cast<const float*>(weight_view.ptr);
+    params.indices = static_cast<const int32_t*>(at.ptr);
+    params.out = static_cast<float*>(to.ptr);
     py::gil_scoped_release unlocked;
-    wide && has_wide() ? resample_wide(told) : resample_plain(told);
+    wide && has_avx2() ? resample_avx2(params) : resample_baseline(params);
 }
 
 } // namespace

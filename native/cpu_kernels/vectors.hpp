@@ -1,26 +1,27 @@
-// Which vectors loops are compiled for: those of all processors and, on x86, wider ones too, as most
-// processors have wider ones than a build for all of them may use.
+// The instruction sets that kernels are compiled for: the baseline of the architecture and, on x86,
+// AVX2 and AVX-512, which most processors have but a portable build may not require. The version is
+// selected at run time (function multiversioning).
 #pragma once
 
 #if defined(__GNUC__) && defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector) && __has_builtin(__builtin_convertvector)
-#define HAS_VECTORS // types of GCC and Clang
+#define HAS_VECTOR_EXTENSIONS // vector types of GCC and Clang
 #endif
 #endif
 
 #if defined(__x86_64__) && !defined(__clang__)
-#define COMPILED_TWICE // a file within push_options and target
+#define MULTIVERSION // whole files are included within push_options and target
 #include <immintrin.h>
 #endif
 
 #if defined(__x86_64__)
-#define WIDE __attribute__((target("avx2,fma"))) // of a function
+#define TARGET_AVX2 __attribute__((target("avx2,fma"))) // attribute of a function
 #endif
 
-// Whether this processor runs what is WIDE.
-inline bool has_wide()
+// Return whether this processor runs TARGET_AVX2 functions.
+inline bool has_avx2()
 {
-#ifdef WIDE
+#ifdef TARGET_AVX2
     static const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     return has;
 #else
@@ -28,11 +29,11 @@ inline bool has_wide()
 #endif
 }
 
-// Whether it runs a file that is compiled twice.
-inline bool has_wider()
+// Return whether this processor runs the AVX2 version of a file.
+inline bool has_avx2_f16c()
 {
-#ifdef COMPILED_TWICE
-    static const bool has = has_wide() && __builtin_cpu_supports("f16c");
+#ifdef MULTIVERSION
+    static const bool has = has_avx2() && __builtin_cpu_supports("f16c");
     return has;
 #else
     return false;

@@ -184,7 +184,10 @@ def test_what_fails_replaces_nothing_and_is_built_anew(
 @pytest.mark.parametrize(
     ("source", "line"),
     [
-        ("quantized/quant_matmul.hpp", f"WORDS_VERSION = {native_kernels.WORDS_VERSION};"),
+        (
+            "quantized/quant_matmul.hpp",
+            f"QUANT_LAYOUT_VERSION = {native_kernels.QUANT_LAYOUT_VERSION};",
+        ),
         ("program/program.cpp", f'm.attr("program_version") = {native_kernels.PROGRAM_VERSION};'),
     ],
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROWS_PIECE, ROWS_WORK = 1 << 14, 4
 """Values of rows that make a piece at least, some 10 us; and the work of each value."""
-PRODUCT = "product"
+GEMM = "gemm"
 """The loop that calls the library of numpy's products."""
 
 
@@ -52,7 +52,7 @@ class Recipe:
     @property
     def calls_blas(self) -> bool:
         """Whether a loop calls the library of numpy's products."""
-        return any(loop.name == PRODUCT for loop in self.loops)
+        return any(loop.name == GEMM for loop in self.loops)
 
 
 Recipes = Callable[[tuple[TensorType, ...], TensorType, "Attrs"], Recipe | None]

@@ -1,7 +1,7 @@
-// Windows of x as loops compute them, compiled for LANES values in a vector and ROWS output channels
-// times COLUMNS vectors in registers. Included by conv.cpp, in a namespace for each.
+// Convolution and pooling for one instruction set: LANES values in a vector, ROWS output channels
+// times COLUMNS vectors in registers. conv.cpp includes it in one namespace for each.
 //
-//   x  --areas--> vectors --sums--> tiles of results --results--> steps, rows in their places
+//   x  --pack_input--> vectors --microkernel--> tiles of results --store--> epilogue, result
 #include "cpu_kernels/conv/pack_input_simd.hpp"
 #include "cpu_kernels/conv/microkernel_simd.hpp"
 #include "cpu_kernels/conv/store_simd.hpp"
@@ -10,65 +10,67 @@
 
 void convolve(const Conv& conv)
 {
-    if (conv.window.is_pointwise() && conv.results > 1 && conv.count >= LANES)
-        return convolve_points(conv);
-    if (is_abreast(conv))
-        return convolve_abreast(conv);
-    const Layout layout(conv.window);
-    const size_t most = conv.results == 1 ? MOST_VECTORS : COLUMNS;
-    each_part(conv.window, layout.first(conv.channels), [&](const Part& part) {
-        Ending ending(conv);
-        Reader reader(layout, part, conv.channels, most, 0.0f);
-        each_group(reader, conv.x, conv.groups, [&](size_t group) {
-            convolve_group(ending, part, reader.area, group);
+    if (conv.window.is_pointwise() && conv.out_channels > 1 && conv.count >= LANES)
+        return convolve_pointwise(conv);
+    if (is_depthwise(conv))
+        return convolve_depthwise(conv);
+    const InputLayout layout(conv.window);
+    const size_t max_vectors = conv.out_channels == 1 ? MAX_VECTORS : COLUMNS;
+    for_each_block(conv.window, layout.first(conv.channels), [&](const OutputBlock& block) {
+        Epilogue epilogue(conv);
+        InputPacker packer(layout, block, conv.channels, max_vectors, 0.0f);
+        for_each_group(packer, conv.x, conv.groups, [&](size_t group) {
+            convolve_group(epilogue, block, packer.packed_input, group);
         });
     });
 }
 
-// How many places each result of a part counts.
-INLINED std::vector<float> counted(const Pool& pool, const Part& part, const Area& area)
+// Return the divisors of a mean for each result of a block.
+INLINED std::vector<float> window_counts(const Pool& pool, const OutputBlock& block,
+                                         const PackedInput& packed_input)
 {
-    std::vector<float> counts(area.count + WIDEST, 1.0f);
-    for (size_t row = 0; row < part.rows; ++row)
-        for (size_t column = 0; column < part.columns; ++column)
-            counts[row * area.pitch + column] =
-                std::max(1.0f, pool.counts[0][part.depth] * pool.counts[1][part.row + row]
-                                   * pool.counts[2][part.column + column]);
+    std::vector<float> counts(packed_input.count + WIDEST, 1.0f);
+    for (size_t row = 0; row < block.rows; ++row)
+        for (size_t column = 0; column < block.columns; ++column)
+            counts[row * packed_input.pitch + column] =
+                std::max(1.0f, pool.counts[0][block.depth] * pool.counts[1][block.row + row]
+                                   * pool.counts[2][block.column + column]);
     return counts;
 }
 
-template <Pooling KIND>
-INLINED void pool_planes(const Pool& pool)
+template <PoolKind KIND>
+INLINED void pool_all(const Pool& pool)
 {
-    const Layout layout(pool.window);
-    constexpr float fill = KIND == LARGEST ? -std::numeric_limits<float>::infinity() : 0.0f;
-    const size_t to = pool.window.results();
-    alignas(64) float made[WIDEST];
-    each_part(pool.window, layout.first(1), [&](const Part& part) {
-        Reader reader(layout, part, 1, MOST_VECTORS, fill);
-        const Area& area = reader.area;
-        const auto counts = KIND == MEAN ? counted(pool, part, area) : std::vector<float>{};
-        each_group(reader, pool.x, pool.planes, [&](size_t plane) {
-            each_tile(area.count, MOST_VECTORS, [&](size_t first, size_t vectors) {
-                pooled_of<KIND>(vectors, std::make_index_sequence<MOST_VECTORS>())(
-                    area, area.x + first, made);
+    const InputLayout layout(pool.window);
+    constexpr float fill = KIND == MAX ? -std::numeric_limits<float>::infinity() : 0.0f;
+    const size_t to = pool.window.output_size();
+    alignas(64) float tile[WIDEST];
+    for_each_block(pool.window, layout.first(1), [&](const OutputBlock& block) {
+        InputPacker packer(layout, block, 1, MAX_VECTORS, fill);
+        const PackedInput& packed_input = packer.packed_input;
+        const auto counts =
+            KIND == MEAN ? window_counts(pool, block, packed_input) : std::vector<float>{};
+        for_each_group(packer, pool.x, pool.planes, [&](size_t plane) {
+            for_each_tile(packed_input.count, MAX_VECTORS, [&](size_t first, size_t vectors) {
+                pool_kernel_for<KIND>(vectors, std::make_index_sequence<MAX_VECTORS>())(
+                    packed_input, packed_input.x + first, tile);
                 const size_t width = vectors * LANES;
                 if (KIND == MEAN)
-                    each_value(made, width, [&](size_t i) { return made[i] / counts[first + i]; });
-                each_run(pool.window, part, area.pitch, first,
-                         std::min(width, area.count - first),
+                    each_value(tile, width, [&](size_t i) { return tile[i] / counts[first + i]; });
+                for_each_run(pool.window, block, packed_input.pitch, first,
+                         std::min(width, packed_input.count - first),
                          [&](size_t at, size_t place, size_t run) {
-                             copy(pool.out + plane * to + place, made + at, run);
+                             copy(pool.out + plane * to + place, tile + at, run);
                          });
             });
         });
     });
 }
 
-void combine(const Pool& told)
+void pool_planes(const Pool& params)
 {
-    if (told.kind == LARGEST)
-        pool_planes<LARGEST>(told);
+    if (params.kind == MAX)
+        pool_all<MAX>(params);
     else
-        pool_planes<MEAN>(told);
+        pool_all<MEAN>(params);
 }

@@ -1,50 +1,50 @@
-// Convolutions of channels with weights of their own (depthwise), LANES channels abreast: a vector
-// holds one place of them all, so no stride, dilation or short row leaves a part of it empty.
+// Depthwise convolution of LANES channels at a time: a vector holds one position of all these
+// channels, so that vectors are full for any stride, dilation and row length.
 //
-//   x  (channels, places)  --turned-->  (places and padding, LANES)     some rows at a time
-//   result                 <--turned--  (places, LANES)
+//   x  (channels, positions)  --transpose-->  (padded positions, LANES)     a block of rows
+//   result                    <--transpose--  (positions, LANES)
 
-// Alternately lanes of a and b: their first halves, or from lane FIRST on.
+// Interleave the lanes of a and b, from lane FIRST on.
 template <size_t FIRST, size_t... I>
-INLINED Vector mixed(Vector a, Vector b, std::index_sequence<I...>)
+INLINED Vector interleave(Vector a, Vector b, std::index_sequence<I...>)
 {
     return __builtin_shufflevector(a, b, (FIRST + I / 2 + I % 2 * LANES)...);
 }
 
-// Rows become columns.
-INLINED void turn(Vector (&rows)[LANES])
+// Transpose a square of LANES vectors.
+INLINED void transpose(Vector (&rows)[LANES])
 {
     constexpr auto lanes = std::make_index_sequence<LANES>();
 #pragma GCC unroll 8
     for (size_t done = 1; done < LANES; done *= 2) {
-        Vector made[LANES];
+        Vector result[LANES];
 #pragma GCC unroll 16
         for (size_t i = 0; i < LANES / 2; ++i) {
-            made[2 * i] = mixed<0>(rows[i], rows[i + LANES / 2], lanes);
-            made[2 * i + 1] = mixed<LANES / 2>(rows[i], rows[i + LANES / 2], lanes);
+            result[2 * i] = interleave<0>(rows[i], rows[i + LANES / 2], lanes);
+            result[2 * i + 1] = interleave<LANES / 2>(rows[i], rows[i + LANES / 2], lanes);
         }
 #pragma GCC unroll 16
         for (size_t i = 0; i < LANES; ++i)
-            rows[i] = made[i];
+            rows[i] = result[i];
     }
 }
 
-// How a part of x is turned. Blocks of LANES neighbouring places, of which `to` says where each goes;
-// what is not of the part goes to a place that nobody reads.
-struct Turning {
+// How a block of x is transposed: runs of LANES adjacent positions, and the target of each
+// position. Positions outside of the block are written to a dummy position.
+struct TransposePlan {
     std::vector<size_t> first, to;
 };
 
-// A part of the results, with room for x around them.
-struct Field {
+// A block of the results, and the padded input that it reads.
+struct PaddedBlock {
     const Window& window;
-    Part part;
-    size_t width, height; // of x with its padding
-    Inside down, across;  // rows and columns of it that x has
+    OutputBlock block;
+    size_t width, height; // of the padded input
+    ValidRange row_range, column_range;  // of these, rows and columns of x
 
-    Field(const Window& window, const Part& part)
-      : window(window), part(part), width(reach(2, part.columns)), height(reach(1, part.rows)),
-        down(inside(1, part.row, height)), across(inside(2, part.column, width))
+    PaddedBlock(const Window& window, const OutputBlock& block)
+      : window(window), block(block), width(reach(2, block.columns)), height(reach(1, block.rows)),
+        row_range(inside(1, block.row, height)), column_range(inside(2, block.column, width))
     {
     }
 
@@ -54,69 +54,74 @@ struct Field {
             + 1;
     }
 
-    Inside inside(size_t axis, size_t first, size_t count) const
+    ValidRange inside(size_t axis, size_t first, size_t count) const
     {
-        return Inside(static_cast<ptrdiff_t>(first) * window.stride[axis] - window.begin[axis], 1,
-                      window.sizes[axis], count);
+        return ValidRange(static_cast<ptrdiff_t>(first) * window.stride[axis]
+                              - window.pad_begin[axis],
+                          1, window.sizes[axis], count);
     }
 
     size_t places() const { return width * height; }
 
-    // Rows that x has are one run of places where they are whole.
-    Turning turning() const
+    // Whole rows of x are contiguous: they are one run.
+    TransposePlan transpose_plan() const
     {
-        Turning made;
-        if (down.from == down.end || across.from == across.end)
-            return made;
-        const size_t row = window.sizes[2], top = down.place(down.from), left = across.place(across.from);
-        const size_t rows = down.end - down.from, columns = across.end - across.from;
+        TransposePlan result;
+        if (row_range.from == row_range.end || column_range.from == column_range.end)
+            return result;
+        const size_t row = window.sizes[2], top = row_range.place(row_range.from),
+                     left = column_range.place(column_range.from);
+        const size_t rows = row_range.end - row_range.from,
+                     columns = column_range.end - column_range.from;
         const size_t runs = columns == row ? 1 : rows, run = columns == row ? rows * row : columns;
-        const size_t last = window.planes() - LANES;
+        const size_t last = window.input_size() - LANES;
         for (size_t number = 0; number < runs; ++number)
             for (size_t at = 0; at < run; at += LANES) {
                 const size_t first = std::min((top + number) * row + left + at, last);
-                made.first.push_back(first);
+                result.first.push_back(first);
                 for (size_t place = first; place < first + LANES; ++place) {
                     const size_t down_by = place / row - top, across_by = place % row - left;
                     const bool is_inside = place / row >= top && down_by < rows
                         && place % row >= left && across_by < columns;
-                    made.to.push_back(is_inside ? (down.from + down_by) * width + across.from + across_by
-                                                : places());
+                    result.to.push_back(is_inside ? (row_range.from + down_by) * width
+                                                        + column_range.from + across_by
+                                                  : places());
                 }
             }
-        return made;
+        return result;
     }
 };
 
-// LANES channels of a part of x, `plane` floats apart.
-INLINED void turn_in(const Field& field, const Turning& turning, const float* x, size_t plane,
-                     float* to)
+// Transpose LANES channels of a block of x, which are `plane` floats apart.
+INLINED void transpose_in(const PaddedBlock& padded, const TransposePlan& transpose_plan,
+                          const float* x, size_t plane, float* to)
 {
     if (plane < LANES) {
-        for (size_t row = field.down.from; row < field.down.end; ++row)
-            for (size_t column = field.across.from; column < field.across.end; ++column) {
-                const size_t place = field.down.place(row) * field.window.sizes[2]
-                    + field.across.place(column);
+        for (size_t row = padded.row_range.from; row < padded.row_range.end; ++row)
+            for (size_t column = padded.column_range.from; column < padded.column_range.end;
+                 ++column) {
+                const size_t place = padded.row_range.place(row) * padded.window.sizes[2]
+                    + padded.column_range.place(column);
                 for (size_t lane = 0; lane < LANES; ++lane)
-                    to[(row * field.width + column) * LANES + lane] = x[lane * plane + place];
+                    to[(row * padded.width + column) * LANES + lane] = x[lane * plane + place];
             }
         return;
     }
-    const size_t* at = turning.to.data();
-    for (const size_t first : turning.first) {
+    const size_t* at = transpose_plan.to.data();
+    for (const size_t first : transpose_plan.first) {
         Vector rows[LANES];
 #pragma GCC unroll 16
         for (size_t lane = 0; lane < LANES; ++lane)
             rows[lane] = load(x + lane * plane + first);
-        turn(rows);
+        transpose(rows);
 #pragma GCC unroll 16
         for (size_t lane = 0; lane < LANES; ++lane)
             store(to + *at++ * LANES, rows[lane]);
     }
 }
 
-// `count` places of results, LANES channels that are `plane` floats apart.
-INLINED void turn_out(const float* from, size_t count, float* out, size_t plane)
+// Transpose `count` positions of results to LANES channels, which are `plane` floats apart.
+INLINED void transpose_out(const float* from, size_t count, float* out, size_t plane)
 {
     if (count < LANES) {
         for (size_t lane = 0; lane < LANES; ++lane)
@@ -124,41 +129,41 @@ INLINED void turn_out(const float* from, size_t count, float* out, size_t plane)
                 out[lane * plane + place] = from[place * LANES + lane];
         return;
     }
-    each_of(LANES, count, [&](size_t at) {
+    for_each_vector(LANES, count, [&](size_t at) {
         Vector rows[LANES];
 #pragma GCC unroll 16
         for (size_t lane = 0; lane < LANES; ++lane)
             rows[lane] = load(from + (at + lane) * LANES);
-        turn(rows);
+        transpose(rows);
 #pragma GCC unroll 16
         for (size_t lane = 0; lane < LANES; ++lane)
             store(out + lane * plane + at, rows[lane]);
     });
 }
 
-// What LANES channels are computed by: shifts of x for each tap, and the taps' weights.
-struct Abreast {
+// The parameters of LANES channels: the shift of x for each tap, and the weights.
+struct DepthwiseTile {
     std::vector<size_t> shifts;
     std::vector<float> w;
     Vector bias;
-    const Bounds* bounds;
-    size_t step; // floats of x from a result to the next one
+    const ClampEpilogue* clamp;
+    size_t step; // distance in x between adjacent results
 };
 
-// C neighbouring results. STEP, ACROSS: places from a result to the next one and neighbouring taps
-// of a row, so that what several results read is read once; or none, for any.
+// C adjacent results. STEP, ACROSS: distance between results, and width of the kernel: values of x
+// that several results read are loaded once. ACROSS = 0: any geometry.
 template <size_t C, size_t STEP, size_t ACROSS>
-void sum_places(const Abreast& told, const float* x, float* out)
+void depthwise_sums(const DepthwiseTile& tile, const float* x, float* out)
 {
     constexpr size_t taps = ACROSS ? ACROSS : 1, read = ACROSS ? (C - 1) * STEP + ACROSS : C;
-    const size_t apart = ACROSS ? LANES : told.step;
+    const size_t apart = ACROSS ? LANES : tile.step;
     Vector sums[C];
 #pragma GCC unroll 8
     for (size_t c = 0; c < C; ++c)
-        sums[c] = told.bias;
-    const float* w = told.w.data();
-    const size_t* end = told.shifts.data() + told.shifts.size();
-    for (const size_t* shift = told.shifts.data(); shift < end; shift += taps, w += taps * LANES) {
+        sums[c] = tile.bias;
+    const float* w = tile.w.data();
+    const size_t* end = tile.shifts.data() + tile.shifts.size();
+    for (const size_t* shift = tile.shifts.data(); shift < end; shift += taps, w += taps * LANES) {
         Vector from[read];
 #pragma GCC unroll 32
         for (size_t place = 0; place < read; ++place)
@@ -169,127 +174,136 @@ void sum_places(const Abreast& told, const float* x, float* out)
             for (size_t c = 0; c < C; ++c)
                 sums[c] += from[c * (ACROSS ? STEP : 1) + tap] * load(w + tap * LANES);
     }
-    if (told.bounds)
+    if (tile.clamp)
 #pragma GCC unroll 8
         for (size_t c = 0; c < C; ++c)
-            sums[c] = within(sums[c], told.bounds->low, told.bounds->high);
+            sums[c] = clamp_vector(sums[c], tile.clamp->low, tile.clamp->high);
 #pragma GCC unroll 8
     for (size_t c = 0; c < C; ++c)
         store(out + c * LANES, sums[c]);
 }
 
-constexpr size_t TOGETHER = LANES == 16 ? 8 : 4;
-using Summing = void (*)(const Abreast&, const float*, float*);
-using Table = std::array<Summing, TOGETHER>;
+constexpr size_t MAX_RESULTS = LANES == 16 ? 8 : 4;
+using DepthwiseKernel = void (*)(const DepthwiseTile&, const float*, float*);
+using DepthwiseKernels = std::array<DepthwiseKernel, MAX_RESULTS>;
 
 template <size_t STEP, size_t ACROSS, size_t... C>
-constexpr Table sums_of(std::index_sequence<C...>)
+constexpr DepthwiseKernels depthwise_kernels(std::index_sequence<C...>)
 {
-    return {sum_places<C + 1, STEP, ACROSS>...};
+    return {depthwise_sums<C + 1, STEP, ACROSS>...};
 }
 
-// Those of windows that are ACROSS taps wide, next to each other.
+// Kernels of windows that are ACROSS taps wide, without dilation.
 template <size_t ACROSS>
-INLINED const Table& sums_across(size_t stride)
+INLINED const DepthwiseKernels& depthwise_kernels_for_width(size_t stride)
 {
-    constexpr auto counts = std::make_index_sequence<TOGETHER>();
-    static constexpr Table one = sums_of<1, ACROSS>(counts), two = sums_of<2, ACROSS>(counts);
+    constexpr auto counts = std::make_index_sequence<MAX_RESULTS>();
+    static constexpr DepthwiseKernels one = depthwise_kernels<1, ACROSS>(counts),
+                                      two = depthwise_kernels<2, ACROSS>(counts);
     return stride == 1 ? one : two;
 }
 
-INLINED const Table& sums_for(const Window& window)
+INLINED const DepthwiseKernels& depthwise_kernels_for(const Window& window)
 {
-    static constexpr Table any = sums_of<0, 0>(std::make_index_sequence<TOGETHER>());
+    static constexpr DepthwiseKernels any =
+        depthwise_kernels<0, 0>(std::make_index_sequence<MAX_RESULTS>());
     const bool shares = window.dilation[2] == 1 && window.stride[2] <= 2;
     switch (shares ? window.kernel[2] : 0) {
-    case 3: return sums_across<3>(window.stride[2]);
-    case 5: return sums_across<5>(window.stride[2]);
+    case 3: return depthwise_kernels_for_width<3>(window.stride[2]);
+    case 5: return depthwise_kernels_for_width<5>(window.stride[2]);
     default: return any;
     }
 }
 
-INLINED void sum_row(const Table& sums, const Abreast& told, const float* x, float* out,
-                     size_t count)
+INLINED void depthwise_row(const DepthwiseKernels& sums, const DepthwiseTile& tile, const float* x,
+                           float* out, size_t count)
 {
-    for (size_t at = 0, own; at < count; at += own) {
-        const size_t turns = (count - at + TOGETHER - 1) / TOGETHER;
-        own = (count - at + turns - 1) / turns;
-        sums[own - 1](told, x + at * told.step, out + at * LANES);
+    for (size_t at = 0, vectors_now; at < count; at += vectors_now) {
+        const size_t vectors_left = (count - at + MAX_RESULTS - 1) / MAX_RESULTS;
+        vectors_now = (count - at + vectors_left - 1) / vectors_left;
+        sums[vectors_now - 1](tile, x + at * tile.step, out + at * LANES);
     }
 }
 
-// Takes the steps on what a part of a channel has become.
-INLINED void end_abreast(Ending& ending, const Part& part, size_t channel)
+// Apply the epilogue to a block of one channel.
+INLINED void depthwise_epilogue(Epilogue& epilogue, const OutputBlock& block, size_t channel)
 {
-    const Conv& conv = ending.conv;
-    const size_t row = conv.window.out[2], whole = part.columns == row ? part.rows : 1;
-    for (size_t line = 0; line < part.rows; line += whole) {
-        const size_t start = channel * conv.window.results() + (part.row + line) * row + part.column;
-        for (size_t at = 0, count = part.columns * whole; at < count; at += WIDEST)
-            take_all(ending, conv.residual ? conv.residual + start + at : nullptr,
+    const Conv& conv = epilogue.conv;
+    const size_t row = conv.window.out[2], whole_rows = block.columns == row ? block.rows : 1;
+    for (size_t line = 0; line < block.rows; line += whole_rows) {
+        const size_t start =
+            channel * conv.window.output_size() + (block.row + line) * row + block.column;
+        for (size_t at = 0, count = block.columns * whole_rows; at < count; at += WIDEST)
+            apply_epilogue(epilogue, conv.residual ? conv.residual + start + at : nullptr,
                      conv.out + start + at, std::min(WIDEST, count - at));
     }
 }
 
-// Rows and columns of results whose x and themselves stay in a cache.
-INLINED Part part_abreast(const Window& window)
+// Return a block whose input and results stay in the L2 cache.
+INLINED OutputBlock depthwise_block(const Window& window)
 {
-    Part part{0, 0, window.out[1], 0, window.out[2]};
+    OutputBlock block{0, 0, window.out[1], 0, window.out[2]};
     const auto fits = [&] {
-        return (Field(window, part).places() + part.rows * part.columns) * LANES <= BAND;
+        return (PaddedBlock(window, block).places() + block.rows * block.columns) * LANES
+               <= L2_FLOATS;
     };
-    while (part.rows > 1 && !fits())
-        part.rows = (part.rows + 1) / 2;
-    while (part.columns > LANES && !fits())
-        part.columns = std::max(LANES, part.columns / 2);
-    return part;
+    while (block.rows > 1 && !fits())
+        block.rows = (block.rows + 1) / 2;
+    while (block.columns > LANES && !fits())
+        block.columns = std::max(LANES, block.columns / 2);
+    return block;
 }
 
-// Whether each channel has weights of its own, and there are enough of them.
-bool is_abreast(const Conv& conv)
+// Return whether this is a 2-d depthwise convolution of at least LANES channels.
+bool is_depthwise(const Conv& conv)
 {
     const Window& window = conv.window;
-    return conv.channels == 1 && conv.results == 1 && conv.groups >= LANES && window.sizes[0] == 1
-        && window.kernel[0] == 1 && window.out[0] == 1 && window.begin[0] == 0;
+    return conv.channels == 1 && conv.out_channels == 1 && conv.groups >= LANES
+           && window.sizes[0] == 1 && window.kernel[0] == 1 && window.out[0] == 1
+           && window.pad_begin[0] == 0;
 }
 
-void convolve_abreast(const Conv& conv)
+void convolve_depthwise(const Conv& conv)
 {
-    Ending ending(conv);
+    Epilogue epilogue(conv);
     const Window& window = conv.window;
-    const bool simple = ending.bounds && !ending.bounds->adds;
-    const size_t taps = window.taps(), plane = window.planes(), results = window.results();
-    Abreast told{std::vector<size_t>(taps), std::vector<float>(taps * LANES), Vector{}, nullptr,
-                 window.stride[2] * LANES};
-    if (simple && ending.bounds->bounded)
-        told.bounds = &*ending.bounds;
-    const Table& sums = sums_for(window);
-    each_part(window, part_abreast(window), [&](const Part& part) {
-        const Field field(window, part);
-        const Turning turning = plane < LANES ? Turning{} : field.turning();
+    const bool simple = epilogue.clamp && !epilogue.clamp->adds_residual;
+    const size_t taps = window.taps(), plane = window.input_size(),
+                 output_size = window.output_size();
+    DepthwiseTile tile{std::vector<size_t>(taps), std::vector<float>(taps * LANES), Vector{},
+                       nullptr, window.stride[2] * LANES};
+    if (simple && epilogue.clamp->clamps)
+        tile.clamp = &*epilogue.clamp;
+    const DepthwiseKernels& sums = depthwise_kernels_for(window);
+    for_each_block(window, depthwise_block(window), [&](const OutputBlock& block) {
+        const PaddedBlock padded(window, block);
+        const TransposePlan transpose_plan =
+            plane < LANES ? TransposePlan{} : padded.transpose_plan();
         for (size_t tap = 0; tap < taps; ++tap)
-            told.shifts[tap] = (tap / window.kernel[2] * window.dilation[1] * field.width
+            tile.shifts[tap] = (tap / window.kernel[2] * window.dilation[1] * padded.width
                                 + tap % window.kernel[2] * window.dilation[2]) * LANES;
-        const size_t room = (field.places() + 1) * LANES;
-        float* x = scratch(room + part.rows * part.columns * LANES);
-        float* made = x + room;
-        std::fill(x, made, 0.0f);
-        each_of(LANES, conv.groups, [&](size_t channel) {
-            told.bias = conv.bias ? load(conv.bias + channel) : Vector{};
+        const size_t room = (padded.places() + 1) * LANES;
+        float* x = scratch(room + block.rows * block.columns * LANES);
+        float* result = x + room;
+        std::fill(x, result, 0.0f);
+        for_each_vector(LANES, conv.groups, [&](size_t channel) {
+            tile.bias = conv.bias ? load(conv.bias + channel) : Vector{};
             for (size_t lane = 0; lane < LANES; ++lane)
                 for (size_t tap = 0; tap < taps; ++tap)
-                    told.w[tap * LANES + lane] = conv.w[(channel + lane) * taps + tap];
-            turn_in(field, turning, conv.x + channel * plane, plane, x);
-            const size_t down = window.stride[1] * field.width * LANES;
-            for (size_t row = 0; row < part.rows; ++row)
-                sum_row(sums, told, x + row * down, made + row * part.columns * LANES, part.columns);
-            const size_t whole = part.columns == window.out[2] ? part.rows : 1;
-            for (size_t row = 0; row < part.rows; row += whole)
-                turn_out(made + row * part.columns * LANES, part.columns * whole,
-                         conv.out + channel * results + (part.row + row) * window.out[2] + part.column,
-                         results);
+                    tile.w[tap * LANES + lane] = conv.w[(channel + lane) * taps + tap];
+            transpose_in(padded, transpose_plan, conv.x + channel * plane, plane, x);
+            const size_t row_stride = window.stride[1] * padded.width * LANES;
+            for (size_t row = 0; row < block.rows; ++row)
+                depthwise_row(sums, tile, x + row * row_stride,
+                              result + row * block.columns * LANES, block.columns);
+            const size_t whole_rows = block.columns == window.out[2] ? block.rows : 1;
+            for (size_t row = 0; row < block.rows; row += whole_rows)
+                transpose_out(result + row * block.columns * LANES, block.columns * whole_rows,
+                              conv.out + channel * output_size + (block.row + row) * window.out[2]
+                                  + block.column,
+                              output_size);
             for (size_t lane = 0; lane < LANES && !simple; ++lane)
-                end_abreast(ending, part, channel + lane);
+                depthwise_epilogue(epilogue, block, channel + lane);
         });
     });
 }

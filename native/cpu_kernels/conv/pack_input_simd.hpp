@@ -1,26 +1,30 @@
-// x as vectors read it, LANES values each.
+// Packing of x for the microkernels, LANES values in a vector.
 //
-// Phases of a stride are parted and padding is written out, for as many rows as a cache holds. So
-// each tap of neighbouring results is a plain vector, whatever the stride, dilation and padding; a
-// vector goes on from one row to the next.
+// The phases of a stride are separated and padding is written, for as many rows as a cache holds.
+// Each tap of adjacent results is then a contiguous vector for any stride, dilation and padding,
+// and a vector may continue in the next row.
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Mask __attribute__((vector_size(4 * LANES)));
-typedef float Loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef float UnalignedVector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-constexpr size_t WIDEST = MOST_VECTORS * LANES;
+constexpr size_t WIDEST = MAX_VECTORS * LANES;
 
-INLINED Vector load(const float* from) { return *reinterpret_cast<const Loose*>(from); }
+INLINED Vector load(const float* from) { return *reinterpret_cast<const UnalignedVector*>(from); }
 
-INLINED Vector all(float value) { return value - Vector{}; } // plus zeros would change -0
+INLINED Vector broadcast(float value)
+{
+    return value - Vector{};
+} // an addition of 0 would change -0
 
-INLINED void store(float* to, Vector value) { *reinterpret_cast<Loose*>(to) = value; }
+INLINED void store(float* to, Vector value) { *reinterpret_cast<UnalignedVector*>(to) = value; }
 
-typedef float Few __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float UnalignedFloat4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-// Calls with the first of each so many values; the last ones end where all do.
+// Call with the start of each run of `lanes` values. The last run ends at `count`, and may overlap
+// the one before.
 template <class Call>
-INLINED void each_of(size_t lanes, size_t count, Call call)
+INLINED void for_each_vector(size_t lanes, size_t count, Call call)
 {
     for (size_t at = 0; at + lanes < count; at += lanes)
         call(at);
@@ -30,19 +34,20 @@ INLINED void each_of(size_t lanes, size_t count, Call call)
 INLINED void copy(float* to, const float* from, size_t count)
 {
     if (count >= LANES)
-        each_of(LANES, count, [=](size_t at) { store(to + at, load(from + at)); });
+        for_each_vector(LANES, count, [=](size_t at) { store(to + at, load(from + at)); });
     else if (count >= 4)
-        each_of(4, count, [=](size_t at) {
-            *reinterpret_cast<Few*>(to + at) = *reinterpret_cast<const Few*>(from + at);
+        for_each_vector(4, count, [=](size_t at) {
+            *reinterpret_cast<UnalignedFloat4*>(to + at) =
+                *reinterpret_cast<const UnalignedFloat4*>(from + at);
         });
     else
         for (size_t at = 0; at < count; ++at)
             to[at] = from[at];
 }
 
-// Every STEP-th value, or every `step`-th.
+// Copy every STEP-th value; STEP = 0: every `step`-th.
 template <ptrdiff_t STEP>
-INLINED void gather(float* __restrict to, const float* __restrict from, size_t count,
+INLINED void copy_strided(float* __restrict to, const float* __restrict from, size_t count,
                     ptrdiff_t step)
 {
     if (STEP == 1)
@@ -51,200 +56,211 @@ INLINED void gather(float* __restrict to, const float* __restrict from, size_t c
         to[at] = from[static_cast<ptrdiff_t>(at) * (STEP ? STEP : step)];
 }
 
-// Results before the first that lies `place` or further from the start of x's axis.
-INLINED size_t before(ptrdiff_t place, ptrdiff_t step, size_t count)
+// Return the number of results before position `place`, at most `count`.
+INLINED size_t clamped_ceil_div(ptrdiff_t place, ptrdiff_t step, size_t count)
 {
     const ptrdiff_t at = place <= 0 ? 0 : (place + step - 1) / step;
     return std::min(static_cast<size_t>(at), count);
 }
 
-// The results along an axis that read x, from..end-1: result j reads place first + j * step.
-struct Inside {
+// The results along an axis that read x: from..end-1. Result j reads position first + j * step.
+struct ValidRange {
     ptrdiff_t first, step;
     size_t from, end;
 
-    Inside(ptrdiff_t first, ptrdiff_t step, size_t size, size_t count)
-      : first(first), step(step), from(before(-first, step, count)),
-        end(std::max(from, before(static_cast<ptrdiff_t>(size) - first, step, count)))
+    ValidRange(ptrdiff_t first, ptrdiff_t step, size_t size, size_t count)
+      : first(first), step(step), from(clamped_ceil_div(-first, step, count)),
+        end(std::max(from, clamped_ceil_div(static_cast<ptrdiff_t>(size) - first, step, count)))
     {
     }
 
     size_t place(size_t result) const { return first + static_cast<ptrdiff_t>(result) * step; }
 };
 
-// Where x goes in one phase: rows and columns of it, among padding where they are not all.
+// The target of one phase of x: its rows and columns, surrounded by padding unless is_full.
 struct Grid {
     size_t rows, columns, from, to;
-    bool is_all = false;
+    bool is_full = false;
 };
 
-struct Layout {
+struct InputLayout {
     const Window& window;
     Taps rows, columns;
 
-    explicit Layout(const Window& given)
-      : window(given), rows(given.kernel[1], given.stride[1], given.dilation[1]),
-        columns(given.kernel[2], given.stride[2], given.dilation[2])
+    explicit InputLayout(const Window& source)
+      : window(source), rows(source.kernel[1], source.stride[1], source.dilation[1]),
+        columns(source.kernel[2], source.stride[2], source.dilation[2])
     {
     }
 
-    // Whether taps are plain shifts in x itself.
-    bool lies_ready() const
+    // Return whether taps are plain shifts in x itself, which then needs no packing.
+    bool is_contiguous() const
     {
         for (size_t axis = 0; axis < AXES; ++axis) {
             const size_t reach = (window.kernel[axis] - 1) * window.dilation[axis];
-            if (window.stride[axis] != 1 || window.begin[axis]
+            if (window.stride[axis] != 1 || window.pad_begin[axis]
                 || window.out[axis] + reach != window.sizes[axis])
                 return false;
         }
-        return window.planes() % PAGE != 0;
+        return window.input_size() % ALIAS_STRIDE != 0;
     }
 
     size_t grids() const { return window.kernel[0] * rows.phases.size() * columns.phases.size(); }
 
-    // Zeros behind a row that are those before the next one, too.
-    size_t shared(const Part& part) const
+    // Return the length of the padding that the end of a row shares with the start of the next.
+    size_t shared(const OutputBlock& block) const
     {
-        if (window.stride[2] != 1 || part.columns != window.out[2])
+        if (window.stride[2] != 1 || block.columns != window.out[2])
             return 0;
-        const ptrdiff_t first = window.begin[2], reach = columns.reach, needed = part.columns + reach;
+        const ptrdiff_t first = window.pad_begin[2], reach = columns.reach,
+                        needed = block.columns + reach;
         const ptrdiff_t behind = needed - first - static_cast<ptrdiff_t>(window.sizes[2]);
         return std::max<ptrdiff_t>(0, std::min({first, behind, reach}));
     }
 
-    // Rows and columns of a part, so that x of so many channels stays in a cache.
-    Part first(size_t channels) const
+    // Return a block whose packed input stays in the L2 cache.
+    OutputBlock first(size_t channels) const
     {
-        const size_t each = std::max<size_t>(1, BAND / std::max<size_t>(1, channels * grids()));
+        const size_t floats_per_channel =
+            std::max<size_t>(1, L2_FLOATS / std::max<size_t>(1, channels * grids()));
         const size_t width = window.out[2] + columns.reach;
-        Part part{0, 0, 1, 0, window.out[2]};
-        if (each / width > rows.reach)
-            part.rows = std::min(window.out[1], each / width - rows.reach);
-        else if (each / (1 + rows.reach) < width)
-            part.columns = std::min(part.columns, std::max(each / (1 + rows.reach), 2 * WIDEST));
-        return part;
+        OutputBlock block{0, 0, 1, 0, window.out[2]};
+        if (floats_per_channel / width > rows.reach)
+            block.rows = std::min(window.out[1], floats_per_channel / width - rows.reach);
+        else if (floats_per_channel / (1 + rows.reach) < width)
+            block.columns = std::min(block.columns,
+                                     std::max(floats_per_channel / (1 + rows.reach), 2 * WIDEST));
+        return block;
     }
 
-    size_t first_place(const Part& part) const
+    size_t first_place(const OutputBlock& block) const
     {
-        return (part.depth * window.sizes[1] + part.row) * window.sizes[2] + part.column;
+        return (block.depth * window.sizes[1] + block.row) * window.sizes[2] + block.column;
     }
 
-    Area ready(const Part& part) const
+    PackedInput direct(const OutputBlock& block) const
     {
         const size_t row = window.sizes[2], plane = row * window.sizes[1];
-        Area area{nullptr, window.planes(), row, (part.rows - 1) * row + part.columns, {}};
+        PackedInput packed_input{
+            nullptr, window.input_size(), row, (block.rows - 1) * row + block.columns, {}};
         for (size_t d = 0; d < window.kernel[0]; ++d)
             for (size_t r = 0; r < window.kernel[1]; ++r)
                 for (size_t c = 0; c < window.kernel[2]; ++c)
-                    area.shifts.push_back(d * window.dilation[0] * plane
+                    packed_input.shifts.push_back(d * window.dilation[0] * plane
                                           + r * window.dilation[1] * row + c * window.dilation[2]);
-        return area;
+        return packed_input;
     }
 
-    Area apart(const Part& part) const
+    PackedInput packed(const OutputBlock& block) const
     {
-        const size_t pitch = part.columns + columns.reach - shared(part);
-        const size_t grid = (part.rows + rows.reach) * pitch;
-        size_t channel = grids() * grid + shared(part);
-        channel += channel % PAGE < 16 ? 16 : 0;
-        Area area{nullptr, channel, pitch, (part.rows - 1) * pitch + part.columns, {}};
+        const size_t pitch = block.columns + columns.reach - shared(block);
+        const size_t grid = (block.rows + rows.reach) * pitch;
+        size_t channel = grids() * grid + shared(block);
+        channel += channel % ALIAS_STRIDE < 16 ? 16 : 0;
+        PackedInput packed_input{
+            nullptr, channel, pitch, (block.rows - 1) * pitch + block.columns, {}};
         for (size_t d = 0; d < window.kernel[0]; ++d)
             for (size_t r = 0; r < window.kernel[1]; ++r)
                 for (size_t c = 0; c < window.kernel[2]; ++c) {
-                    const size_t phase = (d * rows.phases.size() + rows.number[r])
-                                             * columns.phases.size() + columns.number[c];
-                    area.shifts.push_back(phase * grid + rows.shift[r] * pitch + columns.shift[c]);
+                    const size_t phase = (d * rows.phases.size() + rows.phase_index[r])
+                                             * columns.phases.size() + columns.phase_index[c];
+                    packed_input.shifts.push_back(phase * grid + rows.shift[r] * pitch
+                                                  + columns.shift[c]);
                 }
-        return area;
+        return packed_input;
     }
 
-    // How a channel of x becomes what `apart` tells, a grid after the other.
-    std::vector<Grid> grids_of(const Part& part, const Area& area) const
+    // Return how a channel of x is packed: one grid for each phase, as `packed` lays them out.
+    std::vector<Grid> grids_of(const OutputBlock& block, const PackedInput& packed_input) const
     {
-        const size_t lines = part.rows + rows.reach, row = window.sizes[2];
+        const size_t row_count = block.rows + rows.reach, row = window.sizes[2];
         const auto along = [&](size_t axis, size_t first, ptrdiff_t phase, size_t count) {
             const ptrdiff_t step = window.stride[axis];
-            return Inside(static_cast<ptrdiff_t>(first) * step - window.begin[axis] + phase, step,
-                          window.sizes[axis], count);
+            return ValidRange(static_cast<ptrdiff_t>(first) * step - window.pad_begin[axis] + phase,
+                              step, window.sizes[axis], count);
         };
-        std::vector<Grid> made;
+        std::vector<Grid> grids;
         for (size_t tap = 0; tap < window.kernel[0]; ++tap) {
             const ptrdiff_t shift = static_cast<ptrdiff_t>(tap) * window.dilation[0];
-            const Inside deep = along(0, part.depth, shift, 1);
+            const ValidRange depths = along(0, block.depth, shift, 1);
             for (const ptrdiff_t row_phase : rows.phases) {
-                const Inside down = along(1, part.row, row_phase, lines);
+                const ValidRange rows_range = along(1, block.row, row_phase, row_count);
                 for (const ptrdiff_t phase : columns.phases) {
-                    const Inside across = along(2, part.column, phase, area.pitch);
-                    Grid grid{(deep.end - deep.from) * (down.end - down.from),
-                              across.end - across.from, 0, 0};
-                    grid.is_all = grid.rows == lines && grid.columns == area.pitch;
-                    grid.to = down.from * area.pitch + across.from;
+                    const ValidRange columns_range =
+                        along(2, block.column, phase, packed_input.pitch);
+                    Grid grid{(depths.end - depths.from) * (rows_range.end - rows_range.from),
+                              columns_range.end - columns_range.from, 0, 0};
+                    grid.is_full = grid.rows == row_count && grid.columns == packed_input.pitch;
+                    grid.to = rows_range.from * packed_input.pitch + columns_range.from;
                     if (grid.rows && grid.columns)
-                        grid.from = (deep.place(0) * window.sizes[1] + down.place(down.from)) * row
-                            + across.place(across.from);
+                        grid.from =
+                            (depths.place(0) * window.sizes[1] + rows_range.place(rows_range.from))
+                                * row
+                            + columns_range.place(columns_range.from);
                     else
                         grid.rows = 0;
-                    made.push_back(grid);
+                    grids.push_back(grid);
                 }
             }
         }
-        return made;
+        return grids;
     }
 
     template <ptrdiff_t STEP>
-    void gather_rows(const Grid& grid, const Area& area, const float* x, float* to) const
+    void copy_rows(const Grid& grid, const PackedInput& packed_input, const float* x,
+                   float* to) const
     {
-        const size_t apart = window.stride[1] * window.sizes[2];
+        const size_t packed = window.stride[1] * window.sizes[2];
         for (size_t row = 0; row < grid.rows; ++row)
-            gather<STEP>(to + grid.to + row * area.pitch, x + grid.from + row * apart,
-                         grid.columns, window.stride[2]);
+            copy_strided<STEP>(to + grid.to + row * packed_input.pitch,
+                               x + grid.from + row * packed, grid.columns, window.stride[2]);
     }
 
-    // Writes one channel of x.
-    void spread(const std::vector<Grid>& grids, const Part& part, const Area& area, const float* x,
-                float fill, float* to) const
+    // Pack one channel of x.
+    void pack_channel(const std::vector<Grid>& grids, const OutputBlock& block,
+                      const PackedInput& packed_input, const float* x, float fill, float* to) const
     {
-        const size_t size = (part.rows + rows.reach) * area.pitch;
+        const size_t size = (block.rows + rows.reach) * packed_input.pitch;
         for (const Grid& grid : grids) {
-            if (!grid.is_all)
+            if (!grid.is_full)
                 std::fill(to, to + size, fill);
             switch (window.stride[2]) {
-            case 1: gather_rows<1>(grid, area, x, to); break;
-            case 2: gather_rows<2>(grid, area, x, to); break;
-            default: gather_rows<0>(grid, area, x, to);
+            case 1: copy_rows<1>(grid, packed_input, x, to); break;
+            case 2: copy_rows<2>(grid, packed_input, x, to); break;
+            default: copy_rows<0>(grid, packed_input, x, to);
             }
             to += size;
         }
-        std::fill(to, to + shared(part), fill);
+        std::fill(to, to + shared(block), fill);
     }
 };
 
-// Calls with each part of the results of a window.
+// Call with each block of the results.
 template <class Call>
-INLINED void each_part(const Window& window, Part part, Call call)
+INLINED void for_each_block(const Window& window, OutputBlock block, Call call)
 {
-    const size_t rows = part.rows, columns = part.columns;
-    for (part.depth = 0; part.depth < window.out[0]; ++part.depth)
-        for (part.row = 0; part.row < window.out[1]; part.row += rows)
-            for (part.column = 0; part.column < window.out[2]; part.column += columns) {
-                part.rows = std::min(rows, window.out[1] - part.row);
-                part.columns = std::min(columns, window.out[2] - part.column);
-                call(part);
+    const size_t rows = block.rows, columns = block.columns;
+    for (block.depth = 0; block.depth < window.out[0]; ++block.depth)
+        for (block.row = 0; block.row < window.out[1]; block.row += rows)
+            for (block.column = 0; block.column < window.out[2]; block.column += columns) {
+                block.rows = std::min(rows, window.out[1] - block.row);
+                block.columns = std::min(columns, window.out[2] - block.column);
+                call(block);
             }
 }
 
-// Calls with (first result, vectors) of tiles that cover `count` results, the last ones moved back
-// so that they end there.
+// Call with (first result, vectors) of tiles that cover `count` results. The last tile ends at
+// `count` and may overlap the one before.
 template <class Call>
-INLINED void each_tile(size_t count, size_t most, Call call)
+INLINED void for_each_tile(size_t count, size_t max_vectors, Call call)
 {
     size_t vectors = (count + LANES - 1) / LANES;
     for (size_t at = 0; vectors; ) {
-        const size_t tiles = (vectors + most - 1) / most, own = (vectors + tiles - 1) / tiles;
-        const size_t width = own * LANES, end = at + width;
-        call(end > count && count >= width ? count - width : at, own);
+        const size_t tiles = (vectors + max_vectors - 1) / max_vectors,
+                     vectors_of_tile = (vectors + tiles - 1) / tiles;
+        const size_t width = vectors_of_tile * LANES, end = at + width;
+        call(end > count && count >= width ? count - width : at, vectors_of_tile);
         at = end;
-        vectors -= own;
+        vectors -= vectors_of_tile;
     }
 }

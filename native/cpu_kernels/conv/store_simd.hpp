@@ -1,178 +1,191 @@
-// From sums to results: the steps that follow a convolution, and where results go.
+// Epilogues of convolutions, and stores of results.
 
-// The registers of a convolution's steps: WIDEST values each, the first ones a residual's.
-struct Ending {
+// The registers of an epilogue: WIDEST values each, the first one for the residual.
+struct Epilogue {
     const Conv& conv;
-    std::optional<Bounds> bounds; // where that is all
+    std::optional<ClampEpilogue> clamp; // if it is of this form
     std::vector<float> values;
     std::vector<const float*> at;
-    std::vector<float*> to; // of each step
+    std::vector<float*> to; // result of each instruction
 
-    explicit Ending(const Conv& given) : conv(given), bounds(bounds_of(*given.steps))
+    explicit Epilogue(const Conv& params) : conv(params), clamp(clamp_epilogue_of(*params.program))
     {
-        const Steps& told = *conv.steps;
-        values.resize((1 + told.constants.size() + told.steps.size()) * WIDEST);
+        const FusedProgram& program = *conv.program;
+        values.resize((1 + program.constants.size() + program.instrs.size()) * WIDEST);
         float* free = values.data();
-        at.assign(told.operands, free);
-        for (const float constant : told.constants) {
+        at.assign(program.operands, free);
+        for (const float constant : program.constants) {
             at.push_back(free += WIDEST);
             std::fill(free, free + WIDEST, constant);
         }
-        for (size_t number = 0; number < told.steps.size(); ++number) {
+        for (size_t number = 0; number < program.instrs.size(); ++number) {
             to.push_back(free += WIDEST);
             at.push_back(free);
         }
     }
 };
 
-// Takes the steps on `count` sums, in their place: the last one reads each before it writes it.
-INLINED void take_all(Ending& ending, const float* beside, float* made, size_t count)
+// Apply the epilogue to `count` values in place: the last instruction reads each value before it
+// writes it.
+INLINED void apply_epilogue(Epilogue& epilogue, const float* residual, float* tile_sums,
+                            size_t count)
 {
-    const Steps& told = *ending.conv.steps;
-    if (told.steps.empty())
+    const FusedProgram& program = *epilogue.conv.program;
+    if (program.instrs.empty())
         return;
-    ending.at[0] = made;
-    if (told.operands == 2)
-        ending.at[1] = beside;
-    ending.to.back() = made;
-    for (size_t number = 0; number < told.steps.size(); ++number) {
-        const ChainStep& step = told.steps[number];
-        take(step, ending.at[step.a], ending.at[step.b], ending.at[step.c], ending.to[number],
-             count);
+    epilogue.at[0] = tile_sums;
+    if (program.operands == 2)
+        epilogue.at[1] = residual;
+    epilogue.to.back() = tile_sums;
+    for (size_t number = 0; number < program.instrs.size(); ++number) {
+        const Instr& instr = program.instrs[number];
+        execute(instr, epilogue.at[instr.a], epilogue.at[instr.b], epilogue.at[instr.c],
+                epilogue.to[number], count);
     }
 }
 
-// Calls with (in the tile, in the plane of results, floats) of the rows that a tile covers.
+// Call with (offset in the tile, offset in the output plane, floats) of the rows that a tile
+// covers.
 template <class Call>
-INLINED void each_run(const Window& window, const Part& part, size_t pitch, size_t first,
-                      size_t count, Call call)
+INLINED void for_each_run(const Window& window, const OutputBlock& block, size_t pitch,
+                          size_t first, size_t count, Call call)
 {
-    const size_t start = (part.depth * window.out[1] + part.row) * window.out[2] + part.column;
-    if (pitch == window.out[2]) { // rows lie in x as in the result
+    const size_t start = (block.depth * window.out[1] + block.row) * window.out[2] + block.column;
+    if (pitch == window.out[2]) { // input and result have the same row length
         call(0, start + first, count);
         return;
     }
     size_t row = first / pitch, column = first % pitch;
-    for (size_t at = 0; at < count && row < part.rows; ++row, column = 0) {
+    for (size_t at = 0; at < count && row < block.rows; ++row, column = 0) {
         const size_t run = std::min(count - at, pitch - column);
-        if (column < part.columns)
-            call(at, start + row * window.out[2] + column, std::min(run, part.columns - column));
+        if (column < block.columns)
+            call(at, start + row * window.out[2] + column, std::min(run, block.columns - column));
         at += run;
     }
 }
 
-// The results of a channel that a tile has: from `first` on, as many as are of use.
+// The results of a channel in a tile: from `first` on, without discarded ones.
 struct Tile {
     size_t channel, first, count;
 };
 
-// Takes the steps on a tile in scratch memory, and puts its rows into their places.
-INLINED void end_apart(Ending& ending, const Part& part, const Area& area, const Tile& tile,
-                       float* made)
+// Apply the epilogue to a tile in scratch memory, and copy its rows to the result.
+INLINED void store_packed_tile(Epilogue& epilogue, const OutputBlock& block,
+                               const PackedInput& packed_input, const Tile& tile, float* tile_sums)
 {
-    const Conv& conv = ending.conv;
-    const size_t plane = tile.channel * conv.window.results();
-    float* beside = ending.values.data();
+    const Conv& conv = epilogue.conv;
+    const size_t plane = tile.channel * conv.window.output_size();
+    float* residual = epilogue.values.data();
     if (conv.residual)
-        each_run(conv.window, part, area.pitch, tile.first, tile.count,
+        for_each_run(conv.window, block, packed_input.pitch, tile.first, tile.count,
                  [&](size_t at, size_t place, size_t run) {
-                     copy(beside + at, conv.residual + plane + place, run);
+                     copy(residual + at, conv.residual + plane + place, run);
                  });
-    take_all(ending, beside, made, tile.count);
-    each_run(conv.window, part, area.pitch, tile.first, tile.count,
+    apply_epilogue(epilogue, residual, tile_sums, tile.count);
+    for_each_run(conv.window, block, packed_input.pitch, tile.first, tile.count,
              [&](size_t at, size_t place, size_t run) {
-                 copy(conv.out + plane + place, made + at, run);
+                 copy(conv.out + plane + place, tile_sums + at, run);
              });
 }
 
-// x of one part as the kernels read it, some groups at a time: what is written is read a while later,
-// as processors hand a vector over at once only where one store wrote all of it.
-struct Reader {
-    const Layout& layout;
-    const Part& part;
+// Packs the input of a block for several groups at a time. Values are read some time after they are
+// written, because store-to-load forwarding works only if a single store wrote the whole vector.
+struct InputPacker {
+    const InputLayout& layout;
+    const OutputBlock& block;
     size_t channels;
     float fill;
-    Area area;
+    PackedInput packed_input;
     std::vector<Grid> grids;
-    size_t batch = 1;    // groups
-    float* to = nullptr; // null where x itself is read
+    size_t batch = 1; // groups packed at a time
+    float* to = nullptr; // null if x is read in place
 
-    // least: vectors of the widest tile, of which none may reach beyond x.
-    Reader(const Layout& layout, const Part& part, size_t channels, size_t least, float fill)
-      : layout(layout), part(part), channels(channels), fill(fill), area(layout.ready(part))
+    // min_vectors: width of the widest tile; none may read beyond x.
+    InputPacker(const InputLayout& layout, const OutputBlock& block, size_t channels,
+                size_t min_vectors, float fill)
+      : layout(layout), block(block), channels(channels), fill(fill),
+        packed_input(layout.direct(block))
     {
-        if (layout.lies_ready() && area.count >= least * LANES)
+        if (layout.is_contiguous() && packed_input.count >= min_vectors * LANES)
             return;
-        area = layout.apart(part);
-        grids = layout.grids_of(part, area);
-        batch = std::max<size_t>(1, FEW / (channels * area.channel));
-        to = scratch(batch * channels * area.channel + WIDEST);
+        packed_input = layout.packed(block);
+        grids = layout.grids_of(block, packed_input);
+        batch = std::max<size_t>(1, L1_FLOATS / (channels * packed_input.channel));
+        to = scratch(batch * channels * packed_input.channel + WIDEST);
     }
 
 };
 
-// Calls with each group and its area. x: of the first one.
+// Call with each group and its packed input. x: of the first group.
 template <class Call>
-INLINED void each_group(Reader& reader, const float* x, size_t groups, Call call)
+INLINED void for_each_group(InputPacker& packer, const float* x, size_t groups, Call call)
 {
-    const size_t planes = reader.layout.window.planes();
-    for (size_t first = 0; first < groups; first += reader.batch) {
-        const size_t count = std::min(reader.batch, groups - first);
-        for (size_t channel = 0; reader.to && channel < count * reader.channels; ++channel)
-            reader.layout.spread(reader.grids, reader.part, reader.area,
-                               x + (first * reader.channels + channel) * planes, reader.fill,
-                               reader.to + channel * reader.area.channel);
+    const size_t planes = packer.layout.window.input_size();
+    for (size_t first = 0; first < groups; first += packer.batch) {
+        const size_t count = std::min(packer.batch, groups - first);
+        for (size_t channel = 0; packer.to && channel < count * packer.channels; ++channel)
+            packer.layout.pack_channel(packer.grids, packer.block, packer.packed_input,
+                               x + (first * packer.channels + channel) * planes, packer.fill,
+                               packer.to + channel * packer.packed_input.channel);
         for (size_t group = first; group < first + count; ++group) {
-            reader.area.x = reader.to
-                ? reader.to + (group - first) * reader.channels * reader.area.channel
-                : x + group * reader.channels * planes + reader.layout.first_place(reader.part);
+            packer.packed_input.x = packer.to
+                ? packer.to + (group - first) * packer.channels * packer.packed_input.channel
+                : x + group * packer.channels * planes + packer.layout.first_place(packer.block);
             call(group);
         }
     }
 }
 
-// Asks for the weights of the next rows, as far as this tile is of all: they come while it is computed.
-INLINED void ask_ahead(const Anywhere* w, size_t count, const Tile& tile, size_t of)
+// Prefetch the weights of the next rows, in proportion to the progress of this tile.
+INLINED void prefetch_weights(const UnalignedFloat* w, size_t count, const Tile& tile, size_t of)
 {
     constexpr size_t line = 16;
-    const Anywhere* end = w + count * (tile.first + tile.count) / of;
-    for (const Anywhere* at = w + count * tile.first / of; at < end; at += line)
+    const UnalignedFloat* end = w + count * (tile.first + tile.count) / of;
+    for (const UnalignedFloat* at = w + count * tile.first / of; at < end; at += line)
         __builtin_prefetch(at);
 }
 
-// The results of one group in a part: ROWS channels at a time, tile after tile.
-INLINED void convolve_group(Ending& ending, const Part& part, const Area& area, size_t group)
+// Compute the results of one group in a block: ROWS output channels at a time, tile by tile.
+INLINED void convolve_group(Epilogue& epilogue, const OutputBlock& block,
+                            const PackedInput& packed_input, size_t group)
 {
-    const Conv& conv = ending.conv;
-    const size_t rows = std::min(ROWS, conv.results), most = rows == 1 ? MOST_VECTORS : COLUMNS;
-    const size_t plane = conv.window.results(), steps = conv.channels * conv.window.taps();
-    const bool dense = area.pitch == conv.window.out[2]; // the tile lies in the result as in x
-    const size_t start = (part.depth * conv.window.out[1] + part.row) * conv.window.out[2]
-        + part.column;
+    const Conv& conv = epilogue.conv;
+    const size_t rows = std::min(ROWS, conv.out_channels),
+                 max_vectors = rows == 1 ? MAX_VECTORS : COLUMNS;
+    const size_t plane = conv.window.output_size(), row_weights = conv.channels * conv.window.taps();
+    const bool dense =
+        packed_input.pitch == conv.window.out[2]; // a tile is contiguous in the result
+    const size_t start = (block.depth * conv.window.out[1] + block.row) * conv.window.out[2]
+        + block.column;
     constexpr float none[ROWS] = {};
-    alignas(64) float made[ROWS * WIDEST];
-    for (size_t row = 0; row < conv.results; row += rows) {
-        const size_t own = std::min(rows, conv.results - row), channel = group * conv.results + row;
+    alignas(64) float tile_sums[ROWS * WIDEST];
+    for (size_t row = 0; row < conv.out_channels; row += rows) {
+        const size_t row_count = std::min(rows, conv.out_channels - row),
+                     channel = group * conv.out_channels + row;
         const float* bias = conv.bias ? conv.bias + channel : none;
-        each_tile(area.count, most, [&](size_t first, size_t vectors) {
-            const size_t count = std::min(vectors * LANES, area.count - first);
+        for_each_tile(packed_input.count, max_vectors, [&](size_t first, size_t vectors) {
+            const size_t count = std::min(vectors * LANES, packed_input.count - first);
             const bool direct = dense && count == vectors * LANES;
             float* out = conv.out + channel * plane + start + first;
-            const size_t left = conv.results - row - own;
-            ask_ahead(conv.w + (channel + own) * steps, std::min(left, rows) * steps,
-                      {channel, first, count}, area.count);
-            const float* beside = conv.residual ? conv.residual + (out - conv.out) : nullptr;
-            const Bounds* bounds = direct && ending.bounds ? &*ending.bounds : nullptr;
+            const size_t left = conv.out_channels - row - row_count;
+            prefetch_weights(conv.w + (channel + row_count) * row_weights,
+                             std::min(left, rows) * row_weights, {channel, first, count},
+                             packed_input.count);
+            const float* residual = conv.residual ? conv.residual + (out - conv.out) : nullptr;
+            const ClampEpilogue* clamp = direct && epilogue.clamp ? &*epilogue.clamp : nullptr;
             const size_t last = (vectors - 1) * LANES;
-            products_of(own, vectors, std::make_index_sequence<ROWS>())(
-                area, conv.channels, conv.w + channel * steps, bias, area.x + first,
-                direct ? Rows{out, plane, last, bounds, bounds ? beside : nullptr}
-                       : Rows{made, WIDEST, last, nullptr, nullptr});
-            for (size_t r = 0; r < own && !bounds; ++r)
+            microkernel_for(row_count, vectors, std::make_index_sequence<ROWS>())(
+                packed_input, conv.channels, conv.w + channel * row_weights, bias,
+                packed_input.x + first,
+                direct ? TileRows{out, plane, last, clamp, clamp ? residual : nullptr}
+                       : TileRows{tile_sums, WIDEST, last, nullptr, nullptr});
+            for (size_t r = 0; r < row_count && !clamp; ++r)
                 if (!direct)
-                    end_apart(ending, part, area, {channel + r, first, count}, made + r * WIDEST);
+                    store_packed_tile(epilogue, block, packed_input, {channel + r, first, count},
+                                      tile_sums + r * WIDEST);
                 else
-                    take_all(ending, beside ? beside + r * plane : nullptr, out + r * plane, count);
+                    apply_epilogue(epilogue, residual ? residual + r * plane : nullptr,
+                                   out + r * plane, count);
         });
     }
 }

@@ -1,5 +1,5 @@
-// Elementwise ops one after the other, in one pass over their operands: some values at a time, which
-// stay in the first cache from step to step. Examples: tests/ops/native/test_native_programs.py.
+// Fused elementwise ops: one pass over the operands, in blocks whose intermediate results stay in
+// the L1 cache. Examples: tests/ops/native/test_native_programs.py.
 #include "cpu_kernels/elementwise/fused_program.hpp"
 #include "cpu_kernels/vectors.hpp"
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t AXES = 4, BLOCK = 256;
 
-const std::map<std::string, Function> plain_steps{
+const std::map<std::string, Opcode> inline_ops{
     {"add", ADD}, {"sub", SUB}, {"mul", MUL}, {"div", DIV}, {"maximum", MAXIMUM},
     {"minimum", MINIMUM}, {"neg", NEG}, {"abs", ABS}, {"square", SQUARE}, {"sqrt", SQRT},
     {"rsqrt", RSQRT}, {"reciprocal", RECIPROCAL}, {"relu", RELU}, {"clip", CLIP},
@@ -18,192 +18,204 @@ const std::map<std::string, Function> plain_steps{
     {"floor", FLOOR}, {"ceil", CEIL}, {"trunc", TRUNC}, {"round", ROUND},
     {"equal", EQUAL}, {"not_equal", NOT_EQUAL}, {"less", LESS}, {"less_equal", LESS_EQUAL},
     {"greater", GREATER}, {"greater_equal", GREATER_EQUAL}, {"where", WHERE},
-    {"add_int32", ADD_INT}, {"int32_to_float32", OF_INT}, {"float32_to_int32", TO_INT},
+    {"add_int32", ADD_INT32}, {"int32_to_float32", FROM_INT32}, {"float32_to_int32", TO_INT32},
 };
-const std::vector<std::string> called_steps{"erf", "gelu", "gelu_tanh", "gelu_slope",
+const std::vector<std::string> called_ops{"erf", "gelu", "gelu_tanh", "gelu_slope",
                                             "gelu_tanh_slope", "log", "sigmoid", "silu", "tanh"};
 
-// sizes: of the result, innermost first. strides: of each operand, of which the first are 0 or 1.
-struct Chain {
-    Steps steps;
+// sizes: of the result, innermost first. strides: of each operand; the innermost is 0 or 1.
+struct FusedElementwise {
+    FusedProgram program;
     std::array<int64_t, AXES> sizes;
     std::vector<std::array<int64_t, AXES>> strides;
     size_t pieces;
 };
 
-INLINED void splat(float* to, float value, int64_t count)
+INLINED void fill(float* to, float value, int64_t count)
 {
     for (int64_t at = 0; at < count; ++at)
         to[at] = value;
 }
 
-// Registers of one thread, kept from call to call: where constants and results of steps lie, BLOCK
-// values each.
+// The registers of a thread, reused from call to call: BLOCK values for each constant and result.
 struct Registers {
     std::vector<const float*> at;
     std::vector<float*> to;
     std::vector<float> values;
 
-    void begin(const Steps& told)
+    void begin(const FusedProgram& program)
     {
-        const size_t all = told.operands + told.constants.size() + told.steps.size();
+        const size_t all = program.operands + program.constants.size() + program.instrs.size();
         if (values.size() < all * BLOCK)
             values.resize(all * BLOCK);
         at.resize(all);
         to.resize(all);
         for (size_t number = 0; number < all; ++number)
             at[number] = to[number] = values.data() + number * BLOCK;
-        for (size_t number = 0; number < told.constants.size(); ++number)
-            splat(to[told.operands + number], told.constants[number], BLOCK);
+        for (size_t number = 0; number < program.constants.size(); ++number)
+            fill(to[program.operands + number], program.constants[number], BLOCK);
     }
 };
 
 thread_local Registers registers;
 
-INLINED void chain_body(const Chain& told, const Operands& given, size_t piece)
+INLINED void run_fused_body(const FusedElementwise& fused, const Operands& operands, size_t piece)
 {
-    const Steps& steps = told.steps;
-    const int64_t width = told.sizes[0], all = width * told.sizes[1] * told.sizes[2] * told.sizes[3];
-    const int64_t pieces = told.pieces, number = piece, end = all * (number + 1) / pieces;
-    const size_t first = steps.operands + steps.constants.size();
-    registers.begin(steps);
-    float* result = given.get<float>(steps.operands);
-    for (int64_t begin = all * number / pieces; begin < end;) {
+    const FusedProgram& program = fused.program;
+    const int64_t width = fused.sizes[0],
+                  all = width * fused.sizes[1] * fused.sizes[2] * fused.sizes[3];
+    const int64_t pieces = fused.pieces, own_piece = piece, end = all * (own_piece + 1) / pieces;
+    const size_t first = program.operands + program.constants.size();
+    registers.begin(program);
+    float* result = operands.get<float>(program.operands);
+    for (int64_t begin = all * own_piece / pieces; begin < end;) {
         int64_t line = begin / width;
-        const int64_t column = begin % width, many = std::min(width - column, end - begin);
-        std::array<int64_t, AXES> place{};
+        const int64_t column = begin % width, run_length = std::min(width - column, end - begin);
+        std::array<int64_t, AXES> index{};
         for (int64_t axis = 1; axis < AXES; ++axis) {
-            place[axis] = line % told.sizes[axis];
-            line /= told.sizes[axis];
+            index[axis] = line % fused.sizes[axis];
+            line /= fused.sizes[axis];
         }
-        for (size_t operand = 0; operand < steps.operands; ++operand) {
-            const auto& strides = told.strides[operand];
-            const float* from = given.get<float>(operand) + column * strides[0];
+        for (size_t operand = 0; operand < program.operands; ++operand) {
+            const auto& strides = fused.strides[operand];
+            const float* from = operands.get<float>(operand) + column * strides[0];
             for (int64_t axis = 1; axis < AXES; ++axis)
-                from += place[axis] * strides[axis];
+                from += index[axis] * strides[axis];
             registers.at[operand] = from;
             if (strides[0] == 0) {
-                splat(registers.to[operand], *from, std::min(many, BLOCK));
+                fill(registers.to[operand], *from, std::min(run_length, BLOCK));
                 registers.at[operand] = registers.to[operand];
             }
         }
-        for (int64_t at = 0; at < many; at += BLOCK) {
-            const int64_t count = std::min(BLOCK, many - at);
+        for (int64_t at = 0; at < run_length; at += BLOCK) {
+            const int64_t count = std::min(BLOCK, run_length - at);
             registers.to.back() = result + begin + at;
-            for (size_t step = 0; step < steps.steps.size(); ++step) {
-                const ChainStep& own = steps.steps[step];
-                take(own, registers.at[own.a], registers.at[own.b], registers.at[own.c],
-                     registers.to[first + step], count);
+            for (size_t index = 0; index < program.instrs.size(); ++index) {
+                const Instr& instr = program.instrs[index];
+                execute(instr, registers.at[instr.a], registers.at[instr.b], registers.at[instr.c],
+                     registers.to[first + index], count);
             }
-            for (size_t operand = 0; operand < steps.operands; ++operand)
-                if (told.strides[operand][0])
+            for (size_t operand = 0; operand < program.operands; ++operand)
+                if (fused.strides[operand][0])
                     registers.at[operand] += BLOCK;
         }
-        begin += many;
+        begin += run_length;
     }
 }
 
-void chain(const Chain& told, const Operands& given, size_t piece)
+void run_fused(const FusedElementwise& fused, const Operands& operands, size_t piece)
 {
-    chain_body(told, given, piece);
+    run_fused_body(fused, operands, piece);
 }
 
-#ifdef WIDE
-WIDE void chain_wide(const Chain& told, const Operands& given, size_t piece)
+#ifdef TARGET_AVX2
+TARGET_AVX2 void run_fused_avx2(const FusedElementwise& fused, const Operands& operands,
+                                size_t piece)
 {
-    chain_body(told, given, piece);
+    run_fused_body(fused, operands, piece);
 }
 #else
-constexpr auto chain_wide = chain;
+constexpr auto run_fused_avx2 = run_fused;
 #endif
 
-struct ChainLoop : Loop {
-    ChainLoop(Chain told, bool wide) : told(std::move(told)), wide(wide && has_wide()) {}
-    void run(const Operands& given, size_t piece) const override
+struct FusedElementwiseLoop : Loop {
+    FusedElementwiseLoop(FusedElementwise fused, bool wide)
+      : fused(std::move(fused)), wide(wide && has_avx2())
     {
-        wide ? chain_wide(told, given, piece) : chain(told, given, piece);
     }
-    void reach(Extents& to) const override
+    void run(const Operands& operands, size_t piece) const override
     {
-        const auto& sizes = told.sizes;
-        for (size_t operand = 0; operand < told.strides.size(); ++operand) {
-            const auto& steps = told.strides[operand];
-            require(steps[0] == 0 || steps[0] == 1, "expected first strides of 0 or 1");
-            to.add(operand, 4, {{sizes[0], steps[0]}, {sizes[1], steps[1]}, {sizes[2], steps[2]},
-                                {sizes[3], steps[3]}});
+        wide ? run_fused_avx2(fused, operands, piece) : run_fused(fused, operands, piece);
+    }
+    void add_extents(Extents& extents) const override
+    {
+        const auto& sizes = fused.sizes;
+        for (size_t operand = 0; operand < fused.strides.size(); ++operand) {
+            const auto& strides = fused.strides[operand];
+            require(strides[0] == 0 || strides[0] == 1, "expected innermost strides of 0 or 1");
+            extents.add(operand, 4,
+                        {{sizes[0], strides[0]},
+                         {sizes[1], strides[1]},
+                         {sizes[2], strides[2]},
+                         {sizes[3], strides[3]}});
         }
-        to.all(told.strides.size(), 4, {sizes[0], sizes[1], sizes[2], sizes[3]});
+        extents.add_dense(fused.strides.size(), 4, {sizes[0], sizes[1], sizes[2], sizes[3]});
     }
-    Chain told;
+    FusedElementwise fused;
     bool wide;
 };
 
 } // namespace
 
-const std::vector<std::string>& step_names()
+const std::vector<std::string>& instr_names()
 {
     static const std::vector<std::string> names = [] {
-        std::vector<std::string> made = called_steps;
-        for (const auto& [name, function] : plain_steps)
-            made.push_back(name);
-        std::sort(made.begin(), made.end());
-        return made;
+        std::vector<std::string> names = called_ops;
+        for (const auto& [name, opcode] : inline_ops)
+            names.push_back(name);
+        std::sort(names.begin(), names.end());
+        return names;
     }();
     return names;
 }
 
-ChainStep step_named(const std::string& name, bool wide)
+Instr instr_named(const std::string& name, bool wide)
 {
-    const auto found = plain_steps.find(name);
-    if (found != plain_steps.end())
-        return {found->second, 0, 0, 0, 0, 0, nullptr};
-    if (std::find(called_steps.begin(), called_steps.end(), name) == called_steps.end())
+    const auto entry = inline_ops.find(name);
+    if (entry != inline_ops.end())
+        return {entry->second, 0, 0, 0, 0, 0, nullptr};
+    if (std::find(called_ops.begin(), called_ops.end(), name) == called_ops.end())
         throw KeyError(name);
-    return {CALLED, 0, 0, 0, 0, 0, value_loop(name, wide)};
+    return {CALL, 0, 0, 0, 0, 0, unary_kernel(name, wide)};
 }
 
-Steps told_steps(const Told& told, size_t at, size_t real)
+FusedProgram read_fused_program(const LoopParams& params, size_t at, size_t float_at)
 {
-    const auto number = [&](size_t place) { return static_cast<size_t>(told.numbers.at(place)); };
-    Steps made{number(at), {}, {}};
-    const size_t constants = number(at + 1), steps = number(at + 2);
-    require(made.operands < told.slots && constants <= told.reals.size()
-                && steps <= told.numbers.size() && real <= told.reals.size(),
-            "expected as many numbers and reals as the steps have");
-    require(told.numbers.size() == at + 3 + 4 * steps
-                && told.reals.size() == real + constants + 2 * steps,
-            "expected as many numbers and reals as the steps have");
-    made.constants.assign(told.reals.begin() + real, told.reals.begin() + real + constants);
-    for (size_t step = 0; step < steps; ++step) {
-        const size_t own = at + 3 + 4 * step, there = made.operands + constants + step;
-        ChainStep one = step_named(step_names().at(number(own)), told.wide);
-        one.a = number(own + 1);
-        one.b = number(own + 2);
-        one.c = number(own + 3);
-        require(one.a < there && one.b < there && one.c < there, "expected registers that are there");
-        one.p = told.reals[real + constants + 2 * step];
-        one.q = told.reals[real + constants + 2 * step + 1];
-        made.steps.push_back(one);
-    }
-    return made;
-}
-
-// numbers: operands, sizes, strides of each, steps.
-std::unique_ptr<Loop> chain_loop(const Told& told)
-{
-    const size_t operands = told.numbers.at(0), steps = 1 + AXES * (1 + operands);
-    require(operands < told.slots, "expected a slot for each operand and the result");
-    Chain made{told_steps(told, steps, 0), {}, {}, told.pieces};
-    require(made.steps.operands == operands && !made.steps.steps.empty()
-                && told.slots == operands + 1,
-            "expected steps, and a slot for each operand and the result");
-    const auto four = [&](size_t at) {
-        std::array<int64_t, AXES> taken{};
-        std::copy_n(told.numbers.begin() + at, AXES, taken.begin());
-        return taken;
+    const auto param = [&](size_t index) {
+        return static_cast<size_t>(params.int_params.at(index));
     };
-    made.sizes = four(1);
+    FusedProgram program{param(at), {}, {}};
+    const size_t constants = param(at + 1), instrs = param(at + 2);
+    require(program.operands < params.slots && constants <= params.float_params.size()
+                && instrs <= params.int_params.size() && float_at <= params.float_params.size(),
+            "expected as many int_params and float_params as the program has");
+    require(params.int_params.size() == at + 3 + 4 * instrs
+                && params.float_params.size() == float_at + constants + 2 * instrs,
+            "expected as many int_params and float_params as the program has");
+    program.constants.assign(params.float_params.begin() + float_at,
+                             params.float_params.begin() + float_at + constants);
+    for (size_t instr_index = 0; instr_index < instrs; ++instr_index) {
+        const size_t base = at + 3 + 4 * instr_index,
+                     register_count = program.operands + constants + instr_index;
+        Instr instr = instr_named(instr_names().at(param(base)), params.wide);
+        instr.a = param(base + 1);
+        instr.b = param(base + 2);
+        instr.c = param(base + 3);
+        require(instr.a < register_count && instr.b < register_count && instr.c < register_count,
+                "expected registers in range");
+        instr.p = params.float_params[float_at + constants + 2 * instr_index];
+        instr.q = params.float_params[float_at + constants + 2 * instr_index + 1];
+        program.instrs.push_back(instr);
+    }
+    return program;
+}
+
+// int_params: number of operands, sizes, strides of each operand, program.
+std::unique_ptr<Loop> fused_elementwise_loop(const LoopParams& params)
+{
+    const size_t operands = params.int_params.at(0), program_at = 1 + AXES * (1 + operands);
+    require(operands < params.slots, "expected a slot for each operand and the result");
+    FusedElementwise fused{read_fused_program(params, program_at, 0), {}, {}, params.pieces};
+    require(fused.program.operands == operands && !fused.program.instrs.empty()
+                && params.slots == operands + 1,
+            "expected instructions, and a slot for each operand and the result");
+    const auto read_axes = [&](size_t at) {
+        std::array<int64_t, AXES> values{};
+        std::copy_n(params.int_params.begin() + at, AXES, values.begin());
+        return values;
+    };
+    fused.sizes = read_axes(1);
     for (size_t operand = 0; operand < operands; ++operand)
-        made.strides.push_back(four(1 + AXES * (1 + operand)));
-    return std::make_unique<ChainLoop>(std::move(made), told.wide);
+        fused.strides.push_back(read_axes(1 + AXES * (1 + operand)));
+    return std::make_unique<FusedElementwiseLoop>(std::move(fused), params.wide);
 }

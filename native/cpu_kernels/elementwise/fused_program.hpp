@@ -1,7 +1,7 @@
-// Elementwise steps on registers, which loops take on what they have just made, or on their
-// operands: a chain's, as vksched/ops/lowering/fused_loop.py tells them.
+// Programs of elementwise instructions on registers: those of a fused elementwise op, or the
+// epilogue of a convolution. vksched/ops/lowering/fused_loop.py encodes them.
 //
-//   registers   operands | constants | results of the steps; the last step's is the result
+//   registers   operands | constants | results of the instructions; the last one is the result
 #pragma once
 
 #include "cpu_kernels/operands.hpp"
@@ -12,45 +12,46 @@
 #include <map>
 #include <vector>
 
-// By number; CALLED: a loop of one value at a time, of unary.cpp. A register may hold int32
-// instead of float32; comparisons make 1 or 0, of which WHERE takes b or c.
-enum Function {
+// CALL: a kernel of unary.cpp. A register holds float32 or int32. Comparisons return 1 or 0, and
+// WHERE selects b or c.
+enum Opcode {
     ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, NEG, ABS, SQUARE, SQRT, RSQRT, RECIPROCAL,
     RELU, CLIP, LEAKY_RELU, HARD_SIGMOID, HARD_SWISH, FLOOR, CEIL, TRUNC, ROUND,
     EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, WHERE,
-    ADD_INT, OF_INT, TO_INT, CALLED
+    ADD_INT32, FROM_INT32, TO_INT32, CALL
 };
 
-// Of registers a, b and c, with parameters.
-struct ChainStep {
-    Function function;
+// An instruction on registers a, b and c, with parameters p and q.
+struct Instr {
+    Opcode opcode;
     size_t a, b, c;
     float p, q;
-    ValueLoop loop;
+    UnaryKernel kernel;
 
-    // Whether it makes a number of one or two.
-    bool of_floats() const { return function <= ROUND || function == CALLED; }
+    // Return whether the op maps one or two float32 values to one.
+    bool is_float_op() const { return opcode <= ROUND || opcode == CALL; }
 };
 
-struct Steps {
+struct FusedProgram {
     size_t operands = 1;
     std::vector<float> constants;
-    std::vector<ChainStep> steps;
+    std::vector<Instr> instrs;
 };
 
-// What an op's name stands for; throws KeyError where there is no such step.
-ChainStep step_named(const std::string& name, bool wide);
+// Return the instruction of an op by its name. Throw KeyError if there is none.
+Instr instr_named(const std::string& name, bool wide);
 
-// Names of all steps, by number.
-const std::vector<std::string>& step_names();
+// Names of all instructions; the index is the encoded opcode.
+const std::vector<std::string>& instr_names();
 
-// Steps as numbers tell them from `at` on: operands, constants, steps, and of each its number in
-// step_names, a, b and c; in reals from `real` on the constants, and of each step p and q.
-Steps told_steps(const Told& told, size_t at, size_t real);
+// Read a program from the parameters of a loop. int_params from `at` on: operands, constants,
+// instructions, and for each its index in instr_names, a, b and c. float_params from `float_at` on:
+// the constants, and p and q for each instruction.
+FusedProgram read_fused_program(const LoopParams& params, size_t at, size_t float_at);
 
-INLINED float within(float x, float low, float high)
+INLINED float clamp(float x, float low, float high)
 {
-    x = x < low ? low : x; // of NaN neither holds
+    x = x < low ? low : x; // both comparisons are false for NaN
     return x > high ? high : x;
 }
 
@@ -62,25 +63,25 @@ INLINED void each_value(float* to, size_t count, F of)
         to[at] = of(at);
 }
 
-INLINED int32_t int_of(float word) { return bits_as<int32_t>(word); }
+INLINED int32_t as_int(float bits) { return bit_cast<int32_t>(bits); }
 
-// Without its fraction; what int32 does not hold, and NaN, becomes its least value.
+// Truncate to int32. Values out of range and NaN become INT32_MIN.
 INLINED float truncated(float x)
 {
     const bool fits = x >= -0x1p31f && x < 0x1p31f;
-    return bits_as<float>(fits ? static_cast<int32_t>(fits ? x : 0.0f) : INT32_MIN);
+    return bit_cast<float>(fits ? static_cast<int32_t>(fits ? x : 0.0f) : INT32_MIN);
 }
 
-INLINED void take(const ChainStep& step, const float* a, const float* b, const float* c, float* to,
+INLINED void execute(const Instr& instr, const float* a, const float* b, const float* c, float* to,
                   size_t count)
 {
-    const float p = step.p, q = step.q;
-    switch (step.function) {
+    const float p = instr.p, q = instr.q;
+    switch (instr.opcode) {
     case ADD: return each_value(to, count, [=](size_t i) { return a[i] + b[i]; });
     case SUB: return each_value(to, count, [=](size_t i) { return a[i] - b[i]; });
     case MUL: return each_value(to, count, [=](size_t i) { return a[i] * b[i]; });
     case DIV: return each_value(to, count, [=](size_t i) { return a[i] / b[i]; });
-    case MAXIMUM: // NaN wins
+    case MAXIMUM: // NaN propagates
         return each_value(to, count,
                           [=](size_t i) { return a[i] > b[i] || a[i] != a[i] ? a[i] : b[i]; });
     case MINIMUM:
@@ -93,14 +94,14 @@ INLINED void take(const ChainStep& step, const float* a, const float* b, const f
     case RSQRT: return each_value(to, count, [=](size_t i) { return 1.0f / std::sqrt(a[i]); });
     case RECIPROCAL: return each_value(to, count, [=](size_t i) { return 1.0f / a[i]; });
     case RELU: return each_value(to, count, [=](size_t i) { return a[i] < 0 ? 0.0f : a[i]; });
-    case CLIP: return each_value(to, count, [=](size_t i) { return within(a[i], p, q); });
+    case CLIP: return each_value(to, count, [=](size_t i) { return clamp(a[i], p, q); });
     case LEAKY_RELU:
         return each_value(to, count, [=](size_t i) { return a[i] < 0 ? a[i] * p : a[i]; });
     case HARD_SIGMOID:
-        return each_value(to, count, [=](size_t i) { return within(p * a[i] + q, 0, 1); });
+        return each_value(to, count, [=](size_t i) { return clamp(p * a[i] + q, 0, 1); });
     case HARD_SWISH:
         return each_value(to, count,
-                          [=](size_t i) { return a[i] * within((a[i] + 3) / 6, 0, 1); });
+                          [=](size_t i) { return a[i] * clamp((a[i] + 3) / 6, 0, 1); });
     case FLOOR: return each_value(to, count, [=](size_t i) { return std::floor(a[i]); });
     case CEIL: return each_value(to, count, [=](size_t i) { return std::ceil(a[i]); });
     case TRUNC: return each_value(to, count, [=](size_t i) { return std::trunc(a[i]); });
@@ -115,13 +116,13 @@ INLINED void take(const ChainStep& step, const float* a, const float* b, const f
     case GREATER_EQUAL:
         return each_value(to, count, [=](size_t i) { return a[i] >= b[i] ? 1.0f : 0.0f; });
     case WHERE: return each_value(to, count, [=](size_t i) { return a[i] != 0 ? b[i] : c[i]; });
-    case ADD_INT:
+    case ADD_INT32:
         return each_value(to, count, [=](size_t i) {
-            return bits_as<float>(bits_as<uint32_t>(a[i]) + bits_as<uint32_t>(b[i]));
+            return bit_cast<float>(bit_cast<uint32_t>(a[i]) + bit_cast<uint32_t>(b[i]));
         });
-    case OF_INT:
-        return each_value(to, count, [=](size_t i) { return static_cast<float>(int_of(a[i])); });
-    case TO_INT: return each_value(to, count, [=](size_t i) { return truncated(a[i]); });
-    case CALLED: return step.loop(a, to, count);
+    case FROM_INT32:
+        return each_value(to, count, [=](size_t i) { return static_cast<float>(as_int(a[i])); });
+    case TO_INT32: return each_value(to, count, [=](size_t i) { return truncated(a[i]); });
+    case CALL: return instr.kernel(a, to, count);
     }
 }

@@ -1,9 +1,9 @@
-// Functions of one value that numpy takes in many passes:
+// Unary functions that take numpy many passes:
 //
-//   run("gelu", x, out)   out[i] = gelu(x[i])
+//   unary("gelu", x, out)   out[i] = gelu(x[i])
 //
-// Plain loops that compilers turn into vectors. What the formulas are good for says
-// vksched/ops/elementwise/special.py; NaN stays NaN. Examples: tests/ops/native/test_loops.py.
+// Plain loops that compilers vectorize. vksched/ops/elementwise/special.py has the accuracy of the
+// formulas. NaN propagates. Examples: tests/ops/native/test_loops.py.
 #include "cpu_kernels/arrays.hpp"
 #include "cpu_kernels/elementwise/exponential.hpp"
 #include "cpu_kernels/vectors.hpp"
@@ -18,14 +18,14 @@ namespace {
 struct Erf {
     INLINED float of(float x)
     {
-        constexpr float above[] = {1.1283791461606922f, 0.19040729479621846f,
+        constexpr float numerator[] = {1.1283791461606922f, 0.19040729479621846f,
                                    0.05274880097581463f, 0.003765642460680702f,
                                    0.0002848814857589479f, 2.050057456119928e-06f};
-        constexpr float below[] = {1.0f, 0.5020768126914162f, 0.11410942442046797f,
+        constexpr float denominator[] = {1.0f, 0.5020768126914162f, 0.11410942442046797f,
                                    0.01496927111307666f, 0.0011625382191661356f,
                                    3.809134100559774e-05f};
         const float z = clipped(x, 3.92f), square = z * z;
-        return clipped(z * polynomial(above, square) / polynomial(below, square), 1.0f);
+        return clipped(z * polynomial(numerator, square) / polynomial(denominator, square), 1.0f);
     }
 };
 
@@ -33,9 +33,10 @@ struct Gelu {
     // 2 (1 - Phi(2 h)) exp(2 h^2)
     INLINED float tail(float h)
     {
-        constexpr float above[] = {23.61601338f, 34.08407392f, 22.45761536f, 6.38226608f};
-        constexpr float below[] = {23.61602178f, 71.76895394f, 89.76562072f, 56.2526436f, 16.0f};
-        return polynomial(above, h) / polynomial(below, h);
+        constexpr float numerator[] = {23.61601338f, 34.08407392f, 22.45761536f, 6.38226608f};
+        constexpr float denominator[] = {23.61602178f, 71.76895394f, 89.76562072f, 56.2526436f,
+                                         16.0f};
+        return polynomial(numerator, h) / polynomial(denominator, h);
     }
 
     INLINED float of(float x)
@@ -53,7 +54,7 @@ struct GeluTanh {
     }
 };
 
-// Of -|x| first; both sides together are 1.
+// Computed for -|x|; the derivatives at x and -x add up to 1.
 struct GeluSlope {
     INLINED float of(float x)
     {
@@ -79,22 +80,25 @@ struct Exp {
     INLINED float of(float x) { return exponential(x); }
 };
 
-// x = 2**n m with m within sqrt(2); log(m) = 2 s (1 + s**2 / 3 + s**4 / 5 ...) of s = (m - 1) / (m + 1),
-// to a relative error of 2e-9.
+// x = 2**n m with m in [sqrt(0.5), sqrt(2)); log(m) = 2 s (1 + s**2 / 3 + s**4 / 5 ...) with s = (m
+// - 1) / (m + 1), to a relative error of 2e-9.
 struct Log {
     INLINED float of(float x)
     {
         constexpr float p[] = {1.0f, 1.0f / 3, 1.0f / 5, 1.0f / 7, 1.0f / 9};
         constexpr float infinite = std::numeric_limits<float>::infinity();
-        const bool small = x < 0x1p-126f; // which float32 holds with fewer digits
-        const int32_t bits = bits_as<int32_t>(small ? x * 0x1p24f : x);
-        // less the bits of sqrt(0.5), unsigned: those of numbers below 0 would overflow
+        const bool small = x < 0x1p-126f; // subnormal
+        const int32_t bits = bit_cast<int32_t>(small ? x * 0x1p24f : x);
+        // minus the bits of sqrt(0.5); unsigned, because negative numbers would overflow
         const int32_t n = static_cast<int32_t>(static_cast<uint32_t>(bits) - 0x3f3504f3u) >> 23;
-        const float m = bits_as<float>(static_cast<int32_t>(bits - (static_cast<uint32_t>(n) << 23)));
+        const float m =
+            bit_cast<float>(static_cast<int32_t>(bits - (static_cast<uint32_t>(n) << 23)));
         const float s = (m - 1.0f) / (m + 1.0f), whole = static_cast<float>(small ? n - 24 : n);
-        // log(2) in two parts, as of exponential()
+        // log(2) in two parts, as in exponential()
         const float sum = 2.0f * s * polynomial(p, s * s) + whole * -2.12194440e-4f;
-        const float beyond = x > 0 ? x : x == 0 ? -infinite : std::numeric_limits<float>::quiet_NaN();
+        const float beyond = x > 0    ? x
+                             : x == 0 ? -infinite
+                                      : std::numeric_limits<float>::quiet_NaN();
         return x > 0 && x < infinite ? whole * 0.693359375f + sum : beyond;
     }
 };
@@ -116,58 +120,58 @@ INLINED void each_value(const float* x, float* out, size_t count)
 }
 
 template <class F>
-void over(const float* x, float* out, size_t count)
+void apply(const float* x, float* out, size_t count)
 {
     each_value<F>(x, out, count);
 }
 
-#ifdef WIDE
+#ifdef TARGET_AVX2
 template <class F>
-WIDE void over_wide(const float* x, float* out, size_t count)
+TARGET_AVX2 void apply_avx2(const float* x, float* out, size_t count)
 {
     each_value<F>(x, out, count);
 }
 #else
 template <class F>
-constexpr ValueLoop over_wide = over<F>;
+constexpr UnaryKernel apply_avx2 = apply<F>;
 #endif
 
-struct Ways {
-    ValueLoop plain, wide;
+struct Versions {
+    UnaryKernel baseline, avx2;
 };
 
-const std::map<std::string, Ways> functions{{"exp", {over<Exp>, over_wide<Exp>}},
-                                            {"erf", {over<Erf>, over_wide<Erf>}},
-                                            {"gelu", {over<Gelu>, over_wide<Gelu>}},
-                                            {"gelu_tanh", {over<GeluTanh>, over_wide<GeluTanh>}},
-                                            {"gelu_slope", {over<GeluSlope>, over_wide<GeluSlope>}},
-                                            {"gelu_tanh_slope",
-                                             {over<GeluTanhSlope>, over_wide<GeluTanhSlope>}},
-                                            {"log", {over<Log>, over_wide<Log>}},
-                                            {"sigmoid", {over<Sigmoid>, over_wide<Sigmoid>}},
-                                            {"silu", {over<Silu>, over_wide<Silu>}},
-                                            {"tanh", {over<Tanh>, over_wide<Tanh>}}};
+const std::map<std::string, Versions> functions{
+    {"exp", {apply<Exp>, apply_avx2<Exp>}},
+    {"erf", {apply<Erf>, apply_avx2<Erf>}},
+    {"gelu", {apply<Gelu>, apply_avx2<Gelu>}},
+    {"gelu_tanh", {apply<GeluTanh>, apply_avx2<GeluTanh>}},
+    {"gelu_slope", {apply<GeluSlope>, apply_avx2<GeluSlope>}},
+    {"gelu_tanh_slope", {apply<GeluTanhSlope>, apply_avx2<GeluTanhSlope>}},
+    {"log", {apply<Log>, apply_avx2<Log>}},
+    {"sigmoid", {apply<Sigmoid>, apply_avx2<Sigmoid>}},
+    {"silu", {apply<Silu>, apply_avx2<Silu>}},
+    {"tanh", {apply<Tanh>, apply_avx2<Tanh>}}};
 
-void run(const std::string& name, const py::buffer& x, const py::buffer& out, bool wide)
+void unary(const std::string& name, const py::buffer& x, const py::buffer& out, bool wide)
 {
-    const ValueLoop loop = value_loop(name, wide);
+    const UnaryKernel kernel = unary_kernel(name, wide);
     const py::buffer_info from = floats(x), to = floats(out, true);
     require(from.size == to.size, "expected as many values in the result as in the operand");
     py::gil_scoped_release unlocked;
-    loop(static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr), to.size);
+    kernel(static_cast<const float*>(from.ptr), static_cast<float*>(to.ptr), to.size);
 }
 
 } // namespace
 
-ValueLoop value_loop(const std::string& name, bool wide)
+UnaryKernel unary_kernel(const std::string& name, bool wide)
 {
-    const auto found = functions.find(name);
-    if (found == functions.end())
+    const auto entry = functions.find(name);
+    if (entry == functions.end())
         throw KeyError(name);
-    return wide && has_wide() ? found->second.wide : found->second.plain;
+    return wide && has_avx2() ? entry->second.avx2 : entry->second.baseline;
 }
 
-void add_values(py::module_& m)
+void add_unary(py::module_& m)
 {
-    m.def("run", &run, py::arg("name"), py::arg("x"), py::arg("out"), py::arg("wide") = true);
+    m.def("unary", &unary, py::arg("name"), py::arg("x"), py::arg("out"), py::arg("wide") = true);
 }

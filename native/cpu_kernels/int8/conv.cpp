@@ -1,6 +1,6 @@
-// Convolutions of codes of 8 bits; sums are exact, modulo 2**32.
+// Convolution of int8 and uint8 values. Sums are int32, modulo 2**32.
 //
-//   conv_integer(x, words, x_zero, w_zero, out, signed, ...)   matmul_integer of windows of an image
+//   int8_conv(x, words, x_zero, w_zero, out, sizes, ..., signed)   int8_matmul of im2col windows
 //
 // Examples: tests/ops/native/test_integer_loops.py.
 #include "cpu_kernels/int8/int8_arrays.hpp"
@@ -11,45 +11,46 @@
 #include <array>
 #include <vector>
 
-namespace integer {
+namespace int8 {
 namespace {
 
-using Three = std::array<size_t, 3>;
-using Signed = std::array<py::ssize_t, 3>;
+using Dims3 = std::array<size_t, 3>;
+using SignedDims3 = std::array<py::ssize_t, 3>;
 
 struct Window {
-    Three sizes, kernel, stride, dilation, counts;
-    Signed begin;
+    Dims3 sizes, kernel, stride, dilation, counts;
+    SignedDims3 begin;
 };
 
-size_t product_of(const Three& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
+size_t volume(const Dims3& sizes) { return sizes[0] * sizes[1] * sizes[2]; }
 
-// Four channels in a word, place by place; missing ones are 0.
+// Pack four channels of each position in a 32-bit word. Missing channels are 0.
 std::vector<uint32_t> pack_image(const int32_t* x, size_t channels, size_t places, uint32_t flip)
 {
-    std::vector<uint32_t> made((channels + 3) / 4 * places);
+    std::vector<uint32_t> result((channels + 3) / 4 * places);
     for (size_t channel = 0; channel < channels; ++channel) {
         const int32_t* from = x + channel * places;
-        uint32_t* to = made.data() + channel / 4 * places;
+        uint32_t* to = result.data() + channel / 4 * places;
         const uint32_t up = 8 * (channel % 4);
         for (size_t at = 0; at < places; ++at)
-            to[at] |= byte_of(from[at], flip) << up;
+            to[at] |= biased_byte(from[at], flip) << up;
     }
-    return made;
+    return result;
 }
 
-// Neighbours of a panel that lie side by side in the image; outside of it `from` is -1.
+// Positions of a panel that are adjacent in the image. from: -1 in the padding.
 struct Run {
     size_t to, count;
     py::ssize_t from;
 };
 
-// Where the windows at some places of the result read one tap.
-void find_runs(const Window& w, size_t first, size_t count, const Three& tap, std::vector<Run>& runs)
+// Find the runs of positions that one tap reads.
+void find_runs(const Window& w, size_t first, size_t count, const Dims3& tap,
+               std::vector<Run>& runs)
 {
     runs.clear();
     const size_t inner = w.counts[2], plane = w.counts[1] * inner;
-    Three at{first / plane, first / inner % w.counts[1], first % inner};
+    Dims3 at{first / plane, first / inner % w.counts[1], first % inner};
     for (size_t to = 0; to < count; ++to) {
         py::ssize_t from = 0;
         for (size_t axis = 0; axis < 3 && from >= 0; ++axis) {
@@ -71,12 +72,12 @@ void find_runs(const Window& w, size_t first, size_t count, const Three& tap, st
     }
 }
 
-// What the windows at some places read, as columns of tiles. pads: words outside of the image.
-void fill_panel(const Window& w, const std::vector<uint32_t>& image,
-                const std::vector<uint32_t>& pads, size_t first, size_t count, size_t step,
+// Pack the columns of tiles (im2col). padding_words: values outside of the image.
+void pack_panel(const Window& w, const std::vector<uint32_t>& image,
+                const std::vector<uint32_t>& padding_words, size_t first, size_t count, size_t step,
                 std::vector<Run>& runs, uint32_t* panel)
 {
-    const size_t places = product_of(w.sizes), groups = pads.size();
+    const size_t places = volume(w.sizes), groups = padding_words.size();
     size_t word = 0;
     for (size_t a = 0; a < w.kernel[0]; ++a)
         for (size_t b = 0; b < w.kernel[1]; ++b)
@@ -88,73 +89,74 @@ void fill_panel(const Window& w, const std::vector<uint32_t>& image,
                         for (size_t at = 0; at < run.count; ++at) {
                             const size_t to = run.to + at;
                             panel[to / LANES * step + word * LANES + to % LANES] =
-                                run.from < 0 ? pads[group] : plane[run.from + at];
+                                run.from < 0 ? padding_words[group] : plane[run.from + at];
                         }
                 }
             }
 }
 
-void conv_integer(const py::buffer& x, const py::buffer& words, int32_t x_zero,
-                  const py::buffer& w_zero, const py::buffer& out, const Three& sizes,
-                  const Three& kernel, const Three& stride, const Three& dilation,
-                  const Signed& begin, const Three& counts, bool is_signed, const std::string& name)
+void int8_conv(const py::buffer& x, const py::buffer& words, int32_t x_zero,
+               const py::buffer& w_zero, const py::buffer& out, const Dims3& sizes,
+               const Dims3& kernel, const Dims3& stride, const Dims3& dilation,
+               const SignedDims3& begin, const Dims3& counts, bool is_signed,
+               const std::string& target)
 {
     const Matrix<const int32_t> from(x); // (channels, places)
     const Matrix<int32_t> to(out); // (channels, places)
     const Window window{sizes, kernel, stride, dilation, counts, begin};
     const size_t channels = from.columns() ? from.rows() : 0, groups = (channels + 3) / 4;
-    const size_t taps = product_of(kernel), depth = taps * groups;
-    require(from.columns() == product_of(sizes) && to.columns() == product_of(counts)
+    const size_t taps = volume(kernel), depth = taps * groups;
+    require(from.columns() == volume(sizes) && to.columns() == volume(counts)
                 && from.row() == from.columns(),
             "expected x (channels, places) without gaps and a result of the window's places");
     const Weights w(words, w_zero, depth, to.rows());
-    const Way& way = way_of(name);
+    const Kernels& kernels = kernels_for(target);
     py::gil_scoped_release unlocked;
-    const uint32_t flip = is_signed ? SIGN : 0;
+    const uint32_t flip = is_signed ? SIGN_BIT : 0;
     const uint32_t zero = static_cast<uint32_t>(x_zero) + flip;
     const auto image = pack_image(from.data(), channels, from.columns(), flip);
-    std::vector<uint32_t> pads(groups);
+    std::vector<uint32_t> padding_words(groups);
     for (size_t channel = 0; channel < channels; ++channel)
-        pads[channel / 4] |= (zero & 0xffu) << 8 * (channel % 4);
-    const uint32_t all = static_cast<uint32_t>(taps * channels) * zero;
-    std::vector<uint32_t> panel(way.tiles * depth * LANES), shifts(way.tiles * LANES);
+        padding_words[channel / 4] |= (zero & 0xffu) << 8 * (channel % 4);
+    const uint32_t zero_sum = static_cast<uint32_t>(taps * channels) * zero;
+    std::vector<uint32_t> panel(kernels.tiles * depth * LANES), shifts(kernels.tiles * LANES);
     std::vector<Run> runs;
-    int32_t tile[LARGEST_TILE];
-    for (size_t first = 0; first < to.columns(); first += way.tiles * LANES) {
-        const size_t width = std::min(way.tiles * LANES, to.columns() - first);
+    int32_t tile[MAX_TILE];
+    for (size_t first = 0; first < to.columns(); first += kernels.tiles * LANES) {
+        const size_t width = std::min(kernels.tiles * LANES, to.columns() - first);
         const size_t tiles = (width + LANES - 1) / LANES;
-        fill_panel(window, image, pads, first, width, depth * LANES, runs, panel.data());
-        for (size_t c = 0; w.shifted && c < width; ++c) {
-            shifts[c] = 0u - all;
+        pack_panel(window, image, padding_words, first, width, depth * LANES, runs, panel.data());
+        for (size_t c = 0; w.has_zero_points && c < width; ++c) {
+            shifts[c] = 0u - zero_sum;
             for (size_t at = 0; at < depth; ++at)
-                shifts[c] += sum_of(panel[(c / LANES * depth + at) * LANES + c % LANES]);
+                shifts[c] += byte_sum(panel[(c / LANES * depth + at) * LANES + c % LANES]);
         }
         for (size_t row = 0; row < to.rows();) {
             const size_t inside = row % LANES;
-            const size_t count = std::min({way.rows, LANES - inside, to.rows() - row});
-            way.signed_rows({w.tile(row / LANES) + inside, 1, LANES}, count, panel.data(),
+            const size_t count = std::min({kernels.rows, LANES - inside, to.rows() - row});
+            kernels.signed_rows({w.tile(row / LANES) + inside, 1, LANES}, count, panel.data(),
                             depth * LANES, tiles, depth, tile);
             for (size_t r = 0; r < count; ++r, ++row) {
                 int32_t* target = to.data() + row * to.row() + first;
-                const int32_t* made = tile + r * tiles * LANES;
-                const uint32_t off = zero * w.sum(row), own = w.zero_of(row);
+                const int32_t* result = tile + r * tiles * LANES;
+                const uint32_t offset = zero * w.sum(row), w_zero_point = w.zero_point(row);
                 for (size_t c = 0; c < width; ++c)
-                    target[c] = static_cast<int32_t>(static_cast<uint32_t>(made[c]) - off);
-                for (size_t c = 0; w.shifted && c < width; ++c)
-                    target[c] =
-                        static_cast<int32_t>(static_cast<uint32_t>(target[c]) - own * shifts[c]);
+                    target[c] = static_cast<int32_t>(static_cast<uint32_t>(result[c]) - offset);
+                for (size_t c = 0; w.has_zero_points && c < width; ++c)
+                    target[c] = static_cast<int32_t>(static_cast<uint32_t>(target[c])
+                                                     - w_zero_point * shifts[c]);
             }
         }
     }
 }
 
 } // namespace
-} // namespace integer
+} // namespace int8
 
-void add_integer_conv(py::module_& m)
+void add_int8_conv(py::module_& m)
 {
-    m.def("conv_integer", &integer::conv_integer, py::arg("x"), py::arg("words"), py::arg("x_zero"),
+    m.def("int8_conv", &int8::int8_conv, py::arg("x"), py::arg("words"), py::arg("x_zero"),
           py::arg("w_zero"), py::arg("out"), py::arg("sizes"), py::arg("kernel"),
           py::arg("stride"), py::arg("dilation"), py::arg("begin"), py::arg("counts"),
-          py::arg("signed"), py::arg("way") = "");
+          py::arg("signed"), py::arg("target") = "");
 }

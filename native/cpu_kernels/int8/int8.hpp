@@ -1,7 +1,7 @@
-// What loops over codes of 8 bits share: the ways to multiply on this processor, and codes in words.
+// int8 kernels by instruction set, and helpers to pack bytes into words.
 //
-// Words of weights are laid out by vksched/ops/linalg/int8_weights.py: tiles of 16 columns, in each a row
-// of their sums, then four codes of a column in a word.
+// vksched/ops/linalg/int8_weights.py packs weights: tiles of 16 columns, in each a row of column
+// sums, then words with four values of a column each.
 #pragma once
 
 #include "cpu_kernels/operands.hpp"
@@ -10,20 +10,20 @@
 #include <utility>
 #include <vector>
 
-namespace integer {
+namespace int8 {
 
 constexpr size_t LANES = 16;
-constexpr uint32_t SIGN = 0x80u;
+constexpr uint32_t SIGN_BIT = 0x80u;
 
-// Rows of bytes that meet columns. row_step, word_step: words from row to row, and along the sum.
-struct Rows {
+// The rows of a tile. row_stride, word_stride: in words, between rows and along k.
+struct RowBytes {
     const uint32_t* words;
-    size_t row_step, word_step;
+    size_t row_stride, word_stride;
 };
 
-// rows, tiles: the largest tile, in rows and in sixteens of columns.
-struct Way {
-    using Multiply = void (*)(const Rows&, size_t, const uint32_t*, size_t, size_t, size_t,
+// rows, tiles: size of the largest tile, in rows and in groups of 16 columns.
+struct Kernels {
+    using Multiply = void (*)(const RowBytes&, size_t, const uint32_t*, size_t, size_t, size_t,
                               int32_t*);
     size_t rows, tiles;
     Multiply signed_columns, signed_rows;
@@ -31,31 +31,32 @@ struct Way {
     void (*requantize)(const int32_t*, int32_t, float, int32_t, int32_t, int32_t, int32_t*, size_t);
 };
 
-constexpr size_t LARGEST_TILE = 8 * 2 * LANES;
+constexpr size_t MAX_TILE = 8 * 2 * LANES;
 
-// What this processor runs, the fastest first.
-const std::vector<std::pair<std::string, Way>>& ways();
+// The instruction sets that this processor supports, the fastest first.
+const std::vector<std::pair<std::string, Kernels>>& targets();
 
-// By its name, the fastest without; throws KeyError where this processor does not run it.
-const Way& way_of(const std::string& name);
+// Return the kernels of an instruction set; "" for the fastest. Throw KeyError if the processor
+// does not support it.
+const Kernels& kernels_for(const std::string& name);
 
-// Codes as bytes without a sign: those with one are 128 larger.
-INLINED uint32_t byte_of(int32_t code, uint32_t flip)
+// Return a value as an unsigned byte: flip = SIGN_BIT adds 128 to signed values.
+INLINED uint32_t biased_byte(int32_t code, uint32_t flip)
 {
     return (static_cast<uint32_t>(code) & 0xffu) ^ flip;
 }
 
-inline uint32_t word_of(const int32_t* codes, size_t count, uint32_t flip)
+inline uint32_t pack_word(const int32_t* codes, size_t count, uint32_t flip)
 {
     uint32_t word = 0;
     for (size_t at = 0; at < count; ++at)
-        word |= byte_of(codes[at], flip) << 8 * at;
+        word |= biased_byte(codes[at], flip) << 8 * at;
     return word;
 }
 
-inline uint32_t sum_of(uint32_t word)
+inline uint32_t byte_sum(uint32_t word)
 {
     return (word & 0xffu) + (word >> 8 & 0xffu) + (word >> 16 & 0xffu) + (word >> 24);
 }
 
-} // namespace integer
+} // namespace int8

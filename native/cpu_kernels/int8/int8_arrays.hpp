@@ -1,15 +1,15 @@
-// Operands of loops over codes of 8 bits, as numpy hands them over.
+// Operands of the int8 kernels, as numpy passes them.
 #pragma once
 
 #include "cpu_kernels/arrays.hpp"
 #include "cpu_kernels/int8/int8.hpp"
 
-namespace integer {
+namespace int8 {
 
-// Values of 32 bits without gaps.
+// A contiguous array of 32-bit values.
 template <class T>
-struct Line {
-    Line(const py::buffer& given, bool writable = false) : info(given.request(writable))
+struct DenseArray {
+    DenseArray(const py::buffer& buffer, bool writable = false) : info(buffer.request(writable))
     {
         py::ssize_t expected = 4;
         bool dense = info.itemsize == 4;
@@ -23,34 +23,37 @@ struct Line {
     py::buffer_info info;
 };
 
-// Tiles of weights. sums: a row before the words of each.
+// Packed weights: tiles of 16 columns, each a row of column sums and the words.
 struct Weights {
-    Weights(const py::buffer& given, const py::buffer& zeros, size_t depth, size_t columns)
-      : own(given), zero(zeros), words(depth)
+    Weights(const py::buffer& buffer, const py::buffer& zeros, size_t depth, size_t columns)
+      : packed(buffer), zero_points(zeros), depth_words(depth)
     {
-        require(own.size() == tiles(columns) * step() && own.info.ndim == 3
-                    && static_cast<size_t>(own.info.shape[1]) == depth + 1,
+        require(packed.size() == tiles(columns) * tile_words() && packed.info.ndim == 3
+                    && static_cast<size_t>(packed.info.shape[1]) == depth + 1,
                 "expected words (tiles, 1 + words of a column, 16)");
-        require(zero.size() == 1 || zero.size() == columns,
+        require(zero_points.size() == 1 || zero_points.size() == columns,
                 "expected one zero point or one for each column");
-        for (size_t at = 0; at < zero.size(); ++at)
-            shifted = shifted || zero.data()[at] != 0;
+        for (size_t at = 0; at < zero_points.size(); ++at)
+            has_zero_points = has_zero_points || zero_points.data()[at] != 0;
     }
     static size_t tiles(size_t columns) { return (columns + LANES - 1) / LANES; }
-    size_t step() const { return (words + 1) * LANES; }
-    const uint32_t* tile(size_t number) const { return own.data() + number * step() + LANES; }
+    size_t tile_words() const { return (depth_words + 1) * LANES; }
+    const uint32_t* tile(size_t number) const
+    {
+        return packed.data() + number * tile_words() + LANES;
+    }
     uint32_t sum(size_t column) const
     {
-        return own.data()[column / LANES * step() + column % LANES];
+        return packed.data()[column / LANES * tile_words() + column % LANES];
     }
-    uint32_t zero_of(size_t column) const
+    uint32_t zero_point(size_t column) const
     {
-        return static_cast<uint32_t>(zero.data()[zero.size() > 1 ? column : 0]);
+        return static_cast<uint32_t>(zero_points.data()[zero_points.size() > 1 ? column : 0]);
     }
-    Line<const uint32_t> own;
-    Line<const int32_t> zero;
-    size_t words;
-    bool shifted = false;
+    DenseArray<const uint32_t> packed;
+    DenseArray<const int32_t> zero_points;
+    size_t depth_words;
+    bool has_zero_points = false;
 };
 
-} // namespace integer
+} // namespace int8

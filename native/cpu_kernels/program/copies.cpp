@@ -1,9 +1,9 @@
-// Loops that move words, and sums along an axis: steps of native programs.
+// Data movement of 32-bit elements, and reductions along an axis: loops of native programs.
 //
-//   copy     words of one value to their places in another one, among words of one kind
-//   concat   values beside each other along an axis
-//   gather   lines of a table by numbers
-//   reduce   sums, means, largest and least values along an axis
+//   copy     strided copy of a value, or into a region of a filled one (pad, slice, transpose)
+//   concat   concatenation along an axis
+//   gather   rows of a table by indices
+//   reduce   sum, mean, max and min along an axis
 //
 // Examples: tests/ops/native/test_native_programs.py.
 #include "cpu_kernels/operands.hpp"
@@ -18,110 +18,120 @@
 namespace {
 
 constexpr int64_t AXES = 6;
-using Six = std::array<int64_t, AXES>;
+using Dims = std::array<int64_t, AXES>;
 
-Six six(const Told& told, size_t at)
+Dims read_dims(const LoopParams& params, size_t at)
 {
-    Six taken{};
-    require(told.numbers.size() >= at + AXES, "expected as many numbers as the loop has");
-    std::copy_n(told.numbers.begin() + at, AXES, taken.begin());
-    return taken;
+    Dims dims{};
+    require(params.int_params.size() >= at + AXES, "expected as many int_params as the loop has");
+    std::copy_n(params.int_params.begin() + at, AXES, dims.begin());
+    return dims;
 }
 
-// sizes: of what is copied, innermost first. from, to: words between neighbours along an axis.
+// sizes: of the copied elements, innermost axis first. x_strides, out_strides: in elements.
+// fill_count: elements of the result that are set to `fill` first.
 struct CopyLoop : Loop {
-    Six sizes, from, to;
-    int64_t first, start, filled; // words of the result that get `fill` before
+    Dims sizes, x_strides, out_strides;
+    int64_t x_offset, out_offset, fill_count; 
     uint32_t fill;
     int64_t pieces;
 
-    void run(const Operands& given, size_t piece) const override
+    void run(const Operands& operands, size_t piece) const override
     {
-        const uint32_t* x = given.get<uint32_t>(0) + first;
-        uint32_t* out = given.get<uint32_t>(1);
-        if (filled)
-            std::fill_n(out, filled, fill);
-        out += start;
+        const uint32_t* x = operands.get<uint32_t>(0) + x_offset;
+        uint32_t* out = operands.get<uint32_t>(1);
+        if (fill_count)
+            std::fill_n(out, fill_count, fill);
+        out += out_offset;
         int64_t lines = 1;
         for (int64_t axis = 1; axis < AXES; ++axis)
             lines *= sizes[axis];
-        const int64_t own = piece, end = lines * (own + 1) / pieces;
-        for (int64_t line = lines * own / pieces; line < end; ++line) {
+        const int64_t index = piece, end = lines * (index + 1) / pieces;
+        for (int64_t line = lines * index / pieces; line < end; ++line) {
             int64_t left = line, at = 0, place = 0;
             for (int64_t axis = 1; axis < AXES; ++axis) {
                 const int64_t number = left % sizes[axis];
                 left /= sizes[axis];
-                at += number * from[axis];
-                place += number * to[axis];
+                at += number * x_strides[axis];
+                place += number * out_strides[axis];
             }
-            if (from[0] == 1 && to[0] == 1)
+            if (x_strides[0] == 1 && out_strides[0] == 1)
                 std::memcpy(out + place, x + at, 4 * sizes[0]);
             else
                 for (int64_t column = 0; column < sizes[0]; ++column)
-                    out[place + column * to[0]] = x[at + column * from[0]];
+                    out[place + column * out_strides[0]] = x[at + column * x_strides[0]];
         }
     }
 
-    void reach(Extents& ends) const override
+    void add_extents(Extents& extents) const override
     {
-        const auto along = [&](size_t slot, const Six& steps, int64_t at) {
-            ends.add(slot, 4, {{sizes[0], steps[0]}, {sizes[1], steps[1]}, {sizes[2], steps[2]},
-                               {sizes[3], steps[3]}, {sizes[4], steps[4]}, {sizes[5], steps[5]}}, at);
+        const auto along = [&](size_t slot, const Dims& strides, int64_t at) {
+            extents.add(slot, 4,
+                        {{sizes[0], strides[0]},
+                         {sizes[1], strides[1]},
+                         {sizes[2], strides[2]},
+                         {sizes[3], strides[3]},
+                         {sizes[4], strides[4]},
+                         {sizes[5], strides[5]}},
+                        at);
         };
-        along(0, from, first);
-        along(1, to, start);
-        ends.all(1, 4, {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], sizes[5]}); // each once
-        ends.all(1, 4, {filled});
+        along(0, x_strides, x_offset);
+        along(1, out_strides, out_offset);
+        extents.add_dense(1, 4,
+                          {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4],
+                           sizes[5]}); // no element is written twice
+        extents.add_dense(1, 4, {fill_count});
     }
 };
 
 struct ConcatLoop : Loop {
     int64_t lines;
-    std::vector<int64_t> widths; // words of a line of each operand
+    std::vector<int64_t> widths; // row length of each operand, in elements
 
-    void run(const Operands& given, size_t) const override
+    void run(const Operands& operands, size_t) const override
     {
-        uint32_t* out = given.get<uint32_t>(widths.size());
+        uint32_t* out = operands.get<uint32_t>(widths.size());
         for (int64_t line = 0; line < lines; ++line)
             for (size_t operand = 0; operand < widths.size(); ++operand) {
                 const int64_t width = widths[operand];
-                std::memcpy(out, given.get<uint32_t>(operand) + line * width, 4 * width);
+                std::memcpy(out, operands.get<uint32_t>(operand) + line * width, 4 * width);
                 out += width;
             }
     }
 
-    void reach(Extents& to) const override
+    void add_extents(Extents& extents) const override
     {
         int64_t all = 0;
         for (size_t operand = 0; operand < widths.size(); ++operand) {
-            to.all(operand, 4, {lines, widths[operand]});
-            require(widths[operand] < int64_t{1} << 48, "expected lines of values");
+            extents.add_dense(operand, 4, {lines, widths[operand]});
+            require(widths[operand] < int64_t{1} << 48, "expected rows below 2^48 elements");
             all += widths[operand];
         }
-        to.all(widths.size(), 4, {lines, all});
+        extents.add_dense(widths.size(), 4, {lines, all});
     }
 };
 
 struct GatherLoop : Loop {
-    int64_t outer, size, inner, picks;
-    bool is_long;
+    int64_t outer, size, inner, index_count;
+    bool is_int64;
 
-    int64_t index(const Operands& given, int64_t number) const
+    int64_t index(const Operands& operands, int64_t number) const
     {
-        const int64_t at = is_long ? given.get<int64_t>(1)[number] : given.get<int32_t>(1)[number];
+        const int64_t at =
+            is_int64 ? operands.get<int64_t>(1)[number] : operands.get<int32_t>(1)[number];
         if (at < -size || at >= size)
             throw std::out_of_range("[gather] expected indices in " + std::to_string(-size) + ".."
                                     + std::to_string(size - 1) + ", got " + std::to_string(at));
         return at < 0 ? at + size : at;
     }
 
-    void run(const Operands& given, size_t) const override
+    void run(const Operands& operands, size_t) const override
     {
-        std::vector<int64_t> places(picks);
-        for (int64_t pick = 0; pick < picks; ++pick)
-            places[pick] = index(given, pick);
-        const uint32_t* table = given.get<uint32_t>(0);
-        uint32_t* out = given.get<uint32_t>(2);
+        std::vector<int64_t> places(index_count);
+        for (int64_t pick = 0; pick < index_count; ++pick)
+            places[pick] = index(operands, pick);
+        const uint32_t* table = operands.get<uint32_t>(0);
+        uint32_t* out = operands.get<uint32_t>(2);
         for (int64_t line = 0; line < outer; ++line, table += size * inner)
             for (const int64_t place : places) {
                 if (inner == 1)
@@ -132,27 +142,27 @@ struct GatherLoop : Loop {
             }
     }
 
-    void reach(Extents& to) const override
+    void add_extents(Extents& extents) const override
     {
-        to.all(0, 4, {outer, size, inner});
-        to.all(1, is_long ? 8 : 4, {picks});
-        to.all(2, 4, {outer, picks, inner});
+        extents.add_dense(0, 4, {outer, size, inner});
+        extents.add_dense(1, is_int64 ? 8 : 4, {index_count});
+        extents.add_dense(2, 4, {outer, index_count, inner});
     }
 };
 
-enum Kind { SUM, MEAN, LARGEST, LEAST };
+enum Kind { SUM, MEAN, MAX, MIN };
 
-// (count, inner) -> (inner)
+// The maximum or minimum along the first axis: (count, inner) -> (inner).
 using Extreme = void (*)(const float*, int64_t, int64_t, float*);
 
-template <Kind which>
-INLINED float better(float value, float kept) // NaN wins, and stays
+template <Kind KIND>
+INLINED float select_extreme(float value, float best) // NaN propagates
 {
-    return (which == LARGEST ? value > kept : value < kept) || value != value ? value : kept;
+    return (KIND == MAX ? value > best : value < best) || value != value ? value : best;
 }
 
-// Values meet side by side; which of them wins does not depend on the order.
-template <Kind which>
+// Lanes are reduced independently: the extreme value does not depend on the order.
+template <Kind KIND>
 INLINED void extreme_body(const float* x, int64_t count, int64_t inner, float* out)
 {
     constexpr int64_t lanes = 32;
@@ -162,58 +172,58 @@ INLINED void extreme_body(const float* x, int64_t count, int64_t inner, float* o
             x += inner;
 #pragma GCC ivdep
             for (int64_t column = 0; column < inner; ++column)
-                out[column] = better<which>(x[column], out[column]);
+                out[column] = select_extreme<KIND>(x[column], out[column]);
         }
         return;
     }
-    float kept[lanes], found = x[0];
-    std::fill_n(kept, lanes, found);
+    float best[lanes], extremum = x[0];
+    std::fill_n(best, lanes, extremum);
     int64_t at = 0;
     for (; at + lanes <= count; at += lanes)
         for (int64_t lane = 0; lane < lanes; ++lane)
-            kept[lane] = better<which>(x[at + lane], kept[lane]);
+            best[lane] = select_extreme<KIND>(x[at + lane], best[lane]);
     for (; at < count; ++at)
-        found = better<which>(x[at], found);
-    for (const float each : kept)
-        found = better<which>(each, found);
-    *out = found;
+        extremum = select_extreme<KIND>(x[at], extremum);
+    for (const float each : best)
+        extremum = select_extreme<KIND>(each, extremum);
+    *out = extremum;
 }
 
-template <Kind which>
+template <Kind KIND>
 void extreme(const float* x, int64_t count, int64_t inner, float* out)
 {
-    extreme_body<which>(x, count, inner, out);
+    extreme_body<KIND>(x, count, inner, out);
 }
 
-#ifdef WIDE
-template <Kind which>
-WIDE void extreme_wide(const float* x, int64_t count, int64_t inner, float* out)
+#ifdef TARGET_AVX2
+template <Kind KIND>
+TARGET_AVX2 void extreme_avx2(const float* x, int64_t count, int64_t inner, float* out)
 {
-    extreme_body<which>(x, count, inner, out);
+    extreme_body<KIND>(x, count, inner, out);
 }
 #else
-template <Kind which>
-constexpr Extreme extreme_wide = extreme<which>;
+template <Kind KIND>
+constexpr Extreme extreme_avx2 = extreme<KIND>;
 #endif
 
-template <Kind which>
-Extreme extreme_of(bool wide)
+template <Kind KIND>
+Extreme extreme_kernel(bool wide)
 {
-    return wide && has_wide() ? extreme_wide<which> : extreme<which>;
+    return wide && has_avx2() ? extreme_avx2<KIND> : extreme<KIND>;
 }
 
-// x: (outer, count, inner) -> (outer, inner). Sums are of float64, as numpy's.
+// x: (outer, count, inner) -> (outer, inner). Sums are float64, as numpy's.
 struct ReduceLoop : Loop {
     int64_t kind, outer, count, inner, pieces;
-    Extreme extreme; // of the largest and the least values
+    Extreme extreme; // kernel of MAX and MIN
 
-    void run(const Operands& given, size_t piece) const override
+    void run(const Operands& operands, size_t piece) const override
     {
-        const int64_t own = piece, end = outer * (own + 1) / pieces;
-        for (int64_t line = outer * own / pieces; line < end; ++line) {
-            const float* x = given.get<float>(0) + line * count * inner;
-            float* out = given.get<float>(1) + line * inner;
-            if (kind == LARGEST || kind == LEAST)
+        const int64_t index = piece, end = outer * (index + 1) / pieces;
+        for (int64_t line = outer * index / pieces; line < end; ++line) {
+            const float* x = operands.get<float>(0) + line * count * inner;
+            float* out = operands.get<float>(1) + line * inner;
+            if (kind == MAX || kind == MIN)
                 extreme(x, count, inner, out);
             else if (inner == 1)
                 *out = static_cast<float>(total(x) / divisor());
@@ -222,10 +232,10 @@ struct ReduceLoop : Loop {
         }
     }
 
-    void reach(Extents& to) const override
+    void add_extents(Extents& extents) const override
     {
-        to.all(0, 4, {outer, count, inner});
-        to.all(1, 4, {outer, inner});
+        extents.add_dense(0, 4, {outer, count, inner});
+        extents.add_dense(1, 4, {outer, inner});
     }
 
     double divisor() const { return kind == MEAN ? static_cast<double>(count) : 1.0; }
@@ -259,64 +269,64 @@ struct ReduceLoop : Loop {
 
 } // namespace
 
-// numbers: sizes, from, to, first, start, filled, fill.
-std::unique_ptr<Loop> copy_loop(const Told& told)
+// int_params: sizes, x_strides, out_strides, x_offset, out_offset, fill_count, fill.
+std::unique_ptr<Loop> copy_loop(const LoopParams& params)
 {
-    require(told.numbers.size() == 3 * AXES + 4 && told.slots == 2,
-            "expected as many numbers and slots as the loop has");
-    auto made = std::make_unique<CopyLoop>();
-    made->sizes = six(told, 0);
-    made->from = six(told, AXES);
-    made->to = six(told, 2 * AXES);
-    const auto rest = told.numbers.begin() + 3 * AXES;
-    made->first = rest[0];
-    made->start = rest[1];
-    made->filled = rest[2];
-    made->fill = static_cast<uint32_t>(rest[3]);
-    made->pieces = told.pieces;
-    require(!made->filled || told.pieces == 1, "expected one piece of what is filled");
-    return made;
+    require(params.int_params.size() == 3 * AXES + 4 && params.slots == 2,
+            "expected as many int_params and slots as the loop has");
+    auto loop = std::make_unique<CopyLoop>();
+    loop->sizes = read_dims(params, 0);
+    loop->x_strides = read_dims(params, AXES);
+    loop->out_strides = read_dims(params, 2 * AXES);
+    const auto rest = params.int_params.begin() + 3 * AXES;
+    loop->x_offset = rest[0];
+    loop->out_offset = rest[1];
+    loop->fill_count = rest[2];
+    loop->fill = static_cast<uint32_t>(rest[3]);
+    loop->pieces = params.pieces;
+    require(!loop->fill_count || params.pieces == 1, "expected one piece if the result is filled");
+    return loop;
 }
 
-// numbers: lines, and for each operand the words of a line.
-std::unique_ptr<Loop> concat_loop(const Told& told)
+// int_params: rows, and the row length of each operand.
+std::unique_ptr<Loop> concat_loop(const LoopParams& params)
 {
-    require(told.slots > 1 && told.numbers.size() == told.slots,
-            "expected a number for each operand");
-    auto made = std::make_unique<ConcatLoop>();
-    made->lines = told.numbers.at(0);
-    made->widths.assign(told.numbers.begin() + 1, told.numbers.end());
-    return made;
+    require(params.slots > 1 && params.int_params.size() == params.slots,
+            "expected a row length for each operand");
+    auto loop = std::make_unique<ConcatLoop>();
+    loop->lines = params.int_params.at(0);
+    loop->widths.assign(params.int_params.begin() + 1, params.int_params.end());
+    return loop;
 }
 
-// numbers: lines of the table, its size along the axis, words of an element, picks, whether they
-// are int64.
-std::unique_ptr<Loop> gather_loop(const Told& told)
+// int_params: outer, size, inner, index_count, whether indices are int64.
+std::unique_ptr<Loop> gather_loop(const LoopParams& params)
 {
-    require(told.numbers.size() == 5 && told.slots == 3,
-            "expected as many numbers and slots as the loop has");
-    auto made = std::make_unique<GatherLoop>();
-    made->outer = told.numbers[0];
-    made->size = told.numbers[1];
-    made->inner = told.numbers[2];
-    made->picks = told.numbers[3];
-    made->is_long = told.numbers[4] != 0;
-    return made;
+    require(params.int_params.size() == 5 && params.slots == 3,
+            "expected as many int_params and slots as the loop has");
+    auto loop = std::make_unique<GatherLoop>();
+    loop->outer = params.int_params[0];
+    loop->size = params.int_params[1];
+    loop->inner = params.int_params[2];
+    loop->index_count = params.int_params[3];
+    loop->is_int64 = params.int_params[4] != 0;
+    return loop;
 }
 
-// numbers: which (0 sum, 1 mean, 2 largest, 3 least), outer, count, inner.
-std::unique_ptr<Loop> reduce_loop(const Told& told)
+// int_params: kind (0 sum, 1 mean, 2 max, 3 min), outer, count, inner.
+std::unique_ptr<Loop> reduce_loop(const LoopParams& params)
 {
-    require(told.numbers.size() == 4 && told.slots == 2 && told.numbers[2] > 0
-                && told.numbers[3] > 0 && told.numbers[0] >= SUM && told.numbers[0] <= LEAST,
-            "expected as many numbers and slots as the loop has");
-    auto made = std::make_unique<ReduceLoop>();
-    made->kind = told.numbers[0];
-    made->outer = told.numbers[1];
-    made->count = told.numbers[2];
-    made->inner = told.numbers[3];
-    made->pieces = told.pieces;
-    made->extreme = made->kind == LARGEST ? extreme_of<LARGEST>(told.wide)
-                                          : extreme_of<LEAST>(told.wide);
-    return made;
+    require(params.int_params.size() == 4 && params.slots == 2 && params.int_params[2] > 0
+                && params.int_params[3] > 0 && params.int_params[0] >= SUM
+                && params.int_params[0] <= MIN,
+            "expected as many int_params and slots as the loop has");
+    auto loop = std::make_unique<ReduceLoop>();
+    loop->kind = params.int_params[0];
+    loop->outer = params.int_params[1];
+    loop->count = params.int_params[2];
+    loop->inner = params.int_params[3];
+    loop->pieces = params.pieces;
+    loop->extreme = loop->kind == MAX ? extreme_kernel<MAX>(params.wide)
+                                          : extreme_kernel<MIN>(params.wide);
+    return loop;
 }

@@ -1,10 +1,10 @@
-// A product of float32 matrices by the library that numpy computes with: a step of programs.
+// Matmul of float32 matrices by numpy's BLAS library: a loop of native programs.
 //
-//   out (m, n) = a (m, k) @ b (k, n) + bias (n,)       pieces: some matrices, rows and columns each
+//   out (m, n) = a (m, k) @ b (k, n) + bias (n,)     a piece: a block of matrices, rows, columns
 //
-// The library takes one thread for each piece (vksched/runtime/cpu/thread_governor.py sees to that), so no
-// thread of its own waits for another one. Calls are those that numpy makes, so results are the same
-// to the bit. Examples: tests/ops/native/test_matmul_blocks.py.
+// The library uses one thread for each piece (vksched/runtime/cpu/thread_governor.py limits it), so
+// that its threads do not wait for each other. The calls are those that numpy makes: results are
+// equal bit by bit. Examples: tests/ops/native/test_matmul_blocks.py.
 #include "cpu_kernels/program/gemm.hpp"
 #include "cpu_kernels/param_loop.hpp"
 
@@ -14,31 +14,31 @@
 
 namespace {
 
-// As in cblas.h, with integers of 32 or of 64 bits.
-constexpr int ROW_MAJOR = 101, COLUMN_MAJOR = 102, AS_IT_IS = 111, TURNED = 112;
+// As in cblas.h, with 32-bit or 64-bit integers (LP64, ILP64).
+constexpr int ROW_MAJOR = 101, COLUMN_MAJOR = 102, NO_TRANSPOSE = 111, TRANSPOSE = 112;
 template <class Int>
-using Gemm = void (*)(int order, int turn_a, int turn_b, Int m, Int n, Int k, float alpha,
-                      const float* a, Int a_line, const float* b, Int b_line, float beta, float* out,
-                      Int out_line);
+using Gemm = void (*)(int order, int trans_a, int trans_b, Int m, Int n, Int k, float alpha,
+                      const float* a, Int lda, const float* b, Int ldb, float beta, float* out,
+                      Int ldc);
 template <class Int>
-using Gemv = void (*)(int order, int turn, Int rows, Int columns, float alpha, const float* a,
-                      Int a_line, const float* x, Int x_step, float beta, float* y, Int y_step);
+using Gemv = void (*)(int order, int trans, Int rows, Int columns, float alpha, const float* a,
+                      Int lda, const float* x, Int x_step, float beta, float* y, Int y_step);
 
 struct Blas {
     void *gemm = nullptr, *gemv = nullptr;
-    bool wide = false; // integers of 64 bits
+    bool is_ilp64 = false; // 64-bit integers
 } blas;
 
-// Elements between two matrices, and of a line of one; turned: lines lie along the other axis.
+// batch, row_stride: in elements. transposed: stored column by column.
 struct Matrix {
-    int64_t batch, line, turned;
+    int64_t batch, row_stride, transposed;
 };
 
-struct Product {
+struct GemmParams {
     int64_t batches, m, n, k;
     Matrix a, b;
     int64_t bias;
-    int64_t parts[3]; // of the matrices, of their rows and columns
+    int64_t blocks[3]; // of batches, rows and columns
 };
 
 struct Span {
@@ -46,108 +46,113 @@ struct Span {
     int64_t count() const { return end - first; }
 };
 
-// Part `number` of some, of whole units but for the last.
-Span part_of(int64_t all, int64_t unit, int64_t number, int64_t parts)
+// Return block `number` of `blocks`. All but the last are multiples of `unit`.
+Span block_of(int64_t all, int64_t unit, int64_t number, int64_t blocks)
 {
     const int64_t units = (all + unit - 1) / unit;
-    return {std::min(all, units * number / parts * unit),
-            std::min(all, units * (number + 1) / parts * unit)};
+    return {std::min(all, units * number / blocks * unit),
+            std::min(all, units * (number + 1) / blocks * unit)};
 }
 
-// Outputs of a matrix times a vector.
+// Multiply a matrix and a vector.
 template <class Int>
-void multiply_vector(const float* matrix, Int line, bool along_k, Int k, Int count, const float* x,
+void call_gemv(const float* matrix, Int row_stride, bool along_k, Int k, Int count, const float* x,
                      float* out)
 {
     const auto gemv = reinterpret_cast<Gemv<Int>>(blas.gemv);
-    gemv(along_k ? COLUMN_MAJOR : ROW_MAJOR, TURNED, k, count, 1.0f, matrix, line, x, 1, 0.0f, out, 1);
+    gemv(along_k ? COLUMN_MAJOR : ROW_MAJOR, TRANSPOSE, k, count, 1.0f, matrix, row_stride, x, 1,
+         0.0f, out, 1);
 }
 
 template <class Int>
-void multiply(const Product& told, const float* a, const float* b, float* out, Span rows,
+void call_gemm(const GemmParams& gemm, const float* a, const float* b, float* out, Span rows,
               Span columns)
 {
-    const Int m = rows.count(), n = columns.count(), k = told.k, a_line = told.a.line,
-              b_line = told.b.line, out_line = told.n;
-    a += rows.first * (told.a.turned ? 1 : told.a.line);
-    b += columns.first * (told.b.turned ? told.b.line : 1);
-    if (told.m == 1)
-        multiply_vector<Int>(b, b_line, told.b.turned, k, n, a, out);
-    else if (told.n == 1)
-        multiply_vector<Int>(a, a_line, !told.a.turned, k, m, b, out);
+    const Int m = rows.count(), n = columns.count(), k = gemm.k, lda = gemm.a.row_stride,
+              ldb = gemm.b.row_stride, ldc = gemm.n;
+    a += rows.first * (gemm.a.transposed ? 1 : gemm.a.row_stride);
+    b += columns.first * (gemm.b.transposed ? gemm.b.row_stride : 1);
+    if (gemm.m == 1)
+        call_gemv<Int>(b, ldb, gemm.b.transposed, k, n, a, out);
+    else if (gemm.n == 1)
+        call_gemv<Int>(a, lda, !gemm.a.transposed, k, m, b, out);
     else
-        reinterpret_cast<Gemm<Int>>(blas.gemm)(
-            ROW_MAJOR, told.a.turned ? TURNED : AS_IT_IS, told.b.turned ? TURNED : AS_IT_IS, m, n, k,
-            1.0f, a, a_line, b, b_line, 0.0f, out, out_line);
+        reinterpret_cast<Gemm<Int>>(blas.gemm)(ROW_MAJOR,
+                                               gemm.a.transposed ? TRANSPOSE : NO_TRANSPOSE,
+                                               gemm.b.transposed ? TRANSPOSE : NO_TRANSPOSE, m, n,
+                                               k, 1.0f, a, lda, b, ldb, 0.0f, out, ldc);
 }
 
-struct ProductLoop : Loop {
-    Product told;
+struct GemmLoop : Loop {
+    GemmParams gemm;
 
-    void run(const Operands& given, size_t piece) const override
+    void run(const Operands& operands, size_t piece) const override
     {
-        const int64_t number = piece, *parts = told.parts;
-        const Span some = part_of(told.batches, 1, number / (parts[1] * parts[2]), parts[0]);
-        const int64_t unit = PRODUCT_UNITS[told.n == 1];
-        const Span rows = part_of(told.m, unit, number / parts[2] % parts[1], parts[1]);
-        const Span columns = part_of(told.n, PRODUCT_UNITS[1], number % parts[2], parts[2]);
+        const int64_t number = piece, *blocks = gemm.blocks;
+        const Span batches = block_of(gemm.batches, 1, number / (blocks[1] * blocks[2]), blocks[0]);
+        const int64_t unit = GEMM_BLOCK_UNITS[gemm.n == 1];
+        const Span rows = block_of(gemm.m, unit, number / blocks[2] % blocks[1], blocks[1]);
+        const Span columns = block_of(gemm.n, GEMM_BLOCK_UNITS[1], number % blocks[2], blocks[2]);
         if (rows.count() == 0 || columns.count() == 0)
             return;
-        const float* bias = told.bias ? given.get<float>(2) : nullptr;
-        float* result = given.get<float>(2 + told.bias);
-        for (int64_t batch = some.first; batch < some.end; ++batch) {
-            const float* a = given.get<float>(0) + batch * told.a.batch;
-            const float* b = given.get<float>(1) + batch * told.b.batch;
-            float* out = result + (batch * told.m + rows.first) * told.n + columns.first;
-            (blas.wide ? multiply<int64_t> : multiply<int32_t>)(told, a, b, out, rows, columns);
+        const float* bias = gemm.bias ? operands.get<float>(2) : nullptr;
+        float* result = operands.get<float>(2 + gemm.bias);
+        for (int64_t batch = batches.first; batch < batches.end; ++batch) {
+            const float* a = operands.get<float>(0) + batch * gemm.a.batch;
+            const float* b = operands.get<float>(1) + batch * gemm.b.batch;
+            float* out = result + (batch * gemm.m + rows.first) * gemm.n + columns.first;
+            (blas.is_ilp64 ? call_gemm<int64_t> : call_gemm<int32_t>)(gemm, a, b, out, rows,
+                                                                      columns);
             for (int64_t row = 0; bias && row < rows.count(); ++row)
                 for (int64_t column = 0; column < columns.count(); ++column)
-                    out[row * told.n + column] += bias[columns.first + column];
+                    out[row * gemm.n + column] += bias[columns.first + column];
         }
     }
 
-    void reach(Extents& to) const override
+    void add_extents(Extents& extents) const override
     {
         const auto matrix = [&](size_t slot, const Matrix& of, int64_t rows, int64_t columns) {
-            if (of.turned)
+            if (of.transposed)
                 std::swap(rows, columns);
-            to.add(slot, 4, {{told.batches, of.batch}, {rows, of.line}, {columns, 1}});
-            require(of.line >= std::max<int64_t>(1, columns), "expected lines that are apart");
-            require(blas.wide || of.line <= INT32_MAX, "expected lines that the library can count");
+            extents.add(slot, 4, {{gemm.batches, of.batch}, {rows, of.row_stride}, {columns, 1}});
+            require(of.row_stride >= std::max<int64_t>(1, columns),
+                    "expected rows that do not overlap");
+            require(blas.is_ilp64 || of.row_stride <= INT32_MAX, "expected strides below 2^31");
         };
-        matrix(0, told.a, told.m, told.k);
-        matrix(1, told.b, told.k, told.n);
-        to.all(2, 4, {told.bias ? told.n : 0});
-        to.all(2 + told.bias, 4, {told.batches, told.m, told.n});
-        require(blas.wide || std::max({told.m, told.n, told.k}) <= INT32_MAX,
-                "expected sizes that the library can count");
+        matrix(0, gemm.a, gemm.m, gemm.k);
+        matrix(1, gemm.b, gemm.k, gemm.n);
+        extents.add_dense(2, 4, {gemm.bias ? gemm.n : 0});
+        extents.add_dense(2 + gemm.bias, 4, {gemm.batches, gemm.m, gemm.n});
+        require(blas.is_ilp64 || std::max({gemm.m, gemm.n, gemm.k}) <= INT32_MAX,
+                "expected sizes below 2^31");
     }
 };
 
 } // namespace
 
-void use_blas(uintptr_t gemm, uintptr_t gemv, bool wide)
+void use_blas(uintptr_t gemm, uintptr_t gemv, bool is_ilp64)
 {
     require(gemm && gemv, "expected the addresses of cblas_sgemm and cblas_sgemv");
-    blas = {reinterpret_cast<void*>(gemm), reinterpret_cast<void*>(gemv), wide};
+    blas = {reinterpret_cast<void*>(gemm), reinterpret_cast<void*>(gemv), is_ilp64};
 }
 
-// numbers: those of Product, in their order.
-std::unique_ptr<Loop> product_loop(const Told& told)
+// int_params: the fields of GemmParams, in their order.
+std::unique_ptr<Loop> gemm_loop(const LoopParams& params)
 {
-    constexpr size_t count = sizeof(Product) / sizeof(int64_t);
-    require(blas.gemm, "expected use_blas before products");
-    require(told.numbers.size() == count && told.reals.empty(),
-            "expected as many numbers and reals as the loop has");
-    auto made = std::make_unique<ProductLoop>();
-    std::memcpy(&made->told, told.numbers.data(), sizeof(Product));
-    const Product& own = made->told;
-    require((own.bias == 0 || own.bias == 1) && told.slots == static_cast<size_t>(3 + own.bias),
+    constexpr size_t count = sizeof(GemmParams) / sizeof(int64_t);
+    require(blas.gemm, "expected use_blas before gemm loops");
+    require(params.int_params.size() == count && params.float_params.empty(),
+            "expected as many int_params and float_params as the loop has");
+    auto loop = std::make_unique<GemmLoop>();
+    std::memcpy(&loop->gemm, params.int_params.data(), sizeof(GemmParams));
+    const GemmParams& gemm = loop->gemm;
+    require((gemm.bias == 0 || gemm.bias == 1)
+                && params.slots == static_cast<size_t>(3 + gemm.bias),
             "expected a slot for each operand and the result");
-    const int64_t *parts = own.parts, all = told.pieces;
-    require(std::min({parts[0], parts[1], parts[2]}) > 0
-                && std::max({parts[0], parts[1], parts[2]}) <= all
-                && parts[0] * parts[1] <= all && parts[0] * parts[1] * parts[2] == all,
-            "expected as many pieces as parts of matrices, rows and columns");
-    return made;
+    const int64_t *blocks = gemm.blocks, all = params.pieces;
+    require(std::min({blocks[0], blocks[1], blocks[2]}) > 0
+                && std::max({blocks[0], blocks[1], blocks[2]}) <= all
+                && blocks[0] * blocks[1] <= all && blocks[0] * blocks[1] * blocks[2] == all,
+            "expected one piece for each block of matrices, rows and columns");
+    return loop;
 }

@@ -1,21 +1,22 @@
-// Programs: many loops one after the other in one call, without the interpreter lock.
+// Native programs: many loops in one call, without the interpreter lock.
 //
-//   p = Program([("add", slots, numbers, reals, pieces), ...], [bytes of each slot], [open slots])
-//   p.bind(slot, array)       where a value lies in each run; the caller keeps it
-//   p.run(arrays, begin)      those of the open slots, then all loops; begin() calls helpers; returns
-//                             how long it waited for helpers without a core
-//   p.help()                  takes pieces of loops until the run ends; on any thread
+//   p = Program([(name, slots, int_params, float_params, pieces), ...], slot_bytes, unbound_slots)
+//   p.bind(slot, array)            the memory of a slot for all runs; the caller keeps it alive
+//   p.run(arrays, start_helpers)   run all loops; arrays: memory of the unbound slots.
+//                                  start_helpers() starts helper threads. Returns the seconds that
+//                                  the run waited for helpers that had lost their core
+//   p.help()                       compute pieces of loops until the run ends; on a helper thread
 //
-// vksched/ir/native_program.py says what loops there are and how they are told of sizes; a slot is
-// where one value lies, without gaps. Threads take pieces from one counter, so a thread that gets no
-// core takes none, and a run never waits for it. The runner takes them from the front, helpers from
-// the back: each then finds in its own caches some of what it made by the loop before. Who waits
-// spins for a moment, then sleeps: a core on which another program works goes to the thread that has
-// the piece. A helper that loses its core within a piece delays the run; after such a delay half of
-// the helpers leave, or the last one rests for a while, and the run returns the seconds of all
-// delays. An index outside its axis raises IndexError with the number of the loop, and what was
-// expected. A loop that would reach beyond a slot raises ValueError when the program is made.
-// Examples: tests/ops/native/test_native_programs.py, tests/runtime/test_busy_threads.py.
+// vksched/ir/native_program.py lists the loops and their parameters. A slot is the memory of one
+// contiguous value. Threads take pieces from one atomic ticket: a thread without a core takes none,
+// and no run waits for it. The runner takes pieces from the front and helpers from the back, so
+// that each finds parts of the previous loop's result in its own cache. A waiting thread spins for
+// a moment, then sleeps: if another process uses its core, the thread that has the piece gets it. A
+// helper that loses its core within a piece delays the run. After such a delay half of the helpers
+// leave, or the last one pauses for a while, and `run` returns the sum of all delays. An index out
+// of range raises IndexError with the number of the loop. A loop that would access memory beyond a
+// slot raises ValueError when the program is built. Examples:
+// tests/ops/native/test_native_programs.py, tests/runtime/test_busy_threads.py.
 #include "cpu_kernels/arrays.hpp"
 #include "cpu_kernels/elementwise/fused_program.hpp"
 #include "cpu_kernels/program/gemm.hpp"
@@ -35,13 +36,13 @@
 
 namespace {
 
-// Of the number of a piece in a ticket.
+// Bits of a piece counter within a ticket.
 constexpr int BITS = 22;
-constexpr uint64_t FRONT = uint64_t{1} << BITS, MOST_PIECES = FRONT - 1;
-constexpr uint64_t MOST_STEPS = (uint64_t{1} << (64 - 2 * BITS)) - 1;
+constexpr uint64_t FRONT = uint64_t{1} << BITS, MAX_PIECES = FRONT - 1;
+constexpr uint64_t MAX_LOOPS = (uint64_t{1} << (64 - 2 * BITS)) - 1;
 
-// One loop, and where its operands and its result lie.
-struct Step {
+// A loop, and the slots of its operands and its result.
+struct ProgramLoop {
     std::unique_ptr<Loop> loop;
     std::vector<uint32_t> slots;
     uint32_t pieces = 1;
@@ -49,96 +50,99 @@ struct Step {
     void run(char* const* at, size_t piece) const { loop->run({at, slots.data()}, piece); }
 };
 
-// "linear_packed q4_K": the loop, and what it calls.
-std::pair<std::string, std::string> parted(const std::string& name)
+// Split "quantized_linear q4_K" into the name of the loop and of its callee.
+std::pair<std::string, std::string> split_name(const std::string& name)
 {
     const size_t at = name.find(' ');
     return {name.substr(0, at), at == std::string::npos ? "" : name.substr(at + 1)};
 }
 
-Step step_of(const py::handle& given, const std::vector<size_t>& bytes, bool wide)
+ProgramLoop make_program_loop(const py::handle& tuple, const std::vector<size_t>& slot_bytes,
+                              bool wide)
 {
-    const auto told = py::cast<py::tuple>(given);
-    const auto [name, calls] = parted(py::cast<std::string>(told[0]));
-    const auto numbers = py::cast<std::vector<int64_t>>(told[2]);
-    const auto reals = py::cast<std::vector<float>>(told[3]);
-    Step made;
-    made.slots = py::cast<std::vector<uint32_t>>(told[1]);
-    made.pieces = py::cast<uint32_t>(told[4]);
-    require(made.pieces > 0 && made.pieces <= MOST_PIECES, "expected 1 to 4194303 pieces");
-    for (const uint32_t slot : made.slots)
-        require(slot < bytes.size(), "expected slots that there are");
-    made.loop = loop_named(name, {numbers, reals, made.slots.size(), made.pieces, wide, calls});
-    Extents extents(made.slots.size());
-    made.loop->reach(extents);
-    for (size_t at = 0; at < made.slots.size(); ++at)
-        if (extents.end(at) > static_cast<double>(bytes[made.slots[at]]))
+    const auto fields = py::cast<py::tuple>(tuple);
+    const auto [name, callee] = split_name(py::cast<std::string>(fields[0]));
+    const auto int_params = py::cast<std::vector<int64_t>>(fields[2]);
+    const auto float_params = py::cast<std::vector<float>>(fields[3]);
+    ProgramLoop result;
+    result.slots = py::cast<std::vector<uint32_t>>(fields[1]);
+    result.pieces = py::cast<uint32_t>(fields[4]);
+    require(result.pieces > 0 && result.pieces <= MAX_PIECES, "expected 1 to 4194303 pieces");
+    for (const uint32_t slot : result.slots)
+        require(slot < slot_bytes.size(), "expected slots in range");
+    result.loop = make_loop(
+        name, {int_params, float_params, result.slots.size(), result.pieces, wide, callee});
+    Extents extents(result.slots.size());
+    result.loop->add_extents(extents);
+    for (size_t slot = 0; slot < result.slots.size(); ++slot)
+        if (extents.end(slot) > static_cast<double>(slot_bytes[result.slots[slot]]))
             throw std::invalid_argument("expected slots that hold what loop " + name
                                         + " reads and writes, one is too small");
-    return made;
+    return result;
 }
 
-// An array's memory, for as long as this lives.
-struct Held {
-    explicit Held(PyObject* of, bool writable)
+// Holds an array's buffer for as long as this object lives.
+struct BufferView {
+    explicit BufferView(PyObject* of, bool writable)
     {
         if (PyObject_GetBuffer(of, &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
             throw py::error_already_set();
     }
-    ~Held() { PyBuffer_Release(&view); }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
+    ~BufferView() { PyBuffer_Release(&view); }
+    BufferView(const BufferView&) = delete;
+    BufferView& operator=(const BufferView&) = delete;
     Py_buffer view{};
 };
 
 class Program {
 public:
-    Program(const py::list& steps, std::vector<size_t> bytes, std::vector<uint32_t> open,
-            bool wide)
-      : bytes_(std::move(bytes)), open_(std::move(open)), at_(bytes_.size())
+    Program(const py::list& loops, std::vector<size_t> slot_bytes,
+            std::vector<uint32_t> unbound_slots, bool wide)
+      : slot_bytes_(std::move(slot_bytes)), unbound_slots_(std::move(unbound_slots)),
+        slot_memory_(slot_bytes_.size())
     {
-        for (const auto& each : steps)
-            steps_.push_back(step_of(each, bytes_, wide));
-        for (const Step& step : steps_)
-            written_.push_back(step.slots.back());
-        require(steps_.size() < MOST_STEPS, "expected fewer loops");
-        for (const uint32_t slot : open_)
-            require(slot < bytes_.size(), "expected slots that there are");
+        for (const auto& each : loops)
+            loops_.push_back(make_program_loop(each, slot_bytes_, wide));
+        for (const ProgramLoop& loop : loops_)
+            written_.push_back(loop.slots.back());
+        require(loops_.size() < MAX_LOOPS, "expected fewer loops");
+        for (const uint32_t slot : unbound_slots_)
+            require(slot < slot_bytes_.size(), "expected slots in range");
     }
 
     void bind(uint32_t slot, const py::object& array)
     {
-        require(slot < bytes_.size(), "expected a slot that there is");
-        const Held held(array.ptr(), is_written(slot));
-        at_[slot] = checked(held.view, slot);
+        require(slot < slot_bytes_.size(), "expected a slot in range");
+        const BufferView views(array.ptr(), is_written(slot));
+        slot_memory_[slot] = checked_memory(views.view, slot);
     }
 
-    // begin: called once helpers may come; None without.
-    double run(const py::list& arrays, const py::object& begin)
+    // start_helpers: called once helpers may join; None without helpers.
+    double run(const py::list& arrays, const py::object& start_helpers)
     {
-        require(arrays.size() == open_.size(), "expected an array for each open slot");
-        std::vector<std::unique_ptr<Held>> held(open_.size());
-        for (size_t i = 0; i < open_.size(); ++i) {
-            held[i] = std::make_unique<Held>(PyList_GET_ITEM(arrays.ptr(), i),
-                                             is_written(open_[i]));
-            at_[open_[i]] = checked(held[i]->view, open_[i]);
+        require(arrays.size() == unbound_slots_.size(), "expected an array for each open slot");
+        std::vector<std::unique_ptr<BufferView>> views(unbound_slots_.size());
+        for (size_t i = 0; i < unbound_slots_.size(); ++i) {
+            views[i] = std::make_unique<BufferView>(PyList_GET_ITEM(arrays.ptr(), i),
+                                             is_written(unbound_slots_[i]));
+            slot_memory_[unbound_slots_[i]] = checked_memory(views[i]->view, unbound_slots_[i]);
         }
-        for (const char* each : at_)
+        for (const char* each : slot_memory_)
             require(each, "expected an array in each slot");
-        const bool alone = begin.is_none();
+        const bool is_solo = start_helpers.is_none();
         delayed_s_ = 0;
-        inside_.store(0);
-        allowed_.store(~uint32_t{0});
-        const Ended ended{*this};
-        if (!alone) {
+        helper_count_.store(0);
+        max_helpers_.store(~uint32_t{0});
+        const EndRun ended{*this};
+        if (!is_solo) {
             ticket_.store(WAITING);
-            begin();
+            start_helpers();
         }
         size_t number = 0;
         try {
             py::gil_scoped_release unlocked;
-            for (; number < steps_.size(); ++number)
-                perform(number, alone);
+            for (; number < loops_.size(); ++number)
+                run_loop(number, is_solo);
         } catch (const std::out_of_range& error) {
             throw py::index_error(std::to_string(number) + " " + error.what());
         }
@@ -148,29 +152,30 @@ public:
     void help()
     {
         py::gil_scoped_release unlocked;
-        const uint32_t number = inside_.fetch_add(1);
-        while (number < allowed_.load()) {
+        const uint32_t number = helper_count_.fetch_add(1);
+        while (number < max_helpers_.load()) {
             const uint64_t ticket = ticket_.load();
             if (ticket == ENDED)
                 return;
-            if (!take(ticket, BACK))
+            if (!take_piece(ticket, BACK))
                 helpers_.wait(SPIN_S, [&] { return ticket_.load() != ticket; });
         }
     }
 
 private:
-    // A ticket: the number of a step, and of its pieces that were taken from the front and the back.
+    // A ticket: the index of a loop, and the numbers of its pieces taken from the front and the
+    // back.
     static constexpr uint64_t ENDED = ~uint64_t{0}, WAITING = ENDED - 1;
     static constexpr uint64_t BACK = 1;
-    static constexpr double SPIN_S = 50e-6; // to sleep and to wake up takes as long
-    // A wait that is longer than a piece by this is a delay; the last helper rests ALONE times as
-    // long (vksched/runtime/cpu/helper_backoff.py). Helpers' pieces count by the time of their cores: one
-    // that is slower than the caller's delays nobody, one that is lost does.
-    static constexpr double DELAY_S = 3e-4, ALONE = 8, MOST_ALONE_S = 0.5;
+    static constexpr double SPIN_S = 50e-6; // about the cost of a sleep and a wake-up
+    // A wait that exceeds the longest piece by DELAY_S is a delay. The last helper then pauses
+    // SOLO_FACTOR times as long (vksched/runtime/cpu/helper_backoff.py). Pieces of helpers are
+    // measured in CPU time: a slower core is no delay, a lost core is one.
+    static constexpr double DELAY_S = 3e-4, SOLO_FACTOR = 8, MAX_SOLO_S = 0.5;
 
-    struct Ended {
+    struct EndRun {
         Program& program;
-        ~Ended()
+        ~EndRun()
         {
             program.ticket_.store(ENDED);
             program.helpers_.wake();
@@ -182,49 +187,50 @@ private:
         return std::find(written_.begin(), written_.end(), slot) != written_.end();
     }
 
-    char* checked(const Py_buffer& view, uint32_t slot) const
+    char* checked_memory(const Py_buffer& view, uint32_t slot) const
     {
-        if (static_cast<size_t>(view.len) != bytes_[slot]
+        if (static_cast<size_t>(view.len) != slot_bytes_[slot]
             || reinterpret_cast<uintptr_t>(view.buf) % 4 != 0)
             throw py::buffer_error("expected aligned memory of the slot's size");
         return static_cast<char*>(view.buf);
     }
 
-    void perform(size_t number, bool alone)
+    void run_loop(size_t number, bool is_solo)
     {
-        const Step& step = steps_[number];
-        if (alone || step.pieces == 1 || Clock::now() < alone_until_) {
-            for (size_t piece = 0; piece < step.pieces; ++piece)
-                step.run(at_.data(), piece);
+        const ProgramLoop& loop = loops_[number];
+        if (is_solo || loop.pieces == 1 || Clock::now() < solo_until_) {
+            for (size_t piece = 0; piece < loop.pieces; ++piece)
+                loop.run(slot_memory_.data(), piece);
             return;
         }
         done_.store(0);
-        longest_ns_.store(0);
+        longest_piece_ns_.store(0);
         ticket_.store(static_cast<uint64_t>(number) << 2 * BITS);
         helpers_.wake();
-        Seconds longest{0};
+        Seconds longest_piece{0};
         auto now = Clock::now();
-        while (take(ticket_.load(), FRONT)) {
+        while (take_piece(ticket_.load(), FRONT)) {
             const auto before = std::exchange(now, Clock::now());
-            longest = std::max<Seconds>(longest, now - before);
+            longest_piece = std::max<Seconds>(longest_piece, now - before);
         }
-        runner_.wait(SPIN_S, [&] { return done_.load() == step.pieces; });
+        runner_.wait(SPIN_S, [&] { return done_.load() == loop.pieces; });
         const Seconds waited = Clock::now() - now;
-        longest = std::max<Seconds>(longest, std::chrono::nanoseconds(longest_ns_.load()));
-        if (waited > longest + Seconds(DELAY_S)) {
+        longest_piece =
+            std::max<Seconds>(longest_piece, std::chrono::nanoseconds(longest_piece_ns_.load()));
+        if (waited > longest_piece + Seconds(DELAY_S)) {
             delayed_s_ += waited.count();
-            const uint32_t helpers = std::min(inside_.load(), allowed_.load());
-            const Seconds alone{std::min(MOST_ALONE_S, ALONE * waited.count())};
+            const uint32_t helpers = std::min(helper_count_.load(), max_helpers_.load());
+            const Seconds is_solo{std::min(MAX_SOLO_S, SOLO_FACTOR * waited.count())};
             if (helpers > 1)
-                allowed_.store(helpers / 2);
+                max_helpers_.store(helpers / 2);
             else
-                alone_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(alone);
+                solo_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(is_solo);
         }
         if (failed_.exchange(false))
             std::rethrow_exception(std::exchange(failure_, nullptr));
     }
 
-    // What this thread had of a core so far; always 0 where the system does not say it for pieces.
+    // Return the CPU time of this thread; 0 if the system does not measure it.
     static int64_t core_ns()
     {
 #ifdef _WIN32
@@ -236,75 +242,75 @@ private:
 #endif
     }
 
-    void count(int64_t took_ns)
+    void record_piece_time(int64_t took_ns)
     {
-        int64_t longest = longest_ns_.load();
-        while (longest < took_ns && !longest_ns_.compare_exchange_weak(longest, took_ns))
+        int64_t longest_piece = longest_piece_ns_.load();
+        while (longest_piece < took_ns
+               && !longest_piece_ns_.compare_exchange_weak(longest_piece, took_ns))
             ;
     }
 
-    // Takes the next piece from an end, 1 the back or FRONT, and makes it; returns false where there
-    // is none.
-    bool take(uint64_t ticket, uint64_t from)
+    // Take and compute the next piece, from the FRONT or the BACK. Return false if none is left.
+    bool take_piece(uint64_t ticket, uint64_t from)
     {
         if (ticket >= WAITING)
             return false;
-        const Step& step = steps_[ticket >> 2 * BITS];
-        const uint64_t front = ticket >> BITS & MOST_PIECES, back = ticket & MOST_PIECES;
-        if (front + back >= step.pieces)
+        const ProgramLoop& loop = loops_[ticket >> 2 * BITS];
+        const uint64_t front = ticket >> BITS & MAX_PIECES, back = ticket & MAX_PIECES;
+        if (front + back >= loop.pieces)
             return false;
         if (!ticket_.compare_exchange_weak(ticket, ticket + from))
-            return true; // another one was first: look again
-        const size_t piece = from == FRONT ? front : step.pieces - 1 - back;
+            return true; // another thread was first: retry
+        const size_t piece = from == FRONT ? front : loop.pieces - 1 - back;
         const int64_t before = from == FRONT ? 0 : core_ns();
         try {
-            step.run(at_.data(), piece);
-        } catch (...) { // others wait for this piece, whatever becomes of it
-            if (!failing_.test_and_set()) {
+            loop.run(slot_memory_.data(), piece);
+        } catch (...) { // the runner waits for this piece even if it fails
+            if (!failure_lock_.test_and_set()) {
                 failure_ = std::current_exception();
                 failed_.store(true);
-                failing_.clear();
+                failure_lock_.clear();
             }
         }
         if (from != FRONT)
-            count(core_ns() - before);
-        const uint32_t pieces = step.pieces;
+            record_piece_time(core_ns() - before);
+        const uint32_t pieces = loop.pieces;
         if (done_.fetch_add(1) + 1 == pieces)
             runner_.wake();
         return true;
     }
 
-    std::vector<Step> steps_;
-    std::vector<size_t> bytes_;
-    std::vector<uint32_t> open_, written_;
-    std::vector<char*> at_;
+    std::vector<ProgramLoop> loops_;
+    std::vector<size_t> slot_bytes_;
+    std::vector<uint32_t> unbound_slots_, written_;
+    std::vector<char*> slot_memory_;
     std::atomic<uint64_t> ticket_{ENDED};
     std::atomic<uint32_t> done_{0};
-    std::atomic_flag failing_ = ATOMIC_FLAG_INIT; // one thread at a time tells why
-    std::exception_ptr failure_;                  // of a piece of this step
+    std::atomic_flag failure_lock_ = ATOMIC_FLAG_INIT; // guards failure_
+    std::exception_ptr failure_;                  // of a piece of this loop
     std::atomic<bool> failed_{false};
-    Waiting helpers_, runner_;
-    std::atomic<int64_t> longest_ns_{0};           // of a helper's piece in this step
-    std::atomic<uint32_t> inside_{0}, allowed_{0}; // helpers of this run
+    SpinWait helpers_, runner_;
+    std::atomic<int64_t> longest_piece_ns_{0};           // of a helper in this loop
+    std::atomic<uint32_t> helper_count_{0}, max_helpers_{0}; // helpers of this run
     double delayed_s_ = 0;                         // of this run
-    Clock::time_point alone_until_{};
+    Clock::time_point solo_until_{};
 };
 
 } // namespace
 
 void add_program(py::module_& m)
 {
-    py::list steps;
-    for (const std::string& name : step_names())
-        steps.append(name);
-    m.attr("program_steps") = steps; // of chains, by number
+    py::list names;
+    for (const std::string& name : instr_names())
+        names.append(name);
+    m.attr("fused_op_names") = names; // by opcode
     m.def("use_blas", &use_blas, py::arg("gemm"), py::arg("gemv"), py::arg("wide"));
-    m.attr("product_units") = py::make_tuple(PRODUCT_UNITS[0], PRODUCT_UNITS[1]);
-    m.attr("program_version") = 3;   // of what loops are told, as vksched/ir/native_program.py has it
+    m.attr("gemm_block_units") = py::make_tuple(GEMM_BLOCK_UNITS[0], GEMM_BLOCK_UNITS[1]);
+    m.attr("program_version") = 3;   // as in vksched/ops/lowering/native_kernels.py
     py::class_<Program>(m, "Program")
         .def(py::init<const py::list&, std::vector<size_t>, std::vector<uint32_t>, bool>(),
-             py::arg("steps"), py::arg("bytes"), py::arg("open"), py::arg("wide") = true)
+             py::arg("loops"), py::arg("slot_bytes"), py::arg("unbound_slots"), py::arg("wide") = true)
         .def("bind", &Program::bind, py::arg("slot"), py::arg("array"))
-        .def("run", &Program::run, py::arg("arrays"), py::arg("begin") = py::none())
+        .def("run", &Program::run, py::arg("arrays"), py::arg("start_helpers") = py::none())
         .def("help", &Program::help);
 }

@@ -1,23 +1,23 @@
-// What Python calls of the loops over weights of few bits:
+// Python bindings of quantized weights:
 //
-//   linear_packed("q4_K", x, words, bias, out)         out = x @ values.T (+ bias), for few rows of x
-//   unpack("q4_K", words, out)                         the values
-//   round_rows("q4_K", x, rounded)                     x (m, k) as codes, scales and sums of codes
-//   linear_rounded("q4_K", rounded, words, bias, out)  out = rounded @ values.T (+ bias)
+//   quantized_linear("q4_K", x, words, bias, out)          out = x @ w.T (+ bias), for few rows
+//   dequantize("q4_K", words, out)
+//   quantize_rows_q8("q4_K", x, q8_rows)                   x (m, k) as int8 quants, scales and sums
+//   quantized_linear_q8("q4_K", q8_rows, words, bias, out) the same product with int8 activations
 #include "cpu_kernels/quantized/quant_arrays.hpp"
 
 #include <pybind11/stl.h>
 
-#ifdef HAS_VECTORS
+#ifdef HAS_VECTOR_EXTENSIONS
 namespace {
 
 size_t row_words_of(const std::string& name, size_t columns)
 {
-    const PackedFormat& format = packed_format(name, false);
-    return row_words(columns, format.tile_words, format.low);
+    const QuantFormat& format = quant_format(name, false);
+    return row_words(columns, format.tile_words, format.low_bits);
 }
 
-void linear_packed(const std::string& name, const py::buffer& x, const py::buffer& words,
+void quantized_linear(const std::string& name, const py::buffer& x, const py::buffer& words,
                    const py::object& bias, const py::buffer& out, bool wide)
 {
     const Matrix<const float> from(x);
@@ -26,97 +26,102 @@ void linear_packed(const std::string& name, const py::buffer& x, const py::buffe
     require(from.row() == from.columns() && to.rows() == from.rows()
                 && to.columns() == weight.rows(),
             "expected x (m, k) without gaps, n rows of words and a result (m, n)");
-    Packed told = packed(weight, from.columns());
-    require(weight.columns() == row_words_of(name, told.columns), "expected other rows of words");
-    told.out_row = to.row();
-    const py::buffer_info shift = bias_of(bias, told);
-    const PackedLoop loop = packed_format(name, wide).linear;
+    QuantMatmul params = make_quant_matmul(weight, from.columns());
+    require(weight.columns() == row_words_of(name, params.columns),
+            "expected rows of the words of the format");
+    params.out_stride = to.row();
+    const py::buffer_info bias_view = bias_of(bias, params);
+    const QuantKernel kernel = quant_format(name, wide).linear;
     py::gil_scoped_release unlocked;
-    loop(told, from.data(), from.rows(), to.data());
+    kernel(params, from.data(), from.rows(), to.data());
 }
 
-void unpack(const std::string& name, const py::buffer& words, const py::buffer& out, bool wide)
+void dequantize(const std::string& name, const py::buffer& words, const py::buffer& out, bool wide)
 {
     const Matrix<const uint32_t> weight(words);
     const Matrix<float> to(out);
     require(to.row() == to.columns() && to.rows() == weight.rows(), "expected a result (n, k)");
-    const Packed told = packed(weight, to.columns());
-    require(weight.columns() == row_words_of(name, told.columns), "expected other rows of words");
-    const PackedLoop loop = packed_format(name, wide).unpack;
+    const QuantMatmul params = make_quant_matmul(weight, to.columns());
+    require(weight.columns() == row_words_of(name, params.columns),
+            "expected rows of the words of the format");
+    const QuantKernel kernel = quant_format(name, wide).dequantize;
     py::gil_scoped_release unlocked;
-    loop(told, nullptr, 0, to.data());
+    kernel(params, nullptr, 0, to.data());
 }
 
-// Words of a rounded row.
-size_t rounded_words(size_t columns) { return (columns + TILE - 1) / TILE * ROUNDED_WORDS; }
+// Return the number of words of a row that is quantized to Q8.
+size_t q8_row_words(size_t columns) { return (columns + TILE - 1) / TILE * Q8_TILE_WORDS; }
 
-// The columns of rounded rows, of which the last tile is as long as the words of the weight say.
-size_t columns_of(const Matrix<const uint32_t>& rounded, size_t own_words,
-                  const RoundedFormat& format)
+// Return the number of columns of Q8 rows: the length of the last tile follows from the row length
+// of the weight.
+size_t columns_of(const Matrix<const uint32_t>& q8_rows, size_t row_words_of_weight,
+                  const Q8Format& format)
 {
-    const size_t tiles = rounded.columns() / ROUNDED_WORDS;
-    const size_t most = row_words(tiles * TILE, format.tile_words, format.low);
-    const size_t missing = most < own_words ? RUNS : (most - own_words) / format.low;
-    require(missing < RUNS, "expected rounded rows of the weight's columns");
+    const size_t tiles = q8_rows.columns() / Q8_TILE_WORDS;
+    const size_t max_words = row_words(tiles * TILE, format.tile_words, format.low_bits);
+    const size_t missing = max_words < row_words_of_weight
+                               ? RUNS
+                               : (max_words - row_words_of_weight) / format.low_bits;
+    require(missing < RUNS, "expected Q8 rows with the weight's number of columns");
     return tiles * TILE - missing * RUN;
 }
 
-void round_rows(const std::string& name, const py::buffer& x, const py::buffer& out,
-                const std::string& way)
+void quantize_rows_q8(const std::string& name, const py::buffer& x, const py::buffer& out,
+                const std::string& target)
 {
     const Matrix<const float> from(x);
     const Matrix<uint32_t> to(out);
     const size_t columns = from.columns();
     require(from.row() == columns && columns % RUN == 0 && to.row() == to.columns()
-                && to.rows() == from.rows() && to.columns() == rounded_words(columns),
-            "expected x (m, k) without gaps and a result (m, words of rounded tiles)");
-    const RoundedFormat& format = rounded_format(name, way);
+                && to.rows() == from.rows() && to.columns() == q8_row_words(columns),
+            "expected x (m, k) without gaps and a result (m, words of Q8 tiles)");
+    const Q8Format& format = q8_format(name, target);
     py::gil_scoped_release unlocked;
-    format.round(from.data(), from.rows(), columns, reinterpret_cast<Rounded*>(to.data()));
+    format.quantize(from.data(), from.rows(), columns, reinterpret_cast<Q8Tile*>(to.data()));
 }
 
-void linear_rounded(const std::string& name, const py::buffer& rounded, const py::buffer& words,
-                    const py::object& bias, const py::buffer& out,
-                    const std::string& way)
+void quantized_linear_q8(const std::string& name, const py::buffer& q8_rows,
+                         const py::buffer& words, const py::object& bias, const py::buffer& out,
+                         const std::string& target)
 {
-    const Matrix<const uint32_t> from(rounded), weight(words);
+    const Matrix<const uint32_t> from(q8_rows), weight(words);
     const Matrix<float> to(out);
-    const RoundedFormat& format = rounded_format(name, way);
+    const Q8Format& format = q8_format(name, target);
     const size_t columns = columns_of(from, weight.columns(), format);
-    require(from.row() == from.columns() && from.columns() == rounded_words(columns)
+    require(from.row() == from.columns() && from.columns() == q8_row_words(columns)
                 && to.rows() == from.rows() && to.columns() == weight.rows()
-                && weight.columns() == row_words(columns, format.tile_words, format.low),
-            "expected rounded rows (m, k), n rows of words and a result (m, n)");
-    Packed told = packed(weight, columns);
-    told.out_row = to.row();
-    const py::buffer_info shift = bias_of(bias, told);
+                && weight.columns() == row_words(columns, format.tile_words, format.low_bits),
+            "expected Q8 rows (m, k), n rows of words and a result (m, n)");
+    QuantMatmul params = make_quant_matmul(weight, columns);
+    params.out_stride = to.row();
+    const py::buffer_info bias_view = bias_of(bias, params);
     py::gil_scoped_release unlocked;
-    format.linear(told, reinterpret_cast<const Rounded*>(from.data()), from.rows(), to.data());
+    format.linear(params, reinterpret_cast<const Q8Tile*>(from.data()), from.rows(), to.data());
 }
 
 } // namespace
 
-void add_packed(py::module_& m)
+void add_quantized(py::module_& m)
 {
-    m.attr("words_version") = WORDS_VERSION;
-    m.attr("packed_formats") = packed_formats();
-    m.def("linear_packed", &linear_packed, py::arg("format"), py::arg("x"), py::arg("words"),
+    m.attr("quant_layout_version") = QUANT_LAYOUT_VERSION;
+    m.attr("quant_formats") = quant_formats();
+    m.def("quantized_linear", &quantized_linear, py::arg("format"), py::arg("x"), py::arg("words"),
           py::arg("bias"), py::arg("out"), py::arg("wide") = true);
-    m.def("unpack", &unpack, py::arg("format"), py::arg("words"), py::arg("out"),
+    m.def("dequantize", &dequantize, py::arg("format"), py::arg("words"), py::arg("out"),
           py::arg("wide") = true);
 }
 
-void add_rounded(py::module_& m)
+void add_q8(py::module_& m)
 {
-    m.attr("rounded_formats") = rounded_formats();
-    m.attr("rounded_ways") = rounded_ways();
-    m.def("rounded_words", &rounded_words, py::arg("columns"));
-    m.def("round_rows", &round_rows, py::arg("format"), py::arg("x"), py::arg("out"),
-          py::arg("way") = "");
-    m.def("linear_rounded", &linear_rounded, py::arg("format"), py::arg("rounded"),
-          py::arg("words"), py::arg("bias"), py::arg("out"), py::arg("way") = "");
+    m.attr("q8_formats") = q8_formats();
+    m.attr("q8_targets") = q8_targets();
+    m.def("q8_row_words", &q8_row_words, py::arg("columns"));
+    m.def("quantize_rows_q8", &quantize_rows_q8, py::arg("format"), py::arg("x"), py::arg("out"),
+          py::arg("target") = "");
+    m.def("quantized_linear_q8", &quantized_linear_q8, py::arg("format"), py::arg("q8_rows"),
+          py::arg("words"), py::arg("bias"), py::arg("out"), py::arg("target") = "");
 }
 #else
-void add_packed(py::module_& m) { m.attr("packed_formats") = py::list(); }
-void add_rounded(py::module_& m) { m.attr("rounded_formats") = py::list(); }
+void add_quantized(py::module_& m) { m.attr("quant_formats") = py::list(); }
+void add_q8(py::module_& m) { m.attr("q8_formats") = py::list(); }
 #endif

@@ -1,134 +1,150 @@
-// Products of weights of few bits as steps of programs. Examples: tests/ops/native/test_native_programs.py.
+// Matmul of quantized weights: loops of native programs. Examples:
+// tests/ops/native/test_native_programs.py.
 #include "cpu_kernels/quantized/quant_matmul.hpp"
 #include "cpu_kernels/param_loop.hpp"
 
 #include <algorithm>
 
-#ifdef HAS_VECTORS
+#ifdef HAS_VECTOR_EXTENSIONS
 namespace {
 
-// Rows of a weight of few bits that a piece has. numbers: rows of x, columns, rows of the weight, words
-// of a row, has a bias, rows of a piece.
-template <class Called>
-Packed packed_part(const ToldLoop<Called>& step, const Operands& given, size_t piece)
+// Return the rows of a weight that a piece computes. int_params: rows of x, columns, rows of the
+// weight, words of a row, has a bias, weight rows of a piece.
+template <class Callee>
+QuantMatmul weight_rows(const ParamLoop<Callee>& loop, const Operands& operands, size_t piece)
 {
-    const int64_t* told = step.numbers.data();
-    const int64_t start = static_cast<int64_t>(piece) * told[5];
-    Packed part{};
-    part.words = given.get<uint32_t>(1) + start * told[3];
-    part.rows = std::min(told[5], told[2] - start);
-    part.row_words = told[3];
-    part.columns = told[1];
-    part.bias = told[4] ? given.get<float>(2) + start : nullptr;
-    part.out_row = told[2];
+    const int64_t* params = loop.int_params.data();
+    const int64_t start = static_cast<int64_t>(piece) * params[5];
+    QuantMatmul part{};
+    part.words = operands.get<uint32_t>(1) + start * params[3];
+    part.rows = std::min(params[5], params[2] - start);
+    part.row_words = params[3];
+    part.columns = params[1];
+    part.bias = params[4] ? operands.get<float>(2) + start : nullptr;
+    part.out_stride = params[2];
     return part;
 }
 
-// What products call, and of which format.
-struct Packing {
-    PackedLoop linear;
-    const PackedFormat* format;
+// The kernel of a loop, and its format.
+struct QuantCallee {
+    QuantKernel linear;
+    const QuantFormat* format;
 };
-struct Rounding {
-    RoundedLoop linear;
-    const RoundedFormat* format;
+struct Q8Callee {
+    Q8MatmulKernel linear;
+    const Q8Format* format;
 };
 
-void linear_packed(const ToldLoop<Packing>& step, const Operands& given, size_t piece)
+void quantized_linear(const ParamLoop<QuantCallee>& loop, const Operands& operands, size_t piece)
 {
-    float* out = step.result(given) + static_cast<int64_t>(piece) * step.numbers[5];
-    step.called.linear(packed_part(step, given, piece), given.get<float>(0), step.numbers[0], out);
+    float* out = loop.result(operands) + static_cast<int64_t>(piece) * loop.int_params[5];
+    loop.callee.linear(weight_rows(loop, operands, piece), operands.get<float>(0),
+                       loop.int_params[0], out);
 }
 
-void linear_rounded(const ToldLoop<Rounding>& step, const Operands& given, size_t piece)
+void quantized_linear_q8(const ParamLoop<Q8Callee>& loop, const Operands& operands, size_t piece)
 {
-    float* out = step.result(given) + static_cast<int64_t>(piece) * step.numbers[5];
-    step.called.linear(packed_part(step, given, piece), given.get<Rounded>(0), step.numbers[0], out);
+    float* out = loop.result(operands) + static_cast<int64_t>(piece) * loop.int_params[5];
+    loop.callee.linear(weight_rows(loop, operands, piece), operands.get<Q8Tile>(0),
+                       loop.int_params[0], out);
 }
 
-// numbers: rows, columns, rows of a piece, words of a rounded row.
-void round_rows(const ToldLoop<RoundingLoop>& step, const Operands& given, size_t piece)
+// int_params: rows, columns, rows of a piece, words of a Q8 row.
+void quantize_rows_q8(const ParamLoop<QuantizeQ8Kernel>& loop, const Operands& operands,
+                      size_t piece)
 {
-    const int64_t* told = step.numbers.data();
-    const int64_t start = static_cast<int64_t>(piece) * told[2];
-    step.called(given.get<float>(0) + start * told[1], std::min(told[2], told[0] - start),
-                  told[1], reinterpret_cast<Rounded*>(step.result(given) + start * told[3]));
+    const int64_t* params = loop.int_params.data();
+    const int64_t start = static_cast<int64_t>(piece) * params[2];
+    loop.callee(operands.get<float>(0) + start * params[1], std::min(params[2], params[0] - start),
+                  params[1], reinterpret_cast<Q8Tile*>(loop.result(operands) + start * params[3]));
 }
 
-// Pieces of so many rows that are all of them.
-void require_pieces(int64_t pieces, int64_t each, int64_t rows)
+// Check that pieces of `rows_per_piece` rows cover all rows.
+void require_pieces(int64_t pieces, int64_t rows_per_piece, int64_t rows)
 {
-    require(each > 0 && rows > 0 && pieces == rows / each + (rows % each != 0),
+    require(rows_per_piece > 0 && rows > 0
+                && pieces == rows / rows_per_piece + (rows % rows_per_piece != 0),
             "expected pieces of all rows");
 }
 
-// What a product reads but x, and writes.
-template <class Called, class Format>
-void product_reach(const ToldLoop<Called>& step, const Format& format, Extents& to)
+// Add the extents of a matmul, except for x.
+template <class Callee, class Format>
+void matmul_extents(const ParamLoop<Callee>& loop, const Format& format, Extents& extents)
 {
-    const int64_t* told = step.numbers.data();
-    constexpr int64_t far = int64_t{1} << 40;
-    require(told[1] > 0 && told[1] < far && told[1] % RUN == 0
-                && told[3] == int64_t(row_words(told[1], format.tile_words, format.low))
-                && step.last == (told[4] ? 3u : 2u),
+    const int64_t* params = loop.int_params.data();
+    constexpr int64_t limit = int64_t{1} << 40;
+    require(params[1] > 0 && params[1] < limit && params[1] % RUN == 0
+                && params[3] == int64_t(row_words(params[1], format.tile_words, format.low_bits))
+                && loop.last == (params[4] ? 3u : 2u),
             "expected rows of whole runs, and a slot for each operand and the result");
-    require_pieces(step.pieces, told[5], told[2]);
-    to.all(1, 4, {told[2], told[3]});
-    to.all(2, 4, {told[4] ? told[2] : 0});
-    to.all(step.last, 4, {told[0], told[2]});
+    require_pieces(loop.pieces, params[5], params[2]);
+    extents.add_dense(1, 4, {params[2], params[3]});
+    extents.add_dense(2, 4, {params[4] ? params[2] : 0});
+    extents.add_dense(loop.last, 4, {params[0], params[2]});
 }
 
-void packed_reach(const ToldLoop<Packing>& step, Extents& to)
+void quantized_linear_extents(const ParamLoop<QuantCallee>& loop, Extents& extents)
 {
-    product_reach(step, *step.called.format, to);
-    to.all(0, 4, {step.numbers[0], step.numbers[1]});
+    matmul_extents(loop, *loop.callee.format, extents);
+    extents.add_dense(0, 4, {loop.int_params[0], loop.int_params[1]});
 }
 
-void rounded_reach(const ToldLoop<Rounding>& step, Extents& to)
+void quantized_linear_q8_extents(const ParamLoop<Q8Callee>& loop, Extents& extents)
 {
-    product_reach(step, *step.called.format, to);
-    const int64_t tiles = (step.numbers[1] + TILE - 1) / TILE;
-    to.all(0, 4, {step.numbers[0], tiles, ROUNDED_WORDS});
+    matmul_extents(loop, *loop.callee.format, extents);
+    const int64_t tiles = (loop.int_params[1] + TILE - 1) / TILE;
+    extents.add_dense(0, 4, {loop.int_params[0], tiles, Q8_TILE_WORDS});
 }
 
-void round_reach(const ToldLoop<RoundingLoop>& step, Extents& to)
+void quantize_rows_q8_extents(const ParamLoop<QuantizeQ8Kernel>& loop, Extents& extents)
 {
-    const int64_t* told = step.numbers.data();
-    constexpr int64_t far = int64_t{1} << 40;
-    require(told[1] > 0 && told[1] < far && told[1] % RUN == 0
-                && told[3] == int64_t((told[1] + TILE - 1) / TILE * ROUNDED_WORDS),
+    const int64_t* params = loop.int_params.data();
+    constexpr int64_t limit = int64_t{1} << 40;
+    require(params[1] > 0 && params[1] < limit && params[1] % RUN == 0
+                && params[3] == int64_t((params[1] + TILE - 1) / TILE * Q8_TILE_WORDS),
             "expected rows of whole runs, and the words of their tiles");
-    require_pieces(step.pieces, told[2], told[0]);
-    to.all(0, 4, {told[0], told[1]});
-    to.all(1, 4, {told[0], told[3]});
+    require_pieces(loop.pieces, params[2], params[0]);
+    extents.add_dense(0, 4, {params[0], params[1]});
+    extents.add_dense(1, 4, {params[0], params[3]});
 }
 
-const RoundedFormat& format_of(const Told& told)
+const Q8Format& format_of(const LoopParams& params)
 {
-    return rounded_format(told.calls, told.wide ? "" : "plain");
+    return q8_format(params.callee, params.wide ? "" : "baseline");
 }
 
 } // namespace
 
-std::unique_ptr<Loop> linear_packed_loop(const Told& told)
+std::unique_ptr<Loop> quantized_linear_loop(const LoopParams& params)
 {
-    const PackedFormat& format = packed_format(told.calls, told.wide);
-    return told_loop<Packing>(told, {2, 6, 0}, linear_packed, packed_reach, {format.linear, &format});
+    const QuantFormat& format = quant_format(params.callee, params.wide);
+    return param_loop<QuantCallee>(params, {2, 6, 0}, quantized_linear, quantized_linear_extents,
+                                   {format.linear, &format});
 }
 
-std::unique_ptr<Loop> linear_rounded_loop(const Told& told)
+std::unique_ptr<Loop> quantized_linear_q8_loop(const LoopParams& params)
 {
-    const RoundedFormat& format = format_of(told);
-    return told_loop<Rounding>(told, {2, 6, 0}, linear_rounded, rounded_reach,
+    const Q8Format& format = format_of(params);
+    return param_loop<Q8Callee>(params, {2, 6, 0}, quantized_linear_q8, quantized_linear_q8_extents,
                                {format.linear, &format});
 }
 
-std::unique_ptr<Loop> round_rows_loop(const Told& told)
+std::unique_ptr<Loop> quantize_rows_q8_loop(const LoopParams& params)
 {
-    return told_loop(told, {1, 4, 0}, round_rows, round_reach, format_of(told).round);
+    return param_loop(params, {1, 4, 0}, quantize_rows_q8, quantize_rows_q8_extents,
+                      format_of(params).quantize);
 }
 #else
-std::unique_ptr<Loop> linear_packed_loop(const Told&) { throw KeyError("linear_packed"); }
-std::unique_ptr<Loop> linear_rounded_loop(const Told&) { throw KeyError("linear_rounded"); }
-std::unique_ptr<Loop> round_rows_loop(const Told&) { throw KeyError("round_rows"); }
+std::unique_ptr<Loop> quantized_linear_loop(const LoopParams&)
+{
+    throw KeyError("quantized_linear");
+}
+std::unique_ptr<Loop> quantized_linear_q8_loop(const LoopParams&)
+{
+    throw KeyError("quantized_linear_q8");
+}
+std::unique_ptr<Loop> quantize_rows_q8_loop(const LoopParams&)
+{
+    throw KeyError("quantize_rows_q8");
+}
 #endif

@@ -1,95 +1,99 @@
-// Products of one row that is rounded to 8 bits and a weight of few bits. Included once for each way
-// to compile them, in the namespace of q8_matmul_simd.hpp.
+// GEMV with int8 activations: one Q8 row times a quantized weight. Included once for each
+// instruction set, in the namespace of q8_matmul_simd.hpp.
 
-// The codes of a group of a rounded row, in the order of the weight's.
+// Return the quants of a group of a Q8 row, in the order of the weight's.
 template <class Format>
-INLINED Codes codes_of_x(const Rounded& x, uint32_t group)
+INLINED Quants activation_quants(const Q8Tile& x, uint32_t group)
 {
-    const int8_t* own = x.codes + group * GROUP * RUN;
-    const Longs a = loaded<Longs>(own), b = loaded<Longs>(own + 4 * WIDTH);
-    if constexpr (Format::low == 8)
-        return {{(Bytes)a, (Bytes)b}};
-#if defined(WAY_DOT)
-    return {{(Bytes)__builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13),
-             (Bytes)__builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15)}};
+    const int8_t* x_tile = x.quants + group * GROUP * RUN;
+    const U64xN a = load<U64xN>(x_tile), b = load<U64xN>(x_tile + 4 * WIDTH);
+    if constexpr (Format::low_bits == 8)
+        return {{(U8xN)a, (U8xN)b}};
+#if defined(SIMD_AVX512_VNNI)
+    return {{(U8xN)__builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13),
+             (U8xN)__builtin_shufflevector(a, b, 2, 3, 6, 7, 10, 11, 14, 15)}};
 #else
-    return {{(Bytes)__builtin_shufflevector(a, b, 0, 1, 4, 5),
-             (Bytes)__builtin_shufflevector(a, b, 2, 3, 6, 7)}};
+    return {{(U8xN)__builtin_shufflevector(a, b, 0, 1, 4, 5),
+             (U8xN)__builtin_shufflevector(a, b, 2, 3, 6, 7)}};
 #endif
 }
 
-// Some of the scales of eight parts, each for as many lanes as sums have its products.
+// Broadcast scales from `first` on, each to the EACH lanes with its products.
 template <uint32_t EACH>
-INLINED Wide spread(const float* eight, uint32_t first)
+INLINED F32xN broadcast_scales(const float* scales_of_half, uint32_t first)
 {
-    Entries from;
+    U32xN from;
     for (uint32_t lane = 0; lane < WIDTH; ++lane)
         from[lane] = first + lane / EACH;
-#if defined(WAY_DOT)
-    const __m512 all = _mm512_castps256_ps512((__m256)loaded<Floats>(eight));
-    return (Wide)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)from, all);
-#elif defined(WAY_MADD)
-    return (Wide)_mm256_permutevar8x32_ps((__m256)loaded<Floats>(eight), (__m256i)from);
+#if defined(SIMD_AVX512_VNNI)
+    const __m512 all = _mm512_castps256_ps512((__m256)load<F32x8>(scales_of_half));
+    return (F32xN)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)from, all);
+#elif defined(SIMD_AVX2)
+    return (F32xN)_mm256_permutevar8x32_ps((__m256)load<F32x8>(scales_of_half), (__m256i)from);
 #else
-    Wide made;
+    F32xN total;
     for (uint32_t lane = 0; lane < WIDTH; ++lane)
-        made[lane] = eight[from[lane]];
-    return made;
+        total[lane] = scales_of_half[from[lane]];
+    return total;
 #endif
 }
 
 template <class Format>
-INLINED void add_group(const Tile& tile, uint32_t group, const Codes& x, const float* scale,
-                       Wide& made)
+INLINED void accumulate_group(const Tile& tile, uint32_t group, const Quants& x, const float* scale,
+                       F32xN& total)
 {
-    const Codes codes = codes_of<Format>(tile, group);
-    Sums sums = dot<signed_codes<Format>>(Sums{}, codes.half[0], x.half[0]);
-    if constexpr (Format::low == 8) {
+    const Quants quants = unpack_quants<Format>(tile, group);
+    I32xN sums = dot<has_signed_quants<Format>>(I32xN{}, quants.half[0], x.half[0]);
+    if constexpr (Format::low_bits == 8) {
         const uint32_t first = group * GROUP;
-        made += __builtin_convertvector(sums, Wide) * spread<8>(scale, first);
-        sums = dot<signed_codes<Format>>(Sums{}, codes.half[1], x.half[1]);
-        made += __builtin_convertvector(sums, Wide) * spread<8>(scale, first + GROUP / 2);
+        total += __builtin_convertvector(sums, F32xN) * broadcast_scales<8>(scale, first);
+        sums = dot<has_signed_quants<Format>>(I32xN{}, quants.half[1], x.half[1]);
+        total +=
+            __builtin_convertvector(sums, F32xN) * broadcast_scales<8>(scale, first + GROUP / 2);
     } else {
-        constexpr uint32_t each = 4 * RUNS / Format::parts;
+        constexpr uint32_t lanes_of_scale = 4 * RUNS / Format::parts;
         const uint32_t first = group * GROUP * Format::parts / RUNS;
-        sums = dot<signed_codes<Format>>(sums, codes.half[1], x.half[1]);
-        const float* eight = scale + first / LANES * LANES;
-        made += __builtin_convertvector(sums, Wide) * spread<each>(eight, first % LANES);
+        sums = dot<has_signed_quants<Format>>(sums, quants.half[1], x.half[1]);
+        const float* scales_of_half = scale + first / LANES * LANES;
+        total += __builtin_convertvector(sums, F32xN)
+                 * broadcast_scales<lanes_of_scale>(scales_of_half, first % LANES);
     }
 }
 
-// Rows one after the other: processors fetch ahead what is read in order, and several rows in turns
-// took two to three times as long where a weight was in no cache.
+// Rows are read one after the other: hardware prefetchers follow sequential reads. Interleaving
+// rows took two to three times as long if the weight was in no cache.
 template <class Format>
-INLINED void one_row(const Packed& told, const WholeGroups<Format>& rows, const Rounded* x,
+INLINED void gemv(const QuantMatmul& params, const PaddedRows<Format>& rows, const Q8Tile* x,
                      float* out)
 {
-    const size_t runs = told.columns / RUN;
-    for (size_t row = 0; row < told.rows; ++row) {
-        Wide made{};
-        Floats least{};
+    const size_t runs = params.columns / RUN;
+    for (size_t row = 0; row < params.rows; ++row) {
+        F32xN total{};
+        F32x8 offset_sum{};
         for (size_t first = 0; first < runs; first += RUNS) {
             const Tile tile = tile_of<Format>(rows[row], first / RUNS);
-            const Rounded& own = x[first / RUNS];
+            const Q8Tile& x_tile = x[first / RUNS];
             Parts parts;
-            read_parts<Format, zero_of<Format>>(tile, parts);
+            read_parts<Format, zero_point_of<Format>>(tile, parts);
             for (uint32_t part = 0; part < Format::parts; part += LANES) {
-                if (has_shifts<Format>)
-                    least += loaded<Floats>(parts.shift + part) * loaded<Floats>(own.sums + part);
+                if (has_offsets<Format>)
+                    offset_sum +=
+                        load<F32x8>(parts.offset + part) * load<F32x8>(x_tile.sums + part);
                 store(parts.scale + part,
-                      loaded<Floats>(parts.scale + part) * loaded<Floats>(own.scale + part));
+                      load<F32x8>(parts.scale + part) * load<F32x8>(x_tile.scale + part));
             }
 #pragma GCC unroll 4
             for (uint32_t group = 0; group < RUNS / GROUP; ++group) {
                 if (first + group * GROUP >= runs)
                     break;
-                add_group<Format>(tile, group, codes_of_x<Format>(own, group), parts.scale, made);
+                accumulate_group<Format>(tile, group, activation_quants<Format>(x_tile, group),
+                                         parts.scale, total);
             }
         }
-        Floats sums[WIDTH / LANES];
-        std::memcpy(sums, &made, sizeof sums);
-        for (const Floats& part : sums)
-            least += part;
-        out[row] = sum_of(least) + (told.bias ? told.bias[row] : 0.0f);
+        F32x8 sums[WIDTH / LANES];
+        std::memcpy(sums, &total, sizeof sums);
+        for (const F32x8& part : sums)
+            offset_sum += part;
+        out[row] = horizontal_sum(offset_sum) + (params.bias ? params.bias[row] : 0.0f);
     }
 }

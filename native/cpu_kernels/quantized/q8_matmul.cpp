@@ -1,8 +1,9 @@
-// Products of weights of few bits whose other operand is rounded to 8 bits, as
-// vksched/ops/quantized/q8_activations.py has it: integers meet integers. bindings.cpp has what Python calls.
+// Matmul of quantized weights and activations that are quantized to int8 (Q8), as defined in
+// vksched/ops/quantized/q8_activations.py: integer dot products. bindings.cpp has the functions
+// that Python calls.
 //
-// Codes of x lie in the order in which words hold those of a weight. On x86 compiled for several
-// kinds of processors. Examples: tests/ops/native/test_q8_native.py.
+// The quants of activations have the order of the weight's words. On x86 the kernels are compiled
+// for several instruction sets. Examples: tests/ops/native/test_q8_native.py.
 #include "cpu_kernels/quantized/formats.hpp"
 
 #include <algorithm>
@@ -16,15 +17,15 @@
 #include <arm_neon.h>
 #endif
 
-#ifdef HAS_VECTORS
+#ifdef HAS_VECTOR_EXTENSIONS
 namespace {
 
-constexpr float MOST_CODE = 127, LEAST_LARGEST = 1e-36f; // of a run; below it all of it is 0
-constexpr size_t FEW_ROWS = 4; // from which on weights are made panels
+constexpr float MAX_QUANT = 127, MIN_ABSMAX = 1e-36f; // runs with a smaller absmax are 0
+constexpr size_t MIN_GEMM_ROWS = 4; // fewer rows use gemv
 
-// The value of a run whose code is at a place. low: bits of the codes it meets. Of 16 parts each word
-// of codes belongs to one.
-constexpr uint32_t value_at(uint32_t place, uint32_t parts, uint32_t low)
+// Return the index within a run of the value whose quant is at a place. low: bits of the weight's
+// quants. With 16 parts each word of quants belongs to one.
+constexpr uint32_t value_index(uint32_t place, uint32_t parts, uint32_t low)
 {
     if (low == 8)
         return place % 8 * 4 + place / 8;
@@ -34,85 +35,86 @@ constexpr uint32_t value_at(uint32_t place, uint32_t parts, uint32_t low)
 }
 
 // clang-format off
-#define WAYS_OF(NAME, LOW, ...) \
-    {NAME, {round_rows<Format<LOW, __VA_ARGS__>::parts, LOW>, linear<Format<LOW, __VA_ARGS__>>, \
-            LOW, words_of<Format<LOW, __VA_ARGS__>>()}},
+#define Q8_FORMAT_ENTRY(NAME, LOW, ...) \
+    {NAME, {quantize_rows<Format<LOW, __VA_ARGS__>::parts, LOW>, linear<Format<LOW, __VA_ARGS__>>, \
+            LOW, tile_words_of<Format<LOW, __VA_ARGS__>>()}},
 // clang-format on
 
-namespace plain {
+namespace baseline {
 #include "cpu_kernels/quantized/q8_matmul_simd.hpp"
-const std::map<std::string, RoundedFormat> all{BLOCK_FORMATS(WAYS_OF)};
-} // namespace plain
+const std::map<std::string, Q8Format> formats{BLOCK_FORMATS(Q8_FORMAT_ENTRY)};
+} // namespace baseline
 
-#ifdef COMPILED_TWICE
+#ifdef MULTIVERSION
 #define HAS_F16C
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
-#define WAY_MADD
-namespace madd {
+#define SIMD_AVX2
+namespace avx2 {
 #include "cpu_kernels/quantized/q8_matmul_simd.hpp"
-const std::map<std::string, RoundedFormat> all{BLOCK_FORMATS(WAYS_OF)};
-} // namespace madd
-#undef WAY_MADD
+const std::map<std::string, Q8Format> formats{BLOCK_FORMATS(Q8_FORMAT_ENTRY)};
+} // namespace avx2
+#undef SIMD_AVX2
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
-#define WAY_DOT
-namespace vnni {
+#define SIMD_AVX512_VNNI
+namespace avx512_vnni {
 #include "cpu_kernels/quantized/q8_matmul_simd.hpp"
-const std::map<std::string, RoundedFormat> all{BLOCK_FORMATS(WAYS_OF)};
-} // namespace vnni
-#undef WAY_DOT
+const std::map<std::string, Q8Format> formats{BLOCK_FORMATS(Q8_FORMAT_ENTRY)};
+} // namespace avx512_vnni
+#undef SIMD_AVX512_VNNI
 #pragma GCC pop_options
 #endif
 
-using Way = std::pair<std::string, const std::map<std::string, RoundedFormat>*>;
+using Target = std::pair<std::string, const std::map<std::string, Q8Format>*>;
 
-// What this processor runs, the fastest first.
-const std::vector<Way>& ways()
+// The instruction sets that this processor supports, the fastest first.
+const std::vector<Target>& targets()
 {
-    static const auto found = [] {
-        std::vector<Way> made;
-#ifdef COMPILED_TWICE
-        if (has_wider() && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw")
-            && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-            made.emplace_back("dot", &vnni::all);
-        if (has_wider())
-            made.emplace_back("madd", &madd::all);
+    static const auto supported = [] {
+        std::vector<Target> result;
+#ifdef MULTIVERSION
+        if (has_avx2_f16c() && __builtin_cpu_supports("avx512vnni")
+            && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq")
+            && __builtin_cpu_supports("avx512vl"))
+            result.emplace_back("avx512_vnni", &avx512_vnni::formats);
+        if (has_avx2_f16c())
+            result.emplace_back("avx2", &avx2::formats);
 #endif
-        made.emplace_back("plain", &plain::all);
-        return made;
+        result.emplace_back("baseline", &baseline::formats);
+        return result;
     }();
-    return found;
+    return supported;
 }
 
 } // namespace
 
-const RoundedFormat& rounded_format(const std::string& name, const std::string& way)
+const Q8Format& q8_format(const std::string& name, const std::string& target)
 {
-    for (const auto& [own, formats] : ways())
-        if (way.empty() || way == own) {
-            const auto found = formats->find(name);
-            if (found == formats->end())
+    for (const auto& [target_name, formats] : targets())
+        if (target.empty() || target == target_name) {
+            const auto supported = formats->find(name);
+            if (supported == formats->end())
                 throw KeyError(name);
-            return found->second;
+            return supported->second;
         }
-    throw KeyError(way);
+    throw KeyError(target);
 }
 
-std::vector<std::string> rounded_formats()
+std::vector<std::string> q8_formats()
 {
-    std::vector<std::string> made;
-    for (const auto& [name, format] : plain::all)
-        made.push_back(name);
-    return made;
+    std::vector<std::string> result;
+    for (const auto& [name, format] : baseline::formats)
+        result.push_back(name);
+    return result;
 }
 
-std::vector<std::string> rounded_ways()
+std::vector<std::string> q8_targets()
 {
-    std::vector<std::string> made;
-    for (const auto& [name, formats] : ways())
-        made.push_back(name);
-    return made;
+    std::vector<std::string> result;
+    for (const auto& [name, formats] : targets())
+        result.push_back(name);
+    return result;
 }
 #endif

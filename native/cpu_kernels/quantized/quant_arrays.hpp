@@ -1,30 +1,30 @@
-// Operands of loops over weights of few bits, as numpy hands them over.
+// Operands of the quantized kernels, as numpy passes them.
 #pragma once
 
 #include "cpu_kernels/arrays.hpp"
 #include "cpu_kernels/quantized/quant_matmul.hpp"
 
-#ifdef HAS_VECTORS
-inline Packed packed(const Matrix<const uint32_t>& words, size_t columns)
+#ifdef HAS_VECTOR_EXTENSIONS
+inline QuantMatmul make_quant_matmul(const Matrix<const uint32_t>& words, size_t columns)
 {
     require(columns % RUN == 0, "expected whole runs");
-    Packed made{};
-    made.words = words.data();
-    made.rows = words.rows();
-    made.row_words = words.row();
-    made.columns = columns;
-    return made;
+    QuantMatmul params{};
+    params.words = words.data();
+    params.rows = words.rows();
+    params.row_words = words.row();
+    params.columns = columns;
+    return params;
 }
 
-// Tells of a bias, None without; the caller keeps what is returned.
-inline py::buffer_info bias_of(const py::object& bias, Packed& told)
+// Set an optional bias. The caller keeps the returned buffer alive.
+inline py::buffer_info bias_of(const py::object& bias, QuantMatmul& params)
 {
-    py::buffer_info shift;
+    py::buffer_info bias_view;
     if (!bias.is_none()) {
-        shift = floats(py::cast<py::buffer>(bias));
-        require(static_cast<size_t>(shift.size) == told.rows, "expected a bias for each row");
-        told.bias = static_cast<const float*>(shift.ptr);
+        bias_view = floats(py::cast<py::buffer>(bias));
+        require(static_cast<size_t>(bias_view.size) == params.rows, "expected a bias for each row");
+        params.bias = static_cast<const float*>(bias_view.ptr);
     }
-    return shift;
+    return bias_view;
 }
 #endif

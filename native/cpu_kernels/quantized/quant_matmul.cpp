@@ -1,58 +1,60 @@
-// Loops over weights of few bits, whose words vksched/ops/quantized/gguf_formats.py lays out; bindings.cpp has
-// what Python calls.
+// Matmul of quantized weights and float32 activations, and dequantization.
+// vksched/ops/quantized/quant_layout.py has the layout of the words; bindings.cpp has the functions
+// that Python calls.
 //
-// Written in the vectors that GCC and Clang have for all processors; GCC compiles them twice for x86.
-// Without such a compiler there are none, and numpy does it. Examples: tests/ops/native/test_quantized_native.py.
+// The kernels use the vector extensions of GCC and Clang; GCC compiles them for two instruction
+// sets on x86. Without these extensions there are no kernels, and numpy computes the ops. Examples:
+// tests/ops/native/test_quantized_native.py.
 #include "cpu_kernels/quantized/formats.hpp"
 
 #include <map>
 #include <vector>
 
-#ifdef HAS_VECTORS
+#ifdef HAS_VECTOR_EXTENSIONS
 namespace {
 
 constexpr uint32_t SUMS = 16;
 
 // clang-format off
-#define LOOPS_OF(NAME, LOW, ...) \
-    {NAME, {linear<Format<LOW, __VA_ARGS__>>, unpack<Format<LOW, __VA_ARGS__>>, \
-            LOW, words_of<Format<LOW, __VA_ARGS__>>()}},
+#define QUANT_FORMAT_ENTRY(NAME, LOW, ...) \
+    {NAME, {linear<Format<LOW, __VA_ARGS__>>, dequantize<Format<LOW, __VA_ARGS__>>, \
+            LOW, tile_words_of<Format<LOW, __VA_ARGS__>>()}},
 // clang-format on
 
-namespace plain {
+namespace baseline {
 #include "cpu_kernels/quantized/quant_matmul_simd.hpp"
-const std::map<std::string, PackedFormat> all{FORMATS(LOOPS_OF)};
-} // namespace plain
+const std::map<std::string, QuantFormat> formats{FORMATS(QUANT_FORMAT_ENTRY)};
+} // namespace baseline
 
-#ifdef COMPILED_TWICE
+#ifdef MULTIVERSION
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 #define HAS_F16C
-namespace wider {
+namespace avx2 {
 #include "cpu_kernels/quantized/quant_matmul_simd.hpp"
-const std::map<std::string, PackedFormat> all{FORMATS(LOOPS_OF)};
-} // namespace wider
+const std::map<std::string, QuantFormat> formats{FORMATS(QUANT_FORMAT_ENTRY)};
+} // namespace avx2
 #pragma GCC pop_options
 #else
-namespace wider = plain;
+namespace avx2 = baseline;
 #endif
 
 } // namespace
 
-const PackedFormat& packed_format(const std::string& name, bool wide)
+const QuantFormat& quant_format(const std::string& name, bool wide)
 {
-    const auto& formats = wide && has_wider() ? wider::all : plain::all;
-    const auto found = formats.find(name);
-    if (found == formats.end())
+    const auto& formats = wide && has_avx2_f16c() ? avx2::formats : baseline::formats;
+    const auto entry = formats.find(name);
+    if (entry == formats.end())
         throw KeyError(name);
-    return found->second;
+    return entry->second;
 }
 
-std::vector<std::string> packed_formats()
+std::vector<std::string> quant_formats()
 {
-    std::vector<std::string> made;
-    for (const auto& [name, format] : plain::all)
-        made.push_back(name);
-    return made;
+    std::vector<std::string> result;
+    for (const auto& [name, format] : baseline::formats)
+        result.push_back(name);
+    return result;
 }
 #endif

@@ -1,110 +1,112 @@
-// The loops over weights of few bits, included once for each way to compile them, in a namespace and
-// with a target of its own (quant_matmul.cpp), as compilers lower vectors before they inline
-// functions. Layout of the words: vksched/ops/quantized/gguf_formats.py.
+// Kernels of quantized weights, included once for each instruction set, in a namespace of its own
+// (quant_matmul.cpp): compilers lower vector types before they inline functions. Layout of the
+// words: vksched/ops/quantized/quant_layout.py.
 
 #include "cpu_kernels/quantized/scales.hpp"
 
-// The values that codes of four bits stand for.
-INLINED Floats looked_up(const Words& codes, const float (&table)[16])
+// Look up the values of 4-bit quants.
+INLINED F32x8 table_lookup(const U32x8& quants, const float (&table)[16])
 {
 #ifdef __clang__
-    Floats made;
+    F32x8 values;
     for (uint32_t lane = 0; lane < LANES; ++lane)
-        made[lane] = table[codes[lane]];
-    return made;
+        values[lane] = table[quants[lane]];
+    return values;
 #else
-    return __builtin_shuffle(loaded<Floats>(table), loaded<Floats>(table + LANES), codes);
+    return __builtin_shuffle(load<F32x8>(table), load<F32x8>(table + LANES), quants);
 #endif
 }
 
-// Whether the codes of a vector are read where they lie, by a mask: as numbers times 1 << 8 * its
-// place in a run. Then shifts have the zero.
+// Return whether the quants of a vector are masked without a shift: they are scaled by 1 << 8 *
+// index of the vector in a run. The zero point is then part of the offset.
 template <class Format>
-constexpr bool in_place = Format::low < 8 && Format::table == NUMBERS;
+constexpr bool is_masked_in_place = Format::low_bits < 8 && Format::table == LINEAR;
 
 template <class Format>
-constexpr int32_t zero_of = in_place<Format> && !Format::shifts ? Format::zero : 0;
+constexpr int32_t zero_point_of =
+    is_masked_in_place<Format> && !Format::has_min ? Format::zero_point : 0;
 
 template <class Format>
-constexpr bool has_shifts = Format::shifts || zero_of<Format> != 0;
+constexpr bool has_offsets = Format::has_min || zero_point_of<Format> != 0;
 
 template <class Format>
-constexpr float times_of(uint32_t at)
+constexpr float in_place_factor(uint32_t at)
 {
-    return in_place<Format> ? static_cast<float>(1u << 8 * at) : 1.0f;
+    return is_masked_in_place<Format> ? static_cast<float>(1u << 8 * at) : 1.0f;
 }
 
-// Numbers of 16 bits.
+// Read 16-bit floats.
 template <class Format>
-INLINED void read_floats(const uint32_t* own, Floats (&codes)[VECTORS])
+INLINED void read_floats(const uint32_t* words, F32x8 (&quants)[VECTORS])
 {
     for (uint32_t at = 0; at < VECTORS; ++at) {
-        const Shorts bits = loaded<Shorts>(own + at * LANES / 2);
-        if constexpr (Format::kind == FLOATS)
-            codes[at] = from_float16(bits);
+        const U16x8 bits = load<U16x8>(words + at * LANES / 2);
+        if constexpr (Format::scale_kind == FLOAT16)
+            quants[at] = from_float16(bits);
         else
-            codes[at] = (Floats)(__builtin_convertvector(bits, Words) << 16);
+            quants[at] = (F32x8)(__builtin_convertvector(bits, U32x8) << 16);
     }
 }
 
-INLINED void read_bytes(const uint32_t* own, Floats (&codes)[VECTORS])
+INLINED void read_bytes(const uint32_t* words, F32x8 (&quants)[VECTORS])
 {
-    const Four x = loaded<Four>(own), y = loaded<Four>(own + 4);
-    const Four first = __builtin_shufflevector(x, y, 0, 2, 4, 6);
-    const Four second = __builtin_shufflevector(x, y, 1, 3, 5, 7);
+    const U32x4 x = load<U32x4>(words), y = load<U32x4>(words + 4);
+    const U32x4 first = __builtin_shufflevector(x, y, 0, 2, 4, 6);
+    const U32x4 second = __builtin_shufflevector(x, y, 1, 3, 5, 7);
     for (uint32_t at = 0; at < VECTORS; ++at) {
-        const Words up = repeated(at < 2 ? &first : &second) << (24 - 16 * (at % 2) - steps(8));
-        codes[at] = __builtin_convertvector((Whole)up >> 24, Floats);
+        const U32x8 up = broadcast4(at < 2 ? &first : &second)
+                         << (24 - 16 * (at % 2) - column_bit_offsets(8));
+        quants[at] = __builtin_convertvector((I32x8)up >> 24, F32x8);
     }
 }
 
-// Has words that are read some tiles later brought near, wherever that is: rows are too short for
-// processors to do so by themselves.
-INLINED void fetch_ahead(const uint32_t* words, uint32_t count)
+// Prefetch words that are read some tiles later: rows are too short for hardware prefetchers.
+INLINED void prefetch(const uint32_t* words, uint32_t count)
 {
     constexpr uint32_t ahead = 512, line = 16;
     for (uint32_t at = 0; at < count; at += line)
         __builtin_prefetch(words + ahead + at);
 }
 
-// The codes of run `number` of a tile, in order, each times `times_of` its vector.
+// Read the quants of run `number` of a tile, in order, each times the `in_place_factor` of its
+// vector.
 template <class Format>
-INLINED void read_codes(const Tile& tile, uint32_t number, Floats (&codes)[VECTORS])
+INLINED void read_quants(const Tile& tile, uint32_t number, F32x8 (&quants)[VECTORS])
 {
-    constexpr uint32_t low = Format::low, high = Format::high;
+    constexpr uint32_t low = Format::low_bits, high = Format::high_bits;
     const uint32_t* planes = tile.front + Format::front;
-    const uint32_t* own = planes + RUNS * high + number * low;
+    const uint32_t* words = planes + RUNS * high + number * low;
     if constexpr (low == 16) {
-        read_floats<Format>(own, codes);
+        read_floats<Format>(words, quants);
     } else if constexpr (low == 8) {
-        read_bytes(own, codes);
-    } else if constexpr (in_place<Format>) {
-        Words all = columns_of<low>(own) & in_bytes((1u << low) - 1);
+        read_bytes(words, quants);
+    } else if constexpr (is_masked_in_place<Format>) {
+        U32x8 all = columns_of<low>(words) & splat_byte((1u << low) - 1);
         if constexpr (high > 0)
-            all |= (columns_of<high>(planes + number * high) & in_bytes((1u << high) - 1)) << low;
+            all |= (columns_of<high>(planes + number * high) & splat_byte((1u << high) - 1)) << low;
         if constexpr (Format::is_signed)
-            all ^= in_bytes(Format::zero);
+            all ^= splat_byte(Format::zero_point);
         for (uint32_t at = 0; at < VECTORS; ++at)
-            codes[at] = __builtin_convertvector((Whole)(all & 255u << 8 * at), Floats);
+            quants[at] = __builtin_convertvector((I32x8)(all & 255u << 8 * at), F32x8);
     } else {
-        const Words columns = columns_of<low>(own);
+        const U32x8 columns = columns_of<low>(words);
         for (uint32_t at = 0; at < VECTORS; ++at)
-            codes[at] = looked_up(entries_of<low>(columns, at),
-                                  Format::table == STEPS ? steps_table : powers_table);
+            quants[at] = table_lookup(entries_of<low>(columns, at),
+                                  Format::table == IQ4_NL ? iq4_nl_table : mxfp4_table);
     }
 }
 
-// Rows of x as codes want them, and their sums over what has one scale.
+// Rows of x, divided by the in_place_factor of the quants, and their sums over each part.
 template <class Format>
-class Given {
+class PreparedActivations {
 public:
-    Given(const float* x, size_t rows, size_t columns)
+    PreparedActivations(const float* x, size_t rows, size_t columns)
       : columns_(columns), tiles_((columns + TILE - 1) / TILE), lines_(rows * columns / RUN)
     {
-        if (has_shifts<Format>)
+        if (has_offsets<Format>)
             sums_.resize(rows * tiles_ * SUMS);
         for (size_t row = 0; row < rows; ++row) {
-            if (has_shifts<Format>)
+            if (has_offsets<Format>)
                 sum_parts(x + row * columns, &sums_[row * tiles_ * SUMS]);
             for (size_t run = 0; run < columns / RUN; ++run)
                 divide(x + row * columns + run * RUN, lines_[row * columns / RUN + run]);
@@ -113,11 +115,11 @@ public:
 
     const float* row(size_t number) const { return lines_[number * columns_ / RUN].values; }
 
-    // SUMS for each tile, 0 where there are fewer.
+    // SUMS for each tile; unused ones are 0.
     const float* sums(size_t number) const { return sums_.data() + number * tiles_ * SUMS; }
 
 private:
-    struct alignas(64) Line { // of a cache: no vector lies in two of them
+    struct alignas(64) Line { // a cache line: no vector is split over two
         float values[RUN];
     };
 
@@ -125,10 +127,10 @@ private:
     {
         constexpr size_t values = TILE / Format::parts;
         for (size_t part = 0; part * values < columns_; ++part) {
-            Floats sum = loaded<Floats>(x + part * values);
+            F32x8 sum = load<F32x8>(x + part * values);
             for (size_t at = LANES; at < values; at += LANES)
-                sum += loaded<Floats>(x + part * values + at);
-            sums[part / Format::parts * SUMS + part % Format::parts] = sum_of(sum);
+                sum += load<F32x8>(x + part * values + at);
+            sums[part / Format::parts * SUMS + part % Format::parts] = horizontal_sum(sum);
         }
     }
 
@@ -136,7 +138,7 @@ private:
     {
         for (uint32_t v = 0; v < VECTORS; ++v)
             store(to.values + v * LANES,
-                  loaded<Floats>(x + v * LANES) * (1 / times_of<Format>(v)));
+                  load<F32x8>(x + v * LANES) * (1 / in_place_factor<Format>(v)));
     }
 
     size_t columns_, tiles_;
@@ -144,75 +146,76 @@ private:
     std::vector<float> sums_;
 };
 
-// ROWS rows of x, from `first` on, times each row of the weight.
+// Multiply ROWS rows of x, from `first` on, with each row of the weight.
 template <class Format, int ROWS>
-INLINED void few_rows(const Packed& told, const Given<Format>& x, size_t first, float* out)
+INLINED void gemv_rows(const QuantMatmul& params, const PreparedActivations<Format>& x,
+                       size_t first, float* out)
 {
     constexpr uint32_t parts_of_run = Format::parts / RUNS, of_part = VECTORS / parts_of_run;
-    const size_t tiles = (told.columns + TILE - 1) / TILE;
-    for (size_t row = 0; row < told.rows; ++row) {
-        Floats made[ROWS]{};
+    const size_t tiles = (params.columns + TILE - 1) / TILE;
+    for (size_t row = 0; row < params.rows; ++row) {
+        F32x8 totals[ROWS]{};
         for (size_t at = 0; at < tiles; ++at) {
-            const Tile tile = tile_of<Format>(told.words + row * told.row_words, at);
-            fetch_ahead(tile.front, words_of<Format>());
+            const Tile tile = tile_of<Format>(params.words + row * params.row_words, at);
+            prefetch(tile.front, tile_words_of<Format>());
             Parts parts;
-            read_parts<Format, zero_of<Format>>(tile, parts);
-            if (has_shifts<Format>)
+            read_parts<Format, zero_point_of<Format>>(tile, parts);
+            if (has_offsets<Format>)
                 for (int i = 0; i < ROWS; ++i)
                     for (uint32_t part = 0; part < Format::parts; part += LANES)
-                        made[i] += loaded<Floats>(parts.shift + part)
-                            * loaded<Floats>(x.sums(first + i) + at * SUMS + part);
-            const size_t left = (told.columns - at * TILE) / RUN;
+                        totals[i] += load<F32x8>(parts.offset + part)
+                            * load<F32x8>(x.sums(first + i) + at * SUMS + part);
+            const size_t left = (params.columns - at * TILE) / RUN;
             for (uint32_t run = 0; run < (left < RUNS ? left : RUNS); ++run) {
-                Floats codes[VECTORS];
-                read_codes<Format>(tile, run, codes);
+                F32x8 quants[VECTORS];
+                read_quants<Format>(tile, run, quants);
                 for (int i = 0; i < ROWS; ++i) {
-                    const float* own = x.row(first + i) + at * TILE + run * RUN;
+                    const float* x_run = x.row(first + i) + at * TILE + run * RUN;
                     for (uint32_t part = 0; part < parts_of_run; ++part) {
                         const uint32_t begin = part * of_part;
-                        Floats sum = codes[begin] * loaded<Floats>(own + begin * LANES);
+                        F32x8 sum = quants[begin] * load<F32x8>(x_run + begin * LANES);
                         for (uint32_t v = begin + 1; v < begin + of_part; ++v)
-                            sum += codes[v] * loaded<Floats>(own + v * LANES);
-                        made[i] += sum * parts.scale[run * parts_of_run + part];
+                            sum += quants[v] * load<F32x8>(x_run + v * LANES);
+                        totals[i] += sum * parts.scale[run * parts_of_run + part];
                     }
                 }
             }
         }
         for (int i = 0; i < ROWS; ++i)
-            out[(first + i) * told.out_row + row] =
-                sum_of(made[i]) + (told.bias ? told.bias[row] : 0.0f);
+            out[(first + i) * params.out_stride + row] =
+                horizontal_sum(totals[i]) + (params.bias ? params.bias[row] : 0.0f);
     }
 }
 
 template <class Format>
-void linear(const Packed& told, const float* x, size_t rows, float* out)
+void linear(const QuantMatmul& params, const float* x, size_t rows, float* out)
 {
-    const Given<Format> given(x, rows, told.columns);
+    const PreparedActivations<Format> activations(x, rows, params.columns);
     size_t row = 0;
     for (; row + 4 <= rows; row += 4)
-        few_rows<Format, 4>(told, given, row, out);
+        gemv_rows<Format, 4>(params, activations, row, out);
     for (; row < rows; ++row)
-        few_rows<Format, 1>(told, given, row, out);
+        gemv_rows<Format, 1>(params, activations, row, out);
 }
 
 template <class Format>
-void unpack(const Packed& told, const float*, size_t, float* out)
+void dequantize(const QuantMatmul& params, const float*, size_t, float* out)
 {
     constexpr uint32_t of_part = VECTORS * RUNS / Format::parts;
     Parts parts;
-    for (size_t row = 0; row < told.rows; ++row)
-        for (size_t run = 0; run < told.columns / RUN; ++run) {
-            const Tile tile = tile_of<Format>(told.words + row * told.row_words, run / RUNS);
+    for (size_t row = 0; row < params.rows; ++row)
+        for (size_t run = 0; run < params.columns / RUN; ++run) {
+            const Tile tile = tile_of<Format>(params.words + row * params.row_words, run / RUNS);
             if (run % RUNS == 0)
-                read_parts<Format, zero_of<Format>>(tile, parts);
-            Floats codes[VECTORS];
-            read_codes<Format>(tile, run % RUNS, codes);
+                read_parts<Format, zero_point_of<Format>>(tile, parts);
+            F32x8 quants[VECTORS];
+            read_quants<Format>(tile, run % RUNS, quants);
             for (uint32_t v = 0; v < VECTORS; ++v) {
                 const size_t part = run % RUNS * (Format::parts / RUNS) + v / of_part;
-                Floats values = codes[v] * (1 / times_of<Format>(v)) * parts.scale[part];
-                if (has_shifts<Format>)
-                    values += parts.shift[part];
-                store(out + row * told.columns + run * RUN + v * LANES, values);
+                F32x8 values = quants[v] * (1 / in_place_factor<Format>(v)) * parts.scale[part];
+                if (has_offsets<Format>)
+                    values += parts.offset[part];
+                store(out + row * params.columns + run * RUN + v * LANES, values);
             }
         }
 }

@@ -1,14 +1,14 @@
-// Words of weights of few bits, from blocks as GGUF files hold them:
+// Repacking of GGUF blocks into the layout of quantized weights:
 //
 //   repack("q4_K", blocks, words)    blocks: (rows, bytes of a row), words: (rows, words of a row)
-//   repack_file(file, [(start, "q4_K", row_bytes, words), ...]) -> how many of them were there:
-//       the same from the bytes of an open file, with one way back to Python for all
-//   Repacking([(file, start, "q4_K", row_bytes, words), ...])    the same by several threads:
-//       work(bytes) takes so many bytes of it, and says whether anything is left to begin;
-//       end() begins no more, waits for those at work, and says whether all is there
+//   repack_file(file, [(start, "q4_K", row_bytes, words), ...])      repack from an open file
+//       -> number of parts that the file contained
+//   RepackJob([(file, start, "q4_K", row_bytes, words), ...])        the same by several threads:
+//       work(most_bytes) repacks up to this size; returns whether parts are left to begin
+//       end() begins no more parts, waits for other threads; returns whether all were complete
 //
-// Compiled as quant_matmul.cpp is; without such a compiler numpy does it.
-// Examples: tests/ops/test_gguf_formats.py.
+// Compiled as quant_matmul.cpp. Without vector extensions numpy repacks. Examples:
+// tests/ops/test_gguf_formats.py.
 #include "cpu_kernels/quantized/quant_arrays.hpp"
 
 #include <algorithm>
@@ -22,117 +22,118 @@
 #include <unistd.h>
 #endif
 
-#ifdef HAS_VECTORS
+#ifdef HAS_VECTOR_EXTENSIONS
 namespace {
 
-// Rows of blocks, and how far the rows of words lie apart.
+// Rows of blocks, and the stride of the rows of words.
 struct Blocks {
     const uint8_t* bytes;
     size_t rows, columns, row_words;
 };
 
-// A block is a run: scales, fifth bits, codes. Or a tile, of a type of that name.
-enum Kind { RUNS_ALONE, K2, K3, K4, K5, K6, IQ4_XS };
+// RUN_BLOCKS: a block is a run with scales, fifth bits and quants. Others: a block is a tile of the
+// type of that name.
+enum BlockKind { RUN_BLOCKS, K2, K3, K4, K5, K6, IQ4_XS };
 
-// FLIPPED: bits that make a code one in two's complement. BLOCK: bytes of a block.
-template <Kind KIND, uint32_t LOW, uint32_t HIGH, uint32_t HEAD, uint32_t BLOCK,
+// FLIPPED: bits that turn a quant into two's complement. BLOCK: bytes of a block.
+template <BlockKind KIND, uint32_t LOW, uint32_t HIGH, uint32_t HEAD, uint32_t BLOCK,
           uint32_t FLIPPED = 0>
 struct Format {
-    static constexpr Kind kind = KIND;
+    static constexpr BlockKind kind = KIND;
     static constexpr uint32_t low = LOW, high = HIGH, head = HEAD, tail = HEAD % 4,
                               block = BLOCK;
     static constexpr uint8_t flipped = FLIPPED;
 };
 
-struct Way {
+struct Repacker {
     void (*repack)(const Blocks&, uint32_t*);
     uint32_t block, values, low, tile_words;
 };
 
 // clang-format off
-#define REPACKING(NAME, KIND, LOW, HIGH, HEAD, ...) \
+#define REPACKER(NAME, KIND, LOW, HIGH, HEAD, ...) \
     {NAME, {repack<Format<KIND, LOW, HIGH, HEAD, __VA_ARGS__>>, \
-            Format<KIND, LOW, HIGH, HEAD, __VA_ARGS__>::block, KIND == RUNS_ALONE ? RUN : TILE, \
+            Format<KIND, LOW, HIGH, HEAD, __VA_ARGS__>::block, KIND == RUN_BLOCKS ? RUN : TILE, \
             LOW, HEAD + RUNS * (LOW + HIGH)}},
-#define ALL_REPACKING \
-    REPACKING("q8_0", RUNS_ALONE, 8, 0, 4, 34) REPACKING("q4_0", RUNS_ALONE, 4, 0, 4, 18, 8) \
-    REPACKING("q4_1", RUNS_ALONE, 4, 0, 8, 20) REPACKING("q5_0", RUNS_ALONE, 4, 1, 4, 22) \
-    REPACKING("q5_1", RUNS_ALONE, 4, 1, 8, 24) REPACKING("iq4_nl", RUNS_ALONE, 4, 0, 4, 18) \
-    REPACKING("mxfp4", RUNS_ALONE, 4, 0, 2, 17) REPACKING("q2_K", K2, 2, 0, 6, 84) \
-    REPACKING("q3_K", K3, 2, 1, 4, 110) REPACKING("q4_K", K4, 4, 0, 4, 144) \
-    REPACKING("q5_K", K5, 4, 1, 4, 176) REPACKING("q6_K", K6, 4, 2, 6, 210) \
-    REPACKING("iq4_xs", IQ4_XS, 4, 0, 2, 136)
+#define ALL_REPACKERS \
+    REPACKER("q8_0", RUN_BLOCKS, 8, 0, 4, 34) REPACKER("q4_0", RUN_BLOCKS, 4, 0, 4, 18, 8) \
+    REPACKER("q4_1", RUN_BLOCKS, 4, 0, 8, 20) REPACKER("q5_0", RUN_BLOCKS, 4, 1, 4, 22) \
+    REPACKER("q5_1", RUN_BLOCKS, 4, 1, 8, 24) REPACKER("iq4_nl", RUN_BLOCKS, 4, 0, 4, 18) \
+    REPACKER("mxfp4", RUN_BLOCKS, 4, 0, 2, 17) REPACKER("q2_K", K2, 2, 0, 6, 84) \
+    REPACKER("q3_K", K3, 2, 1, 4, 110) REPACKER("q4_K", K4, 4, 0, 4, 144) \
+    REPACKER("q5_K", K5, 4, 1, 4, 176) REPACKER("q6_K", K6, 4, 2, 6, 210) \
+    REPACKER("iq4_xs", IQ4_XS, 4, 0, 2, 136)
 // clang-format on
 
-namespace plain {
+namespace baseline {
 #include "cpu_kernels/quantized/repack_simd.hpp"
-const std::map<std::string, Way> all{ALL_REPACKING};
-} // namespace plain
+const std::map<std::string, Repacker> formats{ALL_REPACKERS};
+} // namespace baseline
 
-#ifdef COMPILED_TWICE
+#ifdef MULTIVERSION
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
-namespace wider {
+namespace avx2 {
 #include "cpu_kernels/quantized/repack_simd.hpp"
-const std::map<std::string, Way> all{ALL_REPACKING};
-} // namespace wider
+const std::map<std::string, Repacker> formats{ALL_REPACKERS};
+} // namespace avx2
 #pragma GCC pop_options
 #else
-namespace wider = plain;
+namespace avx2 = baseline;
 #endif
 
-const Way& way_of(const std::string& name, bool wide)
+const Repacker& repacker_for(const std::string& name, bool wide)
 {
-    const auto& ways = wide && has_wider() ? wider::all : plain::all;
-    const auto found = ways.find(name);
-    if (found == ways.end())
+    const auto& repackers = wide && has_avx2_f16c() ? avx2::formats : baseline::formats;
+    const auto entry = repackers.find(name);
+    if (entry == repackers.end())
         throw KeyError(name);
-    return found->second;
+    return entry->second;
 }
 
-// Returns the columns of rows of so many bytes.
-size_t columns_of(const Way& way, size_t row_bytes, const Matrix<uint32_t>& to)
+// Return the columns of rows of `row_bytes`.
+size_t checked_columns(const Repacker& repacker, size_t row_bytes, const Matrix<uint32_t>& to)
 {
-    require(row_bytes % way.block == 0, "expected rows of whole blocks, without gaps");
-    const size_t columns = row_bytes / way.block * way.values;
-    require(to.columns() == row_words(columns, way.tile_words, way.low),
+    require(row_bytes % repacker.block == 0, "expected rows of whole blocks, without gaps");
+    const size_t columns = row_bytes / repacker.block * repacker.values;
+    require(to.columns() == row_words(columns, repacker.tile_words, repacker.low),
             "expected a row of words for each row of blocks");
     return columns;
 }
 
 void repack(const std::string& name, const py::buffer& blocks, const py::buffer& words, bool wide)
 {
-    const Way& way = way_of(name, wide);
+    const Repacker& repacker = repacker_for(name, wide);
     const py::buffer_info from = blocks.request();
     const Matrix<uint32_t> to(words);
     require(from.itemsize == 1 && from.ndim == 2
                 && (from.shape[1] < 2 || from.strides[1] == 1)
                 && (from.shape[0] < 2 || from.strides[0] == from.shape[1]),
             "expected rows of whole blocks, without gaps");
-    const size_t columns = columns_of(way, from.shape[1], to);
+    const size_t columns = checked_columns(repacker, from.shape[1], to);
     require(to.rows() == static_cast<size_t>(from.shape[0]),
             "expected a row of words for each row of blocks");
-    const Blocks told{static_cast<const uint8_t*>(from.ptr), to.rows(), columns, to.row()};
+    const Blocks block_rows{static_cast<const uint8_t*>(from.ptr), to.rows(), columns, to.row()};
     py::gil_scoped_release unlocked;
-    way.repack(told, to.data());
+    repacker.repack(block_rows, to.data());
 }
 
 #ifndef _WIN32
-// Of a file, read at a time: it stays in a core's cache.
+// Bytes that are read at a time: they stay in the L2 cache.
 constexpr size_t PIECE_BYTES = size_t{1} << 18;
 
-struct Part {
-    const Way* way;
+struct FilePart {
+    const Repacker* repacker;
     int file;
     uint64_t start;
     size_t row_bytes, columns;
     Matrix<uint32_t> to;
 
-    // How many rows are read at a time.
+    // Return how many rows are read at a time.
     size_t step() const { return std::max<size_t>(1, PIECE_BYTES / row_bytes); }
 };
 
-// Returns whether all bytes were there.
+// Return whether all bytes were read.
 bool read_all(int file, uint8_t* to, size_t size, uint64_t start)
 {
     while (size > 0) {
@@ -146,89 +147,89 @@ bool read_all(int file, uint8_t* to, size_t size, uint64_t start)
     return true;
 }
 
-// Returns room for the bytes that are read at a time, of any of some parts.
-std::vector<uint8_t> room_for(const std::vector<Part>& parts)
+// Return a buffer for the largest read of these parts.
+std::vector<uint8_t> make_read_buffer(const std::vector<FilePart>& parts)
 {
-    size_t most = 0;
-    for (const Part& part : parts)
-        most = std::max(most, part.step() * part.row_bytes);
-    return std::vector<uint8_t>(most);
+    size_t max_bytes = 0;
+    for (const FilePart& part : parts)
+        max_bytes = std::max(max_bytes, part.step() * part.row_bytes);
+    return std::vector<uint8_t>(max_bytes);
 }
 
-// Repacks rows from one on; returns whether they were there.
-bool repack_rows(const Part& part, size_t first, size_t rows, std::vector<uint8_t>& piece)
+// Repack a range of rows. Return whether the file contained them.
+bool repack_rows(const FilePart& part, size_t first, size_t rows, std::vector<uint8_t>& buffer)
 {
     const size_t size = rows * part.row_bytes;
-    if (!read_all(part.file, piece.data(), size, part.start + first * part.row_bytes))
+    if (!read_all(part.file, buffer.data(), size, part.start + first * part.row_bytes))
         return false;
-    const Blocks told{piece.data(), rows, part.columns, part.to.row()};
-    part.way->repack(told, part.to.data() + first * part.to.row());
+    const Blocks block_rows{buffer.data(), rows, part.columns, part.to.row()};
+    part.repacker->repack(block_rows, part.to.data() + first * part.to.row());
     return true;
 }
 
-bool repack_part(const Part& part, std::vector<uint8_t>& piece)
+bool repack_part(const FilePart& part, std::vector<uint8_t>& buffer)
 {
     for (size_t row = 0; row < part.to.rows(); row += part.step())
-        if (!repack_rows(part, row, std::min(part.step(), part.to.rows() - row), piece))
+        if (!repack_rows(part, row, std::min(part.step(), part.to.rows() - row), buffer))
             return false;
     return true;
 }
 
-using Given = std::tuple<uint64_t, std::string, size_t, py::buffer>;
+using FilePartArgs = std::tuple<uint64_t, std::string, size_t, py::buffer>;
 
-Part part_of(int file, const Given& given, bool wide)
+FilePart make_file_part(int file, const FilePartArgs& args, bool wide)
 {
-    const auto& [start, name, row_bytes, words] = given;
-    const Way& way = way_of(name, wide);
+    const auto& [start, name, row_bytes, words] = args;
+    const Repacker& repacker = repacker_for(name, wide);
     Matrix<uint32_t> to(words);
     require(row_bytes > 0, "expected rows of whole blocks, without gaps");
-    const size_t columns = columns_of(way, row_bytes, to);
-    return {&way, file, start, row_bytes, columns, std::move(to)};
+    const size_t columns = checked_columns(repacker, row_bytes, to);
+    return {&repacker, file, start, row_bytes, columns, std::move(to)};
 }
 
-size_t repack_file(int file, const py::list& given, bool wide)
+size_t repack_file(int file, const py::list& args, bool wide)
 {
-    std::vector<Part> parts;
-    for (const py::handle each : given)
-        parts.push_back(part_of(file, each.cast<Given>(), wide));
+    std::vector<FilePart> parts;
+    for (const py::handle each : args)
+        parts.push_back(make_file_part(file, each.cast<FilePartArgs>(), wide));
     py::gil_scoped_release unlocked;
-    std::vector<uint8_t> piece = room_for(parts);
+    std::vector<uint8_t> buffer = make_read_buffer(parts);
     size_t done = 0;
-    while (done < parts.size() && repack_part(parts[done], piece))
+    while (done < parts.size() && repack_part(parts[done], buffer))
         ++done;
     return done;
 }
 
-// Parts of files, of which each thread that works takes the next rows that nobody has taken.
-class Repacking {
+// Parts of files. Each thread that calls `work` takes the next rows.
+class RepackJob {
 public:
-    Repacking(const py::list& given, bool wide)
+    RepackJob(const py::list& args, bool wide)
     {
-        for (const py::handle each : given) {
+        for (const py::handle each : args) {
             const auto [file, start, name, row_bytes, words] =
                 each.cast<std::tuple<int, uint64_t, std::string, size_t, py::buffer>>();
-            parts_.push_back(part_of(file, {start, name, row_bytes, words}, wide));
+            parts_.push_back(make_file_part(file, {start, name, row_bytes, words}, wide));
         }
     }
 
     bool work(size_t most_bytes)
     {
         py::gil_scoped_release unlocked;
-        std::vector<uint8_t> piece = room_for(parts_);
+        std::vector<uint8_t> buffer = make_read_buffer(parts_);
         std::unique_lock lock(changing_);
         for (size_t done = 0; done < most_bytes && at_ < parts_.size();) {
-            const Part& part = parts_[at_];
+            const FilePart& part = parts_[at_];
             const size_t first = row_, rows = std::min(part.step(), part.to.rows() - first);
             row_ += rows;
             if (row_ == part.to.rows())
                 ++at_, row_ = 0;
             ++at_work_;
             lock.unlock();
-            const bool there = repack_rows(part, first, rows, piece);
+            const bool was_read = repack_rows(part, first, rows, buffer);
             lock.lock();
             --at_work_;
-            if (!there)
-                stop();
+            if (!was_read)
+                cancel();
             changed_.notify_all();
             done += rows * part.row_bytes;
         }
@@ -240,20 +241,20 @@ public:
         py::gil_scoped_release unlocked;
         std::unique_lock lock(changing_);
         if (at_ < parts_.size())
-            stop();
+            cancel();
         changed_.wait(lock, [this] { return at_work_ == 0; });
-        return whole_;
+        return is_complete_;
     }
 
 private:
-    void stop() { whole_ = false, at_ = parts_.size(); }
+    void cancel() { is_complete_ = false, at_ = parts_.size(); }
 
-    std::vector<Part> parts_;
+    std::vector<FilePart> parts_;
     std::mutex changing_;
     std::condition_variable changed_;
-    size_t at_ = 0, row_ = 0; // what is taken next
+    size_t at_ = 0, row_ = 0; // the next part and row
     size_t at_work_ = 0;
-    bool whole_ = true;
+    bool is_complete_ = true;
 };
 #endif
 
@@ -265,10 +266,10 @@ void add_repack(py::module_& m)
           py::arg("wide") = true);
 #ifndef _WIN32
     m.def("repack_file", &repack_file, py::arg("file"), py::arg("parts"), py::arg("wide") = true);
-    py::class_<Repacking>(m, "Repacking")
+    py::class_<RepackJob>(m, "RepackJob")
         .def(py::init<const py::list&, bool>(), py::arg("parts"), py::arg("wide") = true)
-        .def("work", &Repacking::work, py::arg("most_bytes"))
-        .def("end", &Repacking::end);
+        .def("work", &RepackJob::work, py::arg("most_bytes"))
+        .def("end", &RepackJob::end);
 #endif
 }
 #else

@@ -21,7 +21,7 @@ native: Any = None
 with contextlib.suppress(ImportError, OSError):
     native = importlib.import_module("vksched_native.cpu_kernels")
 
-WORDS_VERSION = 2
+QUANT_LAYOUT_VERSION = 2
 """Of how words hold weights of few bits (ops/quantized/quant_layout.py), with that of
 native/cpu_kernels/quantized/quant_matmul.hpp. Who changes one counts both up.
 """
@@ -39,7 +39,7 @@ def one_pass(function: str, passes: Into) -> Into:
 
     def into(x: NDArray, out: NDArray) -> None:
         if _takes(x, out):
-            native.run(function, _laid_out(x, out), out)
+            native.unary(function, _laid_out(x, out), out)
         else:
             passes(x, out)
 
@@ -63,7 +63,7 @@ def norm(
     return True
 
 
-def norm_gradient(
+def layer_norm_backward(
     g: NDArray,
     x: NDArray,
     scale: NDArray | None,
@@ -74,60 +74,62 @@ def norm_gradient(
 ) -> bool:
     """Writes the gradient of such norms by their rows; returns False where numpy has to."""
     operands = (g, x) if scale is None else (g, x, scale)
-    if not (_lie_plain(*operands) and _takes(x, out) and g.dtype == np.float32):
+    if not (_are_contiguous(*operands) and _takes(x, out) and g.dtype == np.float32):
         return False
-    native.norm_gradient(g, x, scale, out, columns, eps, centered)
+    native.layer_norm_backward(g, x, scale, out, columns, eps, centered)
     return True
 
 
-def linear_packed(
+def quantized_linear(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
     """Writes x @ values.T (+ bias) of a weight of few bits; returns False where numpy has to.
 
     x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), of which rows may lie apart.
     """
-    if not (has_packed(format) and _lie_plain(words) and x.dtype == out.dtype == np.float32):
+    if not (
+        has_quantized(format) and _are_contiguous(words) and x.dtype == out.dtype == np.float32
+    ):
         return False
     shift = None if bias is None else _plain(bias)
-    native.linear_packed(format, _plain(x), words, shift, out)
+    native.quantized_linear(format, _plain(x), words, shift, out)
     return True
 
 
-def has_rounded(format: str) -> bool:
+def has_q8(format: str) -> bool:
     """Whether there are native loops for products of rounded rows and weights of a format."""
-    return _knows_words() and format in native.rounded_formats
+    return _has_current_layout() and format in native.q8_formats
 
 
-def rounded_words(columns: int) -> int:
+def q8_row_words(columns: int) -> int:
     """Returns how many words a rounded row has."""
-    words: int = native.rounded_words(columns)
+    words: int = native.q8_row_words(columns)
     return words
 
 
-def round_rows(format: str, x: NDArray) -> NDArray | None:
+def quantize_rows_q8(format: str, x: NDArray) -> NDArray | None:
     """Returns rows, (m, k), rounded to 8 bits for weights of a format, as words of their own;
     None where numpy has to.
     """
-    if not has_rounded(format) or x.dtype != np.float32:
+    if not has_q8(format) or x.dtype != np.float32:
         return None
-    made: NDArray = np.empty((len(x), rounded_words(x.shape[1])), np.uint32)
-    native.round_rows(format, _plain(x), made)
+    made: NDArray = np.empty((len(x), q8_row_words(x.shape[1])), np.uint32)
+    native.quantize_rows_q8(format, _plain(x), made)
     return made
 
 
-def linear_rounded(
+def quantized_linear_q8(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
-    """Writes the product of rows that are rounded to 8 bits, as `linear_packed`; returns False
-    where numpy has to. x: (m, k), or words of `round_rows`.
+    """Writes the product of rows that are rounded to 8 bits, as `quantized_linear`; returns False
+    where numpy has to. x: (m, k), or words of `quantize_rows_q8`.
     """
-    if not (has_rounded(format) and _lie_plain(words) and out.dtype == np.float32):
+    if not (has_q8(format) and _are_contiguous(words) and out.dtype == np.float32):
         return False
-    rows = x if x.dtype == np.uint32 else round_rows(format, x)
+    rows = x if x.dtype == np.uint32 else quantize_rows_q8(format, x)
     if rows is None:
         return False
-    native.linear_rounded(format, rows, words, None if bias is None else _plain(bias), out)
+    native.quantized_linear_q8(format, rows, words, None if bias is None else _plain(bias), out)
     return True
 
 
@@ -137,35 +139,35 @@ coupled and linear as in `Cell` (vksched/ops/rnn/cell.py).
 """
 
 
-def recurrent(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
+def rnn_scan(layer: Layer, operands: Sequence[NDArray | None], out: NDArray) -> bool:
     """Writes all turns of a recurrent layer; returns False where numpy has to.
 
     operands: gates, r, state, own and lengths, of which the last two may be None; they and out may
     be parts of larger arrays.
     """
     floats = [x for x in (*operands[:4], out) if x is not None]
-    if not hasattr(native, "recurrent") or any(x.dtype != np.float32 for x in floats):
+    if not hasattr(native, "rnn_scan") or any(x.dtype != np.float32 for x in floats):
         return False
     lengths = operands[4]
     whole = None if lengths is None else np.ascontiguousarray(lengths, np.int64)
     gates, r, *others = operands[:4]
     given = (_forward(gates), _forward(r, whole_rows=False), *map(_forward, others))
-    native.recurrent(*layer, *given, whole, out)
+    native.rnn_scan(*layer, *given, whole, out)
     return True
 
 
-def recurrent_functions() -> tuple[str, ...]:
+def rnn_functions() -> tuple[str, ...]:
     """Returns the activations of recurrent layers in programs, by number; none where there are no
     such loops.
     """
-    return tuple(getattr(native, "recurrent_functions", ()))
+    return tuple(getattr(native, "rnn_functions", ()))
 
 
-def unpack(format: str, words: NDArray, out: NDArray) -> bool:
+def dequantize(format: str, words: NDArray, out: NDArray) -> bool:
     """Writes the values of a weight of few bits, (n, k); returns False where numpy has to."""
-    if not (has_packed(format) and _lie_plain(words)):
+    if not (has_quantized(format) and _are_contiguous(words)):
         return False
-    native.unpack(format, words, out)
+    native.dequantize(format, words, out)
     return True
 
 
@@ -173,7 +175,7 @@ def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
     """Writes the words of a weight of few bits, (n, words of a row), of its blocks, (n, bytes of a
     row); returns False where numpy has to.
     """
-    if not (_knows_words() and _lie_plain(blocks, words)):
+    if not (_has_current_layout() and _are_contiguous(blocks, words)):
         return False
     native.repack(format, blocks, words)
     return True
@@ -184,8 +186,8 @@ FilePart: TypeAlias = tuple[int, int, str, int, NDArray]
 
 
 def has_repack_file() -> bool:
-    """Whether `repack_file` and `repacking` are there."""
-    return _knows_words() and hasattr(native, "Repacking")
+    """Whether `repack_file` and `repack_job` are there."""
+    return _has_current_layout() and hasattr(native, "RepackJob")
 
 
 def repack_file(parts: Sequence[FilePart]) -> int:
@@ -196,47 +198,47 @@ def repack_file(parts: Sequence[FilePart]) -> int:
     return made
 
 
-def repacking(parts: Sequence[FilePart]) -> Any:
+def repack_job(parts: Sequence[FilePart]) -> Any:
     """Returns what does the same for parts of several files, in as many threads as call it:
     `work(bytes)` repacks so many and returns whether anything is left to begin; `end()` begins no
     more, waits for others, and returns whether all was there.
     """
-    return native.Repacking(parts)
+    return native.RepackJob(parts)
 
 
-def texts(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
+def gguf_strings(data: memoryview, at: int, count: int) -> tuple[list[str], int] | None:
     """Returns strings of a file from byte `at` on, each behind its length, fewer where it ends
     before, and the byte behind them; None where Python has to read them.
     """
     found: tuple[list[str], int] | None = None
-    if hasattr(native, "texts"):
-        found = native.texts(data, at, count)
+    if hasattr(native, "gguf_strings"):
+        found = native.gguf_strings(data, at, count)
     return found
 
 
-def skip_texts(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
+def skip_gguf_strings(data: memoryview, at: int, count: int) -> tuple[int, int] | None:
     """Returns how many of so many strings a file has from byte `at` on, and the byte behind them;
-    None where only `texts` can tell.
+    None where only `gguf_strings` can tell.
     """
     found: tuple[int, int] | None = None
-    if hasattr(native, "skip_texts"):
-        found = native.skip_texts(data, at, count)
+    if hasattr(native, "skip_gguf_strings"):
+        found = native.skip_gguf_strings(data, at, count)
     return found
 
 
-def matmul_integer(
+def int8_matmul(
     a: NDArray, words: NDArray, a_zero: int, b_zero: NDArray, out: NDArray, signed: bool
 ) -> bool:
     """Writes the product of codes of 8 bits, (m, k), and words of weights, into out (m, n), of
     which rows may lie apart; returns False where numpy has to.
     """
-    if not (has_integers() and _lie_plain(words, b_zero)):
+    if not (has_int8() and _are_contiguous(words, b_zero)):
         return False
-    native.matmul_integer(np.require(a, np.int32, ["C", "A"]), words, a_zero, b_zero, out, signed)
+    native.int8_matmul(np.require(a, np.int32, ["C", "A"]), words, a_zero, b_zero, out, signed)
     return True
 
 
-def conv_integer(
+def int8_conv(
     x: NDArray,
     words: NDArray,
     x_zero: int,
@@ -250,10 +252,10 @@ def conv_integer(
 
     window: sizes, kernel, stride, dilation, begin and counts of three axes each.
     """
-    if not (has_integers() and x.size and _lie_plain(words, w_zero)):
+    if not (has_int8() and x.size and _are_contiguous(words, w_zero)):
         return False
     x = np.require(x, np.int32, ["C", "A"])
-    native.conv_integer(x, words, x_zero, w_zero, out, *window, signed)
+    native.int8_conv(x, words, x_zero, w_zero, out, *window, signed)
     return True
 
 
@@ -268,7 +270,7 @@ def quantize(
     """Writes clip(round(x / scale) + zero); returns False where numpy has to. inner: values that
     lie beside each other in one channel, which has a scale and zero point of its own.
     """
-    if not (has_integers() and _lie_plain(x, scale, zero, out)):
+    if not (has_int8() and _are_contiguous(x, scale, zero, out)):
         return False
     native.quantize(x, scale, zero, out, *limits, inner)
     return True
@@ -284,22 +286,22 @@ def requantize(
     inner: int,
 ) -> bool:
     """Writes clip(round((x + bias) * scale) + zero); as `quantize`."""
-    if not (has_integers() and _lie_plain(x, scale, bias, out)):
+    if not (has_int8() and _are_contiguous(x, scale, bias, out)):
         return False
     native.requantize(x, bias, scale, out, zero, *limits, inner)
     return True
 
 
-def has_integers() -> bool:
+def has_int8() -> bool:
     """Whether there are native loops for codes of 8 bits."""
-    return hasattr(native, "integer_ways")
+    return hasattr(native, "int8_targets")
 
 
-def conv_functions() -> frozenset[str]:
+def conv_epilogue_ops() -> frozenset[str]:
     """Returns the elementwise ops that loops take behind a convolution; none where there are no
     loops for it.
     """
-    return frozenset(getattr(native, "conv_functions", ()))
+    return frozenset(getattr(native, "conv_epilogue_ops", ()))
 
 
 def conv(
@@ -313,7 +315,7 @@ def conv(
 ) -> bool:
     """Writes a convolution and what follows it; returns False where numpy has to.
 
-    sliding, steps: native.Sliding and native.Steps. residual: as the result.
+    sliding, steps: native.SlidingWindow and native.FusedProgram. residual: as the result.
     """
     operands = [given for given in (x, w, bias, residual) if given is not None]
     if not (_takes(x, out) and all(g.dtype == np.float32 and g.size for g in operands)):
@@ -334,10 +336,10 @@ def pool(
 ) -> bool:
     """Writes the largest values ("max") or means of windows; returns False where numpy has to.
 
-    sliding: makes native.Sliding. counts: of a mean, for each axis the places that its windows
-    count.
+    sliding: makes native.SlidingWindow. counts: of a mean, for each axis the places that its
+    windows count.
     """
-    if not (conv_functions() and _takes(x, out) and x.size):
+    if not (conv_epilogue_ops() and _takes(x, out) and x.size):
         return False
     native.pool(kind, _plain(x), out, kernel, sliding(), counts)
     return True
@@ -354,9 +356,9 @@ def resample(x: NDArray, indices: NDArray, weights: NDArray, out: NDArray, axis:
     return True
 
 
-def has_packed(format: str) -> bool:
+def has_quantized(format: str) -> bool:
     """Whether there are native loops for weights of a format."""
-    return _knows_words() and format in native.packed_formats
+    return _has_current_layout() and format in native.quant_formats
 
 
 def has_programs() -> bool:
@@ -370,17 +372,17 @@ def about() -> str:
     """Returns which loops there are, for people; "" where there are none."""
     if native is None:
         return ""
-    current = has_programs() and _knows_words()
+    current = has_programs() and _has_current_layout()
     return "native loops" if current else "native loops of another version"
 
 
-def _knows_words() -> bool:
+def _has_current_layout() -> bool:
     """The same of words as they are laid out here."""
-    return getattr(native, "words_version", 0) == WORDS_VERSION
+    return getattr(native, "quant_layout_version", 0) == QUANT_LAYOUT_VERSION
 
 
 def _takes(x: NDArray, out: NDArray) -> bool:
-    return native is not None and _lie_plain(out) and x.dtype == out.dtype == np.float32
+    return native is not None and _are_contiguous(out) and x.dtype == out.dtype == np.float32
 
 
 def _forward(x: NDArray | None, whole_rows: bool = True) -> NDArray | None:
@@ -395,7 +397,7 @@ def _forward(x: NDArray | None, whole_rows: bool = True) -> NDArray | None:
     return np.require(x, None, ["C", "A"])
 
 
-def _lie_plain(*arrays: NDArray) -> bool:
+def _are_contiguous(*arrays: NDArray) -> bool:
     for array in arrays:
         if not (array.flags.c_contiguous and array.flags.aligned):
             return False
@@ -404,14 +406,14 @@ def _lie_plain(*arrays: NDArray) -> bool:
 
 def _plain(x: NDArray) -> NDArray:
     """Returns values as loops read them: files may hold them at any byte."""
-    if x.dtype == np.float32 and _lie_plain(x):
+    if x.dtype == np.float32 and _are_contiguous(x):
         return x
     return np.require(x, np.float32, ["C", "A"])
 
 
 def _laid_out(x: NDArray, out: NDArray) -> NDArray:
     """Returns an operand as loops read it: where it lies anyhow, its copy in the result."""
-    if _lie_plain(x):
+    if _are_contiguous(x):
         return x
     np.copyto(out, x)
     return out

@@ -122,7 +122,7 @@ def _compute(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
         cell = cell.only(int(given.rest[0]))
     layer = (cell.kind, cell.backwards, cell.activations, cell.clip, cell.coupled, cell.linear)
     operands = (given.gates, given.r, given.state, given.own, given.lengths)
-    if not native_kernels.recurrent(layer, operands, out):
+    if not native_kernels.rnn_scan(layer, operands, out):
         _write(cell, given, out)
 
 
