@@ -1,4 +1,4 @@
-// Host memory that a device copies from where it lies.
+// Host memory that a device reads in place (VK_EXT_external_memory_host).
 #pragma once
 
 #include "companion/companion.hpp"
@@ -10,12 +10,12 @@
 
 namespace companion {
 
-// Pages of the host's as a buffer to copy from. Whoever makes one keeps what lies there alive, and
-// unchanged, until the device has read it. Raises where the driver does not take them.
-class Imported {
+// Host pages as a buffer to copy from. The owner keeps the memory alive and unchanged until the
+// device has read it. Throws if the driver refuses the pages.
+class HostImport {
   public:
-    // address, size: multiples of what the device asks for (describe_devices)
-    Imported(std::shared_ptr<kp::Manager> manager, uint64_t address, uint64_t size)
+    // address, size: multiples of import_alignment (describe_devices).
+    HostImport(std::shared_ptr<kp::Manager> manager, uint64_t address, uint64_t size)
       : manager_(std::move(manager)), size_(size)
     {
         require_open(*manager_);
@@ -23,15 +23,15 @@ class Imported {
         try {
             make(reinterpret_cast<void*>(static_cast<uintptr_t>(address)));
         } catch (...) {
-            drop(); // no destructor runs after this
+            drop(); // no destructor runs after a throw
             throw;
         }
     }
 
-    Imported(const Imported&) = delete;
-    Imported& operator=(const Imported&) = delete;
+    HostImport(const HostImport&) = delete;
+    HostImport& operator=(const HostImport&) = delete;
 
-    ~Imported()
+    ~HostImport()
     {
         if (raw<VkDevice>(get(*manager_, ManagerDevice{})) == device_) {
             drop();
@@ -45,19 +45,19 @@ class Imported {
   private:
     void make(void* pointer)
     {
-        const auto ask = reinterpret_cast<PFN_vkGetMemoryHostPointerPropertiesEXT>(
+        const auto get_properties = reinterpret_cast<PFN_vkGetMemoryHostPointerPropertiesEXT>(
           vkGetDeviceProcAddr(device_, "vkGetMemoryHostPointerPropertiesEXT"));
-        if (ask == nullptr) {
+        if (get_properties == nullptr) {
             throw Failure("vkGetMemoryHostPointerPropertiesEXT", VK_ERROR_EXTENSION_NOT_PRESENT);
         }
-        const auto kind = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
-        VkMemoryHostPointerPropertiesEXT there{};
-        there.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT;
-        check(ask(device_, kind, pointer, &there), "vkGetMemoryHostPointerPropertiesEXT");
+        const auto handle_type = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+        VkMemoryHostPointerPropertiesEXT pointer_properties{};
+        pointer_properties.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT;
+        check(get_properties(device_, handle_type, pointer, &pointer_properties), "vkGetMemoryHostPointerPropertiesEXT");
 
         VkExternalMemoryBufferCreateInfo external{};
         external.sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO;
-        external.handleTypes = kind;
+        external.handleTypes = handle_type;
         VkBufferCreateInfo info{};
         info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
         info.pNext = &external;
@@ -73,15 +73,15 @@ class Imported {
         }
         check(vkCreateBuffer(device_, &info, nullptr, &buffer_), "vkCreateBuffer");
 
-        VkMemoryRequirements needs{};
-        vkGetBufferMemoryRequirements(device_, buffer_, &needs);
-        const uint32_t type = coherent_type(needs.memoryTypeBits & there.memoryTypeBits);
-        if (type == VK_MAX_MEMORY_TYPES || needs.size > size_) {
+        VkMemoryRequirements requirements{};
+        vkGetBufferMemoryRequirements(device_, buffer_, &requirements);
+        const uint32_t type = coherent_type(requirements.memoryTypeBits & pointer_properties.memoryTypeBits);
+        if (type == VK_MAX_MEMORY_TYPES || requirements.size > size_) {
             throw Failure("vkGetBufferMemoryRequirements", VK_ERROR_INVALID_EXTERNAL_HANDLE);
         }
         VkImportMemoryHostPointerInfoEXT import{};
         import.sType = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT;
-        import.handleType = kind;
+        import.handleType = handle_type;
         import.pHostPointer = pointer;
         VkMemoryAllocateInfo memory{};
         memory.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
@@ -92,8 +92,7 @@ class Imported {
         check(vkBindBufferMemory(device_, buffer_, memory_, 0), "vkBindBufferMemory");
     }
 
-    // The first of some memory types in which the device sees what the host has written, without a
-    // flush; VK_MAX_MEMORY_TYPES where there is none.
+    // Return the first host-visible, host-coherent type of `types`, or VK_MAX_MEMORY_TYPES.
     uint32_t coherent_type(uint32_t types) const
     {
         const VkMemoryPropertyFlags wanted =

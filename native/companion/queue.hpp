@@ -1,4 +1,4 @@
-// A queue as recordings share it.
+// A queue that recordings share.
 #pragma once
 
 #include "companion/companion.hpp"
@@ -10,39 +10,39 @@
 
 namespace companion {
 
-constexpr double CLOSE_LIMIT_S = 10.0; // for what is still pending when its owner goes
+constexpr double CLOSE_LIMIT_S = 10.0; // limit of waits in destructors
 
-// A VkQueue must be used by one thread at a time. Where submissions to several queues wait for each
-// other, each one sets the timeline semaphore of its queue to the number that it has there.
-class Line {
+// A VkQueue is externally synchronized. If submissions to several queues wait for each other, each
+// one signals the timeline semaphore of its queue with its own value.
+class SharedQueue {
   public:
-    // mutex: of the queue, which outlives the line.
-    Line(std::shared_ptr<kp::Manager> manager, VkQueue queue, std::mutex& mutex, bool ordered);
-    Line(const Line&) = delete;
-    Line& operator=(const Line&) = delete;
-    ~Line();
+    // mutex: of the VkQueue; it outlives this object.
+    SharedQueue(std::shared_ptr<kp::Manager> manager, VkQueue queue, std::mutex& mutex, bool ordered);
+    SharedQueue(const SharedQueue&) = delete;
+    SharedQueue& operator=(const SharedQueue&) = delete;
+    ~SharedQueue();
 
-    // A driver may give a queue of a later device the handle of one that is gone.
+    // The handle of a VkQueue may be reused for a later device.
     bool is_of(const std::shared_ptr<kp::Manager>& manager) const { return manager_ == manager; }
 
     std::mutex& mutex;
-    VkSemaphore semaphore = VK_NULL_HANDLE; // none where nothing waits for it
-    uint64_t last = 0; // what the newest submission sets it to
+    VkSemaphore semaphore = VK_NULL_HANDLE; // null if not ordered
+    uint64_t last_value = 0; // signalled by the newest submission
 
   private:
-    // Returns whether the queue is through with the semaphore. Fences say so, but Mesa's software
-    // driver still touches a semaphore after them, until it turns to the next submission.
-    bool settle();
+    // Return whether the queue no longer uses the semaphore. A fence is not enough: Mesa's software
+    // driver touches a semaphore after it, until the next submission.
+    bool wait_until_idle();
 
     std::shared_ptr<kp::Manager> manager_;
     VkDevice device_;
     VkQueue queue_;
 };
 
-// ordered: whether it has a timeline semaphore.
-std::shared_ptr<Line> line_of(VkQueue queue, std::shared_ptr<kp::Manager> manager, bool ordered);
+// ordered: create a timeline semaphore.
+std::shared_ptr<SharedQueue> shared_queue_of(VkQueue queue, std::shared_ptr<kp::Manager> manager, bool ordered);
 
-// What a submission has to wait for on the device: a queue's submission, by its number.
-using Mark = std::pair<std::shared_ptr<Line>, uint64_t>;
+// A point that a submission waits for: a queue, and the semaphore value of its submission.
+using TimelinePoint = std::pair<std::shared_ptr<SharedQueue>, uint64_t>;
 
 } // namespace companion

@@ -1,16 +1,16 @@
-// Descriptor set and pipeline: kp::Algorithm.
+// Hooks of kp::Algorithm: descriptor set and pipeline.
 #include "vk_hooks/checked_calls.hpp"
 #include "vk_hooks/pipelines.hpp"
 
 #include <string>
 
-using vksched::note;
+using vksched::record;
 
 namespace {
 
-thread_local uint32_t required_subgroup = 0; // 0: any
+thread_local uint32_t required_subgroup_size = 0; // 0: any
 
-struct UnfinishedAlgorithm {
+struct PartialAlgorithm {
     VkDescriptorPool pool = VK_NULL_HANDLE;
     VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
     VkShaderModule shader = VK_NULL_HANDLE;
@@ -20,9 +20,9 @@ struct UnfinishedAlgorithm {
     std::string code; // its SPIR-V
     bool has_set = false;
 };
-thread_local UnfinishedAlgorithm algorithm;
+thread_local PartialAlgorithm algorithm;
 
-void drop_algorithm(VkDevice device)
+void destroy_algorithm(VkDevice device)
 {
     vkDestroyPipelineCache(device, algorithm.cache, nullptr);
     vkDestroyPipelineLayout(device, algorithm.layout, nullptr);
@@ -32,7 +32,8 @@ void drop_algorithm(VkDevice device)
     algorithm = {};
 }
 
-// How many bindings of one storage buffer each, in order, for compute shaders; 0 for all else.
+// Return the number of bindings if each one is a storage buffer of a compute shader, in order; else
+// 0.
 uint32_t count_storage(const VkDescriptorSetLayoutCreateInfo* info)
 {
     for (uint32_t i = 0; i < info->bindingCount; i++) {
@@ -45,8 +46,8 @@ uint32_t count_storage(const VkDescriptorSetLayoutCreateInfo* info)
     return info->flags == 0 && info->pNext == nullptr ? info->bindingCount : 0;
 }
 
-// Bytes of the only range of push constants, 0 without one.
-bool reads_push(const VkPipelineLayoutCreateInfo* info, uint32_t* bytes)
+// Read the size of the push constants. Return false for layouts that are not shared.
+bool read_push_constants(const VkPipelineLayoutCreateInfo* info, uint32_t* bytes)
 {
     *bytes = info->pushConstantRangeCount ? info->pPushConstantRanges[0].size : 0;
     return info->setLayoutCount == 1 && info->pushConstantRangeCount <= 1 &&
@@ -58,16 +59,16 @@ bool reads_push(const VkPipelineLayoutCreateInfo* info, uint32_t* bytes)
 
 extern "C" {
 
-// The size that the subgroups of this thread's next pipelines are to have; 0: any.
-EXPORT void vksched_require_subgroup(uint32_t size)
+// Set the required subgroup size of this thread's next pipelines; 0: any.
+EXPORT void vksched_set_required_subgroup_size(uint32_t size)
 {
-    required_subgroup = size;
+    required_subgroup_size = size;
 }
 
 WRAP(VkResult, vkCreateDescriptorPool, VkDevice device, const VkDescriptorPoolCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkDescriptorPool* pool)
 {
-    VkResult result = note(__real_vkCreateDescriptorPool(device, info, allocator, pool), pool);
+    VkResult result = record(__real_vkCreateDescriptorPool(device, info, allocator, pool), pool);
     algorithm = {};
     algorithm.pool = *pool;
     return result;
@@ -78,7 +79,7 @@ WRAP(VkResult, vkCreateDescriptorSetLayout, VkDevice device,
      VkDescriptorSetLayout* layout)
 {
     VkResult result =
-      note(__real_vkCreateDescriptorSetLayout(device, info, allocator, layout), layout);
+      record(__real_vkCreateDescriptorSetLayout(device, info, allocator, layout), layout);
     algorithm.set_layout = *layout;
     algorithm.interface.buffers = count_storage(info);
     return result;
@@ -91,7 +92,7 @@ WRAP(VkResult, vkAllocateDescriptorSets, VkDevice device, const VkDescriptorSetA
     if (info->descriptorPool != VK_NULL_HANDLE && info->pSetLayouts[0] != VK_NULL_HANDLE) {
         result = __real_vkAllocateDescriptorSets(device, info, sets);
     }
-    algorithm.has_set = note(result, sets) == VK_SUCCESS;
+    algorithm.has_set = record(result, sets) == VK_SUCCESS;
     return result;
 }
 
@@ -106,7 +107,7 @@ WRAP(void, vkUpdateDescriptorSets, VkDevice device, uint32_t write_count,
 WRAP(VkResult, vkCreateShaderModule, VkDevice device, const VkShaderModuleCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkShaderModule* shader)
 {
-    VkResult result = note(__real_vkCreateShaderModule(device, info, allocator, shader), shader);
+    VkResult result = record(__real_vkCreateShaderModule(device, info, allocator, shader), shader);
     algorithm.shader = *shader;
     algorithm.code.assign(reinterpret_cast<const char*>(info->pCode), info->codeSize);
     return result;
@@ -119,9 +120,9 @@ WRAP(VkResult, vkCreatePipelineLayout, VkDevice device, const VkPipelineLayoutCr
     if (algorithm.set_layout != VK_NULL_HANDLE) {
         result = __real_vkCreatePipelineLayout(device, info, allocator, layout);
     }
-    note(result, layout);
+    record(result, layout);
     algorithm.layout = *layout;
-    if (!reads_push(info, &algorithm.interface.push_bytes)) {
+    if (!read_push_constants(info, &algorithm.interface.push_bytes)) {
         algorithm.interface.buffers = 0;
     }
     return result;
@@ -130,7 +131,7 @@ WRAP(VkResult, vkCreatePipelineLayout, VkDevice device, const VkPipelineLayoutCr
 WRAP(VkResult, vkCreatePipelineCache, VkDevice device, const VkPipelineCacheCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkPipelineCache* cache)
 {
-    VkResult result = note(__real_vkCreatePipelineCache(device, info, allocator, cache), cache);
+    VkResult result = record(__real_vkCreatePipelineCache(device, info, allocator, cache), cache);
     algorithm.cache = *cache;
     return result;
 }
@@ -144,17 +145,17 @@ WRAP(VkResult, vkCreateComputePipelines, VkDevice device, VkPipelineCache cache,
         algorithm.layout != VK_NULL_HANDLE && algorithm.cache != VK_NULL_HANDLE) {
         VkComputePipelineCreateInfo like = *infos;
         VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT required{};
-        vksched::require_subgroups(like.stage, required_subgroup, required);
+        vksched::require_subgroups(like.stage, required_subgroup_size, required);
         const VkPipelineLayout layout = vksched::shared_layout(device, algorithm.interface);
         if (layout == VK_NULL_HANDLE) {
             result = __real_vkCreateComputePipelines(device, cache, count, &like, allocator, pipelines);
         } else {
             like.layout = layout;
-            result = vksched::take_pipeline(device, like, algorithm.code, cache, pipelines);
+            result = vksched::acquire_pipeline(device, like, algorithm.code, cache, pipelines);
         }
     }
-    if (note(result) != VK_SUCCESS) {
-        drop_algorithm(device);
+    if (record(result) != VK_SUCCESS) {
+        destroy_algorithm(device);
     }
     algorithm = {};
     return result;
@@ -163,8 +164,8 @@ WRAP(VkResult, vkCreateComputePipelines, VkDevice device, VkPipelineCache cache,
 WRAP(void, vkDestroyPipeline, VkDevice device, VkPipeline pipeline,
      const VkAllocationCallbacks* allocator)
 {
-    (void)allocator; // kp's is null, as that of the shared pipelines is
-    vksched::give_pipeline(device, pipeline);
+    (void)allocator; // null, as for the shared pipelines
+    vksched::release_pipeline(device, pipeline);
 }
 
 } // extern "C"

@@ -1,34 +1,35 @@
-// Buffer and memory: kp::Tensor.
+// Hooks of kp::Tensor: buffer and memory.
 #include "vk_hooks/checked_calls.hpp"
 #include "vk_hooks/mapped.hpp"
 
-using vksched::find_opened;
-using vksched::note;
+using vksched::find_open_device;
+using vksched::record;
 
 namespace {
 
 thread_local bool prefer_cached = false;
 
-struct UnfinishedTensor {
-    uint32_t memory_types = 0; // bits of those that fit it
-    uint32_t memory_type = 0;  // that of its memory
+struct PartialTensor {
+    uint32_t memory_types = 0; // bits of the supported types
+    uint32_t memory_type = 0;  // of its memory
     VkBuffer buffer = VK_NULL_HANDLE;
     VkDeviceMemory memory = VK_NULL_HANDLE;
 };
-thread_local UnfinishedTensor tensor;
+thread_local PartialTensor tensor;
 
-void drop_tensor(VkDevice device)
+void destroy_tensor(VkDevice device)
 {
     vkDestroyBuffer(device, tensor.buffer, nullptr);
     vkFreeMemory(device, tensor.memory, nullptr);
     tensor = {};
 }
 
-// Returns a memory type like the one chosen that the host's caches cover, too: without, reading runs
-// at some 100 MB/s on discrete cards, whose drivers list such types first. Else the one chosen.
-uint32_t cached_type(VkDevice device, uint32_t chosen)
+// Return a memory type with the properties of the chosen one that is HOST_CACHED, too, if there is
+// one. Reads of uncached memory run at some 100 MB/s on discrete cards, whose drivers list such
+// types first.
+uint32_t host_cached_type(VkDevice device, uint32_t chosen)
 {
-    const VkPhysicalDevice physical = find_opened(device).physical;
+    const VkPhysicalDevice physical = find_open_device(device).physical;
     if (physical == VK_NULL_HANDLE) {
         return chosen;
     }
@@ -45,12 +46,12 @@ uint32_t cached_type(VkDevice device, uint32_t chosen)
     return chosen;
 }
 
-// Returns whether the tensor's bound memory is there, on CPU drivers. llvmpipe of Mesa 25 maps memory
-// when it is bound. Where the process may have no more, it says VK_SUCCESS all the same, and kernels
-// then end the process as they use mmap's -1. Mapping it once more tells.
-VkResult check_bound(VkDevice device)
+// Check that bound memory is mapped, on CPU drivers. llvmpipe of Mesa 25 maps memory when it is
+// bound. If the process may have no more memory, it returns VK_SUCCESS nevertheless, and kernels
+// crash with mmap's -1. Mapping the memory once more detects this.
+VkResult check_bound_memory(VkDevice device)
 {
-    const VkPhysicalDevice physical = find_opened(device).physical;
+    const VkPhysicalDevice physical = find_open_device(device).physical;
     if (physical == VK_NULL_HANDLE) {
         return VK_SUCCESS;
     }
@@ -64,11 +65,11 @@ VkResult check_bound(VkDevice device)
         return VK_SUCCESS;
     }
     void* data = nullptr;
-    const VkResult said = vkMapMemory(device, tensor.memory, 0, VK_WHOLE_SIZE, 0, &data);
-    if (said == VK_SUCCESS) {
+    const VkResult mapped = vkMapMemory(device, tensor.memory, 0, VK_WHOLE_SIZE, 0, &data);
+    if (mapped == VK_SUCCESS) {
         vkUnmapMemory(device, tensor.memory);
     }
-    return vksched::check_mapped(said, &data) == VK_SUCCESS ? VK_SUCCESS
+    return vksched::check_mapped(mapped, &data) == VK_SUCCESS ? VK_SUCCESS
                                                             : VK_ERROR_OUT_OF_DEVICE_MEMORY;
 }
 
@@ -76,8 +77,8 @@ VkResult check_bound(VkDevice device)
 
 extern "C" {
 
-// Whether memory that this thread allocates is to be fast for the host to read, where it sees it.
-EXPORT void vksched_prefer_cached(int on)
+// Set whether memory that this thread allocates prefers HOST_CACHED types.
+EXPORT void vksched_set_prefer_cached(int on)
 {
     prefer_cached = on != 0;
 }
@@ -85,15 +86,15 @@ EXPORT void vksched_prefer_cached(int on)
 WRAP(VkResult, vkCreateBuffer, VkDevice device, const VkBufferCreateInfo* info,
      const VkAllocationCallbacks* allocator, VkBuffer* buffer)
 {
-    VkBufferCreateInfo with = *info; // kp lets only some kinds of buffers be copied
-    with.usage |= VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
-    const std::vector<uint32_t> families = find_opened(device).families;
-    if (families.size() > 1) { // values of one page belong to one family or another at a time
-        with.sharingMode = VK_SHARING_MODE_CONCURRENT;
-        with.queueFamilyIndexCount = static_cast<uint32_t>(families.size());
-        with.pQueueFamilyIndices = families.data();
+    VkBufferCreateInfo adjusted_info = *info; // kp allows copies of some kinds of buffers only
+    adjusted_info.usage |= VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    const std::vector<uint32_t> families = find_open_device(device).families;
+    if (families.size() > 1) { // queues of several families access a page
+        adjusted_info.sharingMode = VK_SHARING_MODE_CONCURRENT;
+        adjusted_info.queueFamilyIndexCount = static_cast<uint32_t>(families.size());
+        adjusted_info.pQueueFamilyIndices = families.data();
     }
-    VkResult result = note(__real_vkCreateBuffer(device, &with, allocator, buffer), buffer);
+    VkResult result = record(__real_vkCreateBuffer(device, &adjusted_info, allocator, buffer), buffer);
     tensor = {};
     tensor.buffer = *buffer;
     return result;
@@ -103,7 +104,7 @@ WRAP(void, vkGetBufferMemoryRequirements, VkDevice device, VkBuffer buffer,
      VkMemoryRequirements* requirements)
 {
     if (buffer == VK_NULL_HANDLE) {
-        *requirements = {}; // fits no memory type, which kp reports
+        *requirements = {}; // supports no memory type, which kp reports
         return;
     }
     __real_vkGetBufferMemoryRequirements(device, buffer, requirements);
@@ -113,13 +114,13 @@ WRAP(void, vkGetBufferMemoryRequirements, VkDevice device, VkBuffer buffer,
 WRAP(VkResult, vkAllocateMemory, VkDevice device, const VkMemoryAllocateInfo* info,
      const VkAllocationCallbacks* allocator, VkDeviceMemory* memory)
 {
-    VkMemoryAllocateInfo with = *info;
+    VkMemoryAllocateInfo adjusted_info = *info;
     if (prefer_cached) {
-        with.memoryTypeIndex = cached_type(device, info->memoryTypeIndex);
+        adjusted_info.memoryTypeIndex = host_cached_type(device, info->memoryTypeIndex);
     }
-    VkResult result = note(__real_vkAllocateMemory(device, &with, allocator, memory), memory);
+    VkResult result = record(__real_vkAllocateMemory(device, &adjusted_info, allocator, memory), memory);
     tensor.memory = *memory;
-    tensor.memory_type = with.memoryTypeIndex;
+    tensor.memory_type = adjusted_info.memoryTypeIndex;
     return result;
 }
 
@@ -130,11 +131,11 @@ WRAP(VkResult, vkBindBufferMemory, VkDevice device, VkBuffer buffer, VkDeviceMem
     if (memory != VK_NULL_HANDLE) {
         result = __real_vkBindBufferMemory(device, buffer, memory, offset);
         if (result == VK_SUCCESS && memory == tensor.memory) {
-            result = check_bound(device);
+            result = check_bound_memory(device);
         }
     }
-    if (note(result) != VK_SUCCESS) {
-        drop_tensor(device);
+    if (record(result) != VK_SUCCESS) {
+        destroy_tensor(device);
     }
     return result;
 }
@@ -142,10 +143,10 @@ WRAP(VkResult, vkBindBufferMemory, VkDevice device, VkBuffer buffer, VkDeviceMem
 WRAP(VkResult, vkMapMemory, VkDevice device, VkDeviceMemory memory, VkDeviceSize offset,
      VkDeviceSize size, VkMemoryMapFlags flags, void** data)
 {
-    const VkResult said = __real_vkMapMemory(device, memory, offset, size, flags, data);
-    const VkResult result = note(vksched::check_mapped(said, data));
+    const VkResult mapped = __real_vkMapMemory(device, memory, offset, size, flags, data);
+    const VkResult result = record(vksched::check_mapped(mapped, data));
     if (result != VK_SUCCESS && memory == tensor.memory) {
-        drop_tensor(device);
+        destroy_tensor(device);
     }
     return result;
 }

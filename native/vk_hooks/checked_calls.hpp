@@ -1,12 +1,12 @@
-// Checked Vulkan calls for Kompute's module: CMakeLists.txt compiles kp's sources so that they call
-// __wrap_vkX where they say vkX, and here __real_vkX is vkX itself.
+// Checked Vulkan calls for Kompute's module. CMakeLists.txt compiles kp's sources so that vkX is
+// __wrap_vkX; here __real_vkX is vkX itself.
 //
-// kp 0.9.0 ignores the results of most calls that create something and goes on with handles that
-// were never written: a full heap ends the process. Here each of them notes its error, and a call
-// that would get a null handle fails or does nothing. Nothing is thrown here (Vulkan-Hpp's functions
-// are noexcept): the first later call whose result kp does look at reports the failure, and the
-// companion takes the noted result. Because kp's constructors throw then, without a destructor, what
-// they had made so far is destroyed here.
+// kp 0.9.0 ignores the results of most calls that create objects, and continues with handles that
+// were never written: a full heap crashes the process. Here each call records its error, and a call
+// with a null handle fails or does nothing. Nothing is thrown here (Vulkan-Hpp's functions are
+// noexcept): the first later call whose result kp checks reports the failure, and the companion
+// takes the recorded error. kp's constructors then throw without running a destructor, therefore
+// the objects created so far are destroyed here.
 //
 //   devices.cpp      kp::Manager and kp::Sequence
 //   buffers.cpp      kp::Tensor
@@ -27,29 +27,29 @@
 
 namespace vksched {
 
-// The first error counts: those after it follow from it.
-VkResult note(VkResult result);
+// Record an error. Only the first one counts: later ones follow from it.
+VkResult record(VkResult result);
 
 template<typename Handle>
-VkResult note(VkResult result, Handle* handle)
+VkResult record(VkResult result, Handle* handle)
 {
     if (result < VK_SUCCESS) {
         *handle = VK_NULL_HANDLE;
     }
-    return note(result);
+    return record(result);
 }
 
-// A device that kp opened.
-struct Opened {
+// A device that kp opened, and its enabled features.
+struct OpenDevice {
     VkPhysicalDevice physical = VK_NULL_HANDLE;
-    bool featured = false;  // with what it has beyond Vulkan 1.1
-    bool robust = false; // keeps accesses beyond a buffer from the memory of others
-    bool timelines = false; // with timeline semaphores
-    bool host_query_reset = false; // the host may reset queries
-    std::vector<uint32_t> families; // of its queues
+    bool features_enabled = false; // with features beyond Vulkan 1.1
+    bool robust = false; // robustBufferAccess
+    bool timelines = false;
+    bool host_query_reset = false;
+    std::vector<uint32_t> families; // queue families
 };
 
-// Of one that it did not open, or closed, all is null.
-Opened find_opened(VkDevice device);
+// Return an empty value if kp did not open the device, or closed it.
+OpenDevice find_open_device(VkDevice device);
 
 } // namespace vksched

@@ -18,8 +18,8 @@ std::vector<std::string> device_extensions(VkPhysicalDevice device)
     }
     properties.resize(result == VK_SUCCESS ? count : 0);
     std::vector<std::string> names;
-    for (const VkExtensionProperties& each : properties) {
-        names.emplace_back(each.extensionName);
+    for (const VkExtensionProperties& extension : properties) {
+        names.emplace_back(extension.extensionName);
     }
     return names;
 }
@@ -42,28 +42,28 @@ Features::Features(VkPhysicalDevice device, bool robust)
     const auto has = [&](const char* name) {
         return std::find(names.begin(), names.end(), name) != names.end();
     };
-    const auto want = [&](const char* name, auto& part, uint32_t type) {
+    const auto enable = [&](const char* name, auto& part, uint32_t type) {
         if (has(name)) {
             extensions.push_back(name);
             link(part, type);
         }
     };
     link(storage16, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
-    want(VK_KHR_8BIT_STORAGE_EXTENSION_NAME, storage8,
+    enable(VK_KHR_8BIT_STORAGE_EXTENSION_NAME, storage8,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_8BIT_STORAGE_FEATURES);
-    want(VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME, arithmetic,
+    enable(VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME, arithmetic,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES);
-    want(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME, dot,
+    enable(VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME, dot,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_FEATURES);
-    want(VK_KHR_VULKAN_MEMORY_MODEL_EXTENSION_NAME, memory_model,
+    enable(VK_KHR_VULKAN_MEMORY_MODEL_EXTENSION_NAME, memory_model,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES);
-    want(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME, subgroup_sizes,
+    enable(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME, subgroup_sizes,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES_EXT);
-    want(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, matrices, 1000506000);
-    want(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME, bfloat16, 1000141000);
-    want(VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, timelines,
+    enable(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, matrices, 1000506000);
+    enable(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME, bfloat16, 1000141000);
+    enable(VK_KHR_TIMELINE_SEMAPHORE_EXTENSION_NAME, timelines,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES);
-    want(VK_EXT_HOST_QUERY_RESET_EXTENSION_NAME, host_query_reset,
+    enable(VK_EXT_HOST_QUERY_RESET_EXTENSION_NAME, host_query_reset,
          VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_HOST_QUERY_RESET_FEATURES_EXT);
     vkGetPhysicalDeviceFeatures2(device, &core);
     for (const char* name :
@@ -73,12 +73,12 @@ Features::Features(VkPhysicalDevice device, bool robust)
         }
     }
 
-    // What no kernel uses stays off: some of it costs speed.
-    const VkPhysicalDeviceFeatures found = core.features;
+    // Features that no kernel uses stay disabled: some of them cost speed.
+    const VkPhysicalDeviceFeatures supported = core.features;
     core.features = {};
-    core.features.shaderInt64 = found.shaderInt64;
-    core.features.shaderInt16 = found.shaderInt16;
-    core.features.robustBufferAccess = robust ? found.robustBufferAccess : VK_FALSE;
+    core.features.shaderInt64 = supported.shaderInt64;
+    core.features.shaderInt16 = supported.shaderInt16;
+    core.features.robustBufferAccess = robust ? supported.robustBufferAccess : VK_FALSE;
     storage16.uniformAndStorageBuffer16BitAccess = VK_FALSE;
     storage16.storagePushConstant16 = VK_FALSE;
     storage16.storageInputOutput16 = VK_FALSE;

@@ -1,5 +1,5 @@
-// What a device has beyond Vulkan 1.1 that kernels, copies or memory can use: told by the companion,
-// and enabled where kp opens a device. Nothing of it is needed.
+// Features beyond Vulkan 1.1 that kernels, copies or memory can use: described by the companion,
+// and enabled when kp opens a device. None is required.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -41,10 +41,10 @@ namespace vksched {
 
 std::vector<std::string> device_extensions(VkPhysicalDevice device);
 
-// The features that a device of Vulkan 1.1 or newer has, as VkDeviceCreateInfo takes them: only
-// those that are used are set. Not copied: the structures point at each other.
+// The supported features of a device of Vulkan 1.1 or newer, as a pNext chain for
+// VkDeviceCreateInfo; only used ones are enabled. Not copyable: the structures point at each other.
 struct Features {
-    // robust: with accesses beyond a buffer kept from the memory of others, which may cost speed.
+    // robust: enable robustBufferAccess, which may cost speed.
     explicit Features(VkPhysicalDevice device, bool robust = false);
     Features(const Features&) = delete;
     Features& operator=(const Features&) = delete;

@@ -1,4 +1,4 @@
-// What a driver says of mapped memory, checked; for Kompute's module and for the companion.
+// Checks of mapped memory, for Kompute's module and for the companion.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -7,8 +7,9 @@
 
 namespace vksched {
 
-// Returns the result of vkMapMemory, an error where the address is none: llvmpipe of Mesa 25 answers
-// VK_SUCCESS and mmap's -1 when the process may have no more memory. The address is null then.
+// Return the result of vkMapMemory, or an error if the address is invalid: llvmpipe of Mesa 25
+// returns VK_SUCCESS and mmap's -1 if the process may have no more memory. The address is null on
+// errors.
 inline VkResult check_mapped(VkResult result, void** data)
 {
     if (result == VK_SUCCESS &&

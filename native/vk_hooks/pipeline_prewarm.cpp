@@ -1,4 +1,4 @@
-// Pipelines before an Algorithm asks for them; the companion finds the function by its name.
+// Compilation of pipelines in advance. The companion finds the function by its name.
 #include "vk_hooks/pipelines.hpp"
 #include "platform.hpp"
 
@@ -8,17 +8,16 @@
 extern "C" VkResult __real_vkCreateShaderModule(VkDevice, const VkShaderModuleCreateInfo*,
                                                 const VkAllocationCallbacks*, VkShaderModule*);
 
-// Makes a pipeline before an Algorithm asks for it, from any thread; it is idle until then.
-// constants: 32-bit words, of the specialisation ids 0, 1, ... subgroup: the size that is required;
-// 0: any.
-extern "C" VISIBLE VkResult vksched_make_pipeline(VkDevice device, const uint32_t* code,
+// Compile a pipeline before an Algorithm asks for it, on any thread. It is idle until then.
+// constants: 32-bit words of specialisation ids 0, 1, ... subgroup: required subgroup size; 0: any.
+extern "C" VISIBLE VkResult vksched_compile_pipeline(VkDevice device, const uint32_t* code,
                                                   size_t code_bytes, const uint32_t* constants,
                                                   uint32_t constant_count, uint32_t buffers,
                                                   uint32_t push_bytes, uint32_t subgroup)
 {
     const VkPipelineLayout layout = vksched::shared_layout(device, { buffers, push_bytes });
     if (layout == VK_NULL_HANDLE) {
-        return VK_SUCCESS; // it is made with the Algorithm
+        return VK_SUCCESS; // it will be compiled with the Algorithm
     }
     std::vector<VkSpecializationMapEntry> entries;
     for (uint32_t i = 0; i < constant_count; i++) {
@@ -49,10 +48,10 @@ extern "C" VISIBLE VkResult vksched_make_pipeline(VkDevice device, const uint32_
         return result;
     }
     VkPipeline pipeline = VK_NULL_HANDLE;
-    result = vksched::take_pipeline(device, info, text, VK_NULL_HANDLE, &pipeline);
+    result = vksched::acquire_pipeline(device, info, text, VK_NULL_HANDLE, &pipeline);
     vkDestroyShaderModule(device, info.stage.module, nullptr);
     if (result == VK_SUCCESS) {
-        vksched::give_pipeline(device, pipeline, true);
+        vksched::release_pipeline(device, pipeline, true);
     }
     return result;
 }

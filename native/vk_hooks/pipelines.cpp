@@ -1,8 +1,9 @@
-// One pipeline cache, one layout for each interface, and one pipeline for each shader with its
-// constants, for all Algorithms of a device: kp makes new ones each time, and drivers compile anew.
+// One pipeline cache for each device, one layout for each interface, and one pipeline for each
+// shader with its constants, shared by all Algorithms: kp creates new ones for each Algorithm, and
+// drivers compile again.
 //
-//   Algorithm ---> take_pipeline(shader, constants, interface) --> in use --> idle --> destroyed
-//                        ^------------- the same again ------------------------'   (oldest first)
+//   Algorithm ---> acquire_pipeline(shader, constants, interface) --> in use --> idle --> destroyed
+//                        ^--------------- cached ------------------------'  (oldest first)
 #include "vk_hooks/pipelines.hpp"
 #include "platform.hpp"
 
@@ -31,48 +32,49 @@ REAL(void, vkDestroyPipeline, VkDevice, VkPipeline, const VkAllocationCallbacks*
 namespace vksched {
 namespace {
 
-// Of a device; those of graphs in use do not count. Software drivers hold 0.3 to 2 MiB for each.
-size_t kept_idle = 128; // after a graph has ended
+// Maximum number of idle pipelines of a device; those of live graphs do not count. Software drivers
+// need 0.3 to 2 MiB for each.
+size_t max_idle = 128;
 
 struct Layout {
     VkDescriptorSetLayout set = VK_NULL_HANDLE;
     VkPipelineLayout layout = VK_NULL_HANDLE;
 };
 
-// Shader, specialisation constants, size of subgroups (0: any) and layout: what decides what a
-// compiler makes of them.
+// Shader, specialisation constants, subgroup size (0: any) and layout: everything that determines
+// the compiled code.
 using Key = std::tuple<std::string, std::string, uint32_t, VkPipelineLayout>;
-using Made = std::map<Key, VkPipeline>;
+using PipelinesByKey = std::map<Key, VkPipeline>;
 
 struct Pipeline {
-    Made::iterator made;
+    PipelinesByKey::iterator by_key;
     uint32_t users = 0;
-    std::list<VkPipeline>::iterator idle; // where there are no users
+    std::list<VkPipeline>::iterator idle; // if there are no users
 };
 
 struct Shared {
     VkPipelineCache cache = VK_NULL_HANDLE;
-    bool has_cache = false; // asked for; the driver may have given none
+    bool has_cache = false; // requested; the driver may have failed
     std::map<Interface, Layout> layouts;
-    Made made;
+    PipelinesByKey by_key;
     std::map<VkPipeline, Pipeline> pipelines;
-    std::list<VkPipeline> idle; // the one without users for longest first
+    std::list<VkPipeline> idle; // least recently used first
     size_t compiled = 0;
 };
 
-std::mutex mutex; // guards what follows and kept_idle; never held while a driver compiles
+std::mutex mutex; // guards devices and max_idle; never held during compilation
 std::map<VkDevice, Shared> devices;
 
-void drop_layout(VkDevice device, const Layout& shared)
+void destroy_layout(VkDevice device, const Layout& shared)
 {
     vkDestroyPipelineLayout(device, shared.layout, nullptr);
     vkDestroyDescriptorSetLayout(device, shared.set, nullptr);
 }
 
-Layout make_layout(VkDevice device, Interface wanted)
+Layout make_layout(VkDevice device, Interface interface)
 {
-    std::vector<VkDescriptorSetLayoutBinding> bindings(wanted.buffers);
-    for (uint32_t i = 0; i < wanted.buffers; i++) {
+    std::vector<VkDescriptorSetLayoutBinding> bindings(interface.buffers);
+    for (uint32_t i = 0; i < interface.buffers; i++) {
         bindings[i].binding = i;
         bindings[i].descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
         bindings[i].descriptorCount = 1;
@@ -80,28 +82,28 @@ Layout make_layout(VkDevice device, Interface wanted)
     }
     VkDescriptorSetLayoutCreateInfo set_info{};
     set_info.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
-    set_info.bindingCount = wanted.buffers;
+    set_info.bindingCount = interface.buffers;
     set_info.pBindings = bindings.data();
-    VkPushConstantRange range{ VK_SHADER_STAGE_COMPUTE_BIT, 0, wanted.push_bytes };
-    Layout made;
-    if (__real_vkCreateDescriptorSetLayout(device, &set_info, nullptr, &made.set) != VK_SUCCESS) {
+    VkPushConstantRange range{ VK_SHADER_STAGE_COMPUTE_BIT, 0, interface.push_bytes };
+    Layout result;
+    if (__real_vkCreateDescriptorSetLayout(device, &set_info, nullptr, &result.set) != VK_SUCCESS) {
         return {};
     }
     VkPipelineLayoutCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
     info.setLayoutCount = 1;
-    info.pSetLayouts = &made.set;
-    info.pushConstantRangeCount = wanted.push_bytes ? 1 : 0;
+    info.pSetLayouts = &result.set;
+    info.pushConstantRangeCount = interface.push_bytes ? 1 : 0;
     info.pPushConstantRanges = &range;
-    if (__real_vkCreatePipelineLayout(device, &info, nullptr, &made.layout) != VK_SUCCESS) {
-        made.layout = VK_NULL_HANDLE;
-        drop_layout(device, made);
+    if (__real_vkCreatePipelineLayout(device, &info, nullptr, &result.layout) != VK_SUCCESS) {
+        result.layout = VK_NULL_HANDLE;
+        destroy_layout(device, result);
         return {};
     }
-    return made;
+    return result;
 }
 
-// With the mutex held.
+// With the mutex held: return the cache, created on first use.
 VkPipelineCache open_cache(VkDevice device, Shared& shared, size_t size, const void* data)
 {
     if (!shared.has_cache) {
@@ -117,8 +119,8 @@ VkPipelineCache open_cache(VkDevice device, Shared& shared, size_t size, const v
     return shared.cache;
 }
 
-// With the mutex held: one more user of a pipeline that is there.
-void use(Shared& shared, VkPipeline pipeline)
+// With the mutex held: add a user to an existing pipeline.
+void add_user(Shared& shared, VkPipeline pipeline)
 {
     Pipeline& at = shared.pipelines.at(pipeline);
     if (at.users++ == 0) {
@@ -137,7 +139,7 @@ std::string text(const VkSpecializationInfo* constants)
     return all;
 }
 
-Key key_of(const VkComputePipelineCreateInfo& info, const std::string& code)
+Key pipeline_key(const VkComputePipelineCreateInfo& info, const std::string& code)
 {
     const auto* size =
       static_cast<const VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT*>(info.stage.pNext);
@@ -156,20 +158,20 @@ void require_subgroups(VkPipelineShaderStageCreateInfo& stage, uint32_t size,
     stage.flags |= size ? VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT : 0;
 }
 
-VkPipelineLayout shared_layout(VkDevice device, Interface wanted)
+VkPipelineLayout shared_layout(VkDevice device, Interface interface)
 {
-    if (wanted.buffers == 0) {
+    if (interface.buffers == 0) {
         return VK_NULL_HANDLE;
     }
     std::lock_guard<std::mutex> lock(mutex);
-    auto& known = devices[device].layouts;
-    auto at = known.find(wanted);
-    if (at == known.end()) {
-        Layout made = make_layout(device, wanted);
-        if (made.layout == VK_NULL_HANDLE) {
+    auto& layouts = devices[device].layouts;
+    auto at = layouts.find(interface);
+    if (at == layouts.end()) {
+        Layout created = make_layout(device, interface);
+        if (created.layout == VK_NULL_HANDLE) {
             return VK_NULL_HANDLE;
         }
-        at = known.emplace(wanted, made).first;
+        at = layouts.emplace(interface, created).first;
     }
     return at->second.layout;
 }
@@ -182,52 +184,52 @@ VkPipelineCache shared_cache(VkDevice device)
 
 bool has_pipeline(VkDevice device, const VkComputePipelineCreateInfo& info, const std::string& code)
 {
-    const Key key = key_of(info, code);
+    const Key key = pipeline_key(info, code);
     std::lock_guard<std::mutex> lock(mutex);
-    return devices[device].made.count(key) != 0;
+    return devices[device].by_key.count(key) != 0;
 }
 
-VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
-                       VkPipelineCache own_cache, VkPipeline* pipeline)
+VkResult acquire_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
+                       VkPipelineCache kp_cache, VkPipeline* pipeline)
 {
-    const Key key = key_of(info, code);
+    const Key key = pipeline_key(info, code);
     {
         std::lock_guard<std::mutex> lock(mutex);
         Shared& shared = devices[device];
-        auto at = shared.made.find(key);
-        if (at != shared.made.end()) {
+        auto at = shared.by_key.find(key);
+        if (at != shared.by_key.end()) {
             *pipeline = at->second;
-            use(shared, *pipeline);
+            add_user(shared, *pipeline);
             return VK_SUCCESS;
         }
     }
     const VkPipelineCache shared_one = shared_cache(device);
-    VkPipeline made = VK_NULL_HANDLE;
+    VkPipeline compiled = VK_NULL_HANDLE;
     const VkResult result = __real_vkCreateComputePipelines(
-      device, shared_one != VK_NULL_HANDLE ? shared_one : own_cache, 1, &info, nullptr, &made);
+      device, shared_one != VK_NULL_HANDLE ? shared_one : kp_cache, 1, &info, nullptr, &compiled);
     if (result != VK_SUCCESS) {
         *pipeline = VK_NULL_HANDLE;
         return result;
     }
-    VkPipeline spare = VK_NULL_HANDLE;
+    VkPipeline duplicate = VK_NULL_HANDLE;
     {
         std::lock_guard<std::mutex> lock(mutex);
         Shared& shared = devices[device];
-        auto [at, is_new] = shared.made.emplace(key, made);
+        auto [at, is_new] = shared.by_key.emplace(key, compiled);
         if (is_new) {
-            shared.pipelines[made] = { at, 1, {} };
+            shared.pipelines[compiled] = { at, 1, {} };
             shared.compiled++;
         } else { // another thread was faster
-            spare = made;
-            use(shared, at->second);
+            duplicate = compiled;
+            add_user(shared, at->second);
         }
         *pipeline = at->second;
     }
-    __real_vkDestroyPipeline(device, spare, nullptr);
+    __real_vkDestroyPipeline(device, duplicate, nullptr);
     return VK_SUCCESS;
 }
 
-void give_pipeline(VkDevice device, VkPipeline pipeline, bool is_wanted)
+void release_pipeline(VkDevice device, VkPipeline pipeline, bool keep_idle)
 {
     std::vector<VkPipeline> old;
     {
@@ -239,10 +241,10 @@ void give_pipeline(VkDevice device, VkPipeline pipeline, bool is_wanted)
         } else if (--at->second.users == 0) {
             at->second.idle = shared.idle.insert(shared.idle.end(), pipeline);
         }
-        while (!is_wanted && shared.idle.size() > kept_idle) {
+        while (!keep_idle && shared.idle.size() > max_idle) {
             old.push_back(shared.idle.front());
             shared.idle.pop_front();
-            shared.made.erase(shared.pipelines.at(old.back()).made);
+            shared.by_key.erase(shared.pipelines.at(old.back()).by_key);
             shared.pipelines.erase(old.back());
         }
     }
@@ -251,7 +253,7 @@ void give_pipeline(VkDevice device, VkPipeline pipeline, bool is_wanted)
     }
 }
 
-void drop_shared(VkDevice device)
+void destroy_shared(VkDevice device)
 {
     Shared shared;
     {
@@ -263,11 +265,11 @@ void drop_shared(VkDevice device)
         shared = std::move(at->second);
         devices.erase(at);
     }
-    for (const auto& [pipeline, known] : shared.pipelines) {
+    for (const auto& [pipeline, layouts] : shared.pipelines) {
         __real_vkDestroyPipeline(device, pipeline, nullptr);
     }
     for (const auto& [interface, layout] : shared.layouts) {
-        drop_layout(device, layout);
+        destroy_layout(device, layout);
     }
     vkDestroyPipelineCache(device, shared.cache, nullptr);
 }
@@ -276,8 +278,8 @@ void drop_shared(VkDevice device)
 
 // ---- for the companion, which finds these by name
 
-// Starts the device's pipeline cache from what vksched_read_cache once gave; before its first
-// pipeline. The driver leaves out what is not its own.
+// Initialize the device's pipeline cache with data of vksched_read_cache, before its first
+// pipeline. The driver ignores data of other drivers.
 EXPORT void vksched_fill_cache(VkDevice device, const void* data, size_t size)
 {
     std::lock_guard<std::mutex> lock(vksched::mutex);
@@ -295,7 +297,7 @@ EXPORT VkResult vksched_read_cache(VkDevice device, size_t* size, void* data)
     return vkGetPipelineCacheData(device, cache, size, data);
 }
 
-// How many pipelines were compiled for the device so far, are there now, and have no user.
+// Return how many pipelines were compiled for the device so far, are alive, and are idle.
 EXPORT void vksched_count_pipelines(VkDevice device, size_t counts[3])
 {
     std::lock_guard<std::mutex> lock(vksched::mutex);
@@ -305,10 +307,10 @@ EXPORT void vksched_count_pipelines(VkDevice device, size_t counts[3])
     counts[2] = shared.idle.size();
 }
 
-// Sets how many pipelines without a user each device keeps; returns what it was.
-EXPORT size_t vksched_keep_pipelines(size_t count)
+// Set the maximum number of idle pipelines of a device. Return the previous one.
+EXPORT size_t vksched_set_max_idle_pipelines(size_t count)
 {
     std::lock_guard<std::mutex> lock(vksched::mutex);
-    std::swap(vksched::kept_idle, count);
+    std::swap(vksched::max_idle, count);
     return count;
 }

@@ -1,4 +1,4 @@
-// What all pipelines of a device share, as kp makes each thing anew for each Algorithm.
+// Pipeline caches, layouts and pipelines that all Algorithms of a device share.
 #pragma once
 
 #include <vulkan/vulkan.h>
@@ -16,29 +16,30 @@ struct Interface {
     }
 };
 
-// Asks that subgroups of a stage have a size, where it is not 0, and are full, as the specification
-// wants of cooperative matrices. The structure is for as long as the stage is used.
+// Require a subgroup size of a stage, unless it is 0, with full subgroups, as cooperative matrices
+// need. `required` must outlive the stage.
 void require_subgroups(VkPipelineShaderStageCreateInfo& stage, uint32_t size,
                        VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT& required);
 
-// Null where the interface is another kind of kp's, or memory is short: kp's own serves then.
-VkPipelineLayout shared_layout(VkDevice device, Interface wanted);
+// Return a shared layout, or null if the interface is of another kind or memory is short: kp's own
+// layout is used then.
+VkPipelineLayout shared_layout(VkDevice device, Interface interface);
 
-// Null where the driver gives none.
+// Return the pipeline cache, or null if the driver has none.
 VkPipelineCache shared_cache(VkDevice device);
 
-// Whether a pipeline like the one described is there.
+// Return whether this pipeline exists.
 bool has_pipeline(VkDevice device, const VkComputePipelineCreateInfo& info, const std::string& code);
 
-// Returns a pipeline like the one described: the one made before, or a new one. code: its SPIR-V.
-VkResult take_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
-                       VkPipelineCache own_cache, VkPipeline* pipeline);
+// Return the cached pipeline of this description, or compile one. code: its SPIR-V.
+VkResult acquire_pipeline(VkDevice device, VkComputePipelineCreateInfo info, const std::string& code,
+                       VkPipelineCache kp_cache, VkPipeline* pipeline);
 
-// Gives back what take_pipeline returned; it is kept for the next that wants one like it. is_wanted:
-// that one comes at once, with others like it, so none has to go.
-void give_pipeline(VkDevice device, VkPipeline pipeline, bool is_wanted = false);
+// Release a pipeline of acquire_pipeline. It stays in the cache. keep_idle: do not evict others,
+// because their Algorithms follow soon.
+void release_pipeline(VkDevice device, VkPipeline pipeline, bool keep_idle = false);
 
-// Ends all of it, before the device ends.
-void drop_shared(VkDevice device);
+// Destroy all shared objects, before the device is destroyed.
+void destroy_shared(VkDevice device);
 
 } // namespace vksched

@@ -218,10 +218,10 @@ INLINED const DepthwiseKernels& depthwise_kernels_for(const Window& window)
 INLINED void depthwise_row(const DepthwiseKernels& sums, const DepthwiseTile& tile, const float* x,
                            float* out, size_t count)
 {
-    for (size_t at = 0, vectors_now; at < count; at += vectors_now) {
-        const size_t vectors_left = (count - at + MAX_RESULTS - 1) / MAX_RESULTS;
-        vectors_now = (count - at + vectors_left - 1) / vectors_left;
-        sums[vectors_now - 1](tile, x + at * tile.step, out + at * LANES);
+    for (size_t at = 0, results; at < count; at += results) {
+        const size_t batches = (count - at + MAX_RESULTS - 1) / MAX_RESULTS;
+        results = (count - at + batches - 1) / batches;
+        sums[results - 1](tile, x + at * tile.step, out + at * LANES);
     }
 }
 
