@@ -157,8 +157,8 @@ def test_native_modules_beside_the_package_are_no_part_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(disk_cache, "LOADED_NS", sys.maxsize)
-    beside = ModuleType("vksched_native.loops")
-    beside.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}loops.so"
+    beside = ModuleType("vksched_native.cpu_kernels")
+    beside.__file__ = f"{disk_cache.PACKAGE}_native{os.sep}cpu_kernels.so"
     before = loaded_code()
     monkeypatch.setitem(sys.modules, beside.__name__, beside)
     assert before is not None and loaded_code() == before

@@ -246,7 +246,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         *chain.from_iterable((*given, *fresh, result)),
     )
     loop = Loop(
-        NAME,
+        "attention_with_kvcache",
         tuple(range(len(inputs))) if new else (0, 1, 2, 3, 0, 0),
         output.size,
         numbers,

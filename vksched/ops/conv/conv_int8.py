@@ -105,7 +105,7 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     for image, made in zip(x, out, strict=True):
         lines = image.reshape(image.shape[0], math.prod(image.shape[1:]))
         target = made.reshape(made.shape[0], places)
-        done = native_kernels.conv_integer(
+        done = native_kernels.int8_conv(
             lines, words, int(x_zero.reshape(())), w_zero, target, numbers, attrs.as_bool("signed")
         )
         if not done:

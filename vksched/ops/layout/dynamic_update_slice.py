@@ -84,7 +84,7 @@ def _recipe(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) ->
         *(lines, lines // max(1, start.size), data.shape[axis], rows.shape[axis]),
         *(math.prod(data.shape[axis + 1 :]) * itemsize, int(start.dtype == INT64)),
     )
-    return Recipe((Loop("write_rows", (0, 1, 2), rows.size, numbers),))
+    return Recipe((Loop("dynamic_update_slice", (0, 1, 2), rows.size, numbers),))
 
 
 def _lower(call: Call) -> tuple[Dispatch, ...]:

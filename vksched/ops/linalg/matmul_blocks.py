@@ -32,7 +32,7 @@ norms are divided by rows, too: a core then finds in its caches some of what it 
 """
 UNITS = 12, 32
 """Rows and columns of a block are a multiple of so many, but for the last, as in
-native/loops/program/product.hpp; rows of a vector are as columns.
+native/cpu_kernels/program/gemm.hpp; rows of a vector are as columns.
 """
 
 

@@ -136,13 +136,15 @@ def _packed_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
     def product(rows: NDArray, words: NDArray) -> NDArray:
         made: NDArray = np.empty((len(rows), len(words)), np.float32)
         if codes:
-            if native_kernels.linear_rounded(name, rows, words, None, made):
+            if native_kernels.quantized_linear_q8(name, rows, words, None, made):
                 return made
             rows = rounded(rows)
-        if len(rows) <= NATIVE_FEW and native_kernels.linear_packed(name, rows, words, None, made):
+        if len(rows) <= NATIVE_FEW and native_kernels.quantized_linear(
+            name, rows, words, None, made
+        ):
             return made
         values: NDArray = np.empty((len(words), rows.shape[1]), np.float32)
-        if not native_kernels.unpack(name, words, values):
+        if not native_kernels.dequantize(name, words, values):
             values = unpacked(name, words, rows.shape[1])
         return _floats(rows, values)
 

@@ -196,8 +196,8 @@ def _linear_cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iter
     """
     (x, words, *bias), made = _flat(inputs, out)
     name, n, values = str(attrs["format"]), words.shape[0], words.shape[0] * x.shape[-1]
-    rows = native_kernels.round_rows(name, x) if rounds_codes(attrs) else None
-    native = rows is not None or (len(x) <= NATIVE_FEW and native_kernels.has_packed(name))
+    rows = native_kernels.quantize_rows_q8(name, x) if rounds_codes(attrs) else None
+    native = rows is not None or (len(x) <= NATIVE_FEW and native_kernels.has_quantized(name))
     step = rows_of_piece(n, values // (NATIVE_PIECE if native else 1))
     for start in range(0, n, step):
         part = slice(start, start + step)
@@ -217,7 +217,7 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
     (x, words, *bias), made = _flat(inputs, out) if out.ndim != 2 else (inputs, out)
     shift = bias[0] if bias else None
     if rounds_codes(attrs):
-        if native_kernels.linear_rounded(name, x, words, shift, made):
+        if native_kernels.quantized_linear_q8(name, x, words, shift, made):
             return
         x = rounded(x)
     row_products(name, x, words, shift, made)
@@ -225,14 +225,14 @@ def _linear_host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Non
 
 def row_products(name: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray) -> None:
     """Writes x W^T (+ bias), W in words: by native loops where rows are few, else unpacked."""
-    if len(x) <= NATIVE_FEW and native_kernels.linear_packed(name, x, words, bias, out):
+    if len(x) <= NATIVE_FEW and native_kernels.quantized_linear(name, x, words, bias, out):
         return
     step = rows_of_piece(len(words), len(words) * x.shape[-1])
     values: NDArray = np.empty((step, x.shape[-1]), np.float32)
     for start in range(0, len(words), step):
         rows = words[start : start + step]
         own = values[: len(rows)]
-        if not native_kernels.unpack(name, rows, own):
+        if not native_kernels.dequantize(name, rows, own):
             own = unpacked(name, rows, x.shape[-1])
         np.matmul(x, own.T, out=out[:, start : start + step])
     if bias is not None:
@@ -254,7 +254,7 @@ def _linear_recipe(
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
     if (
         m > NATIVE_FEW
-        or not native_kernels.has_packed(name)
+        or not native_kernels.has_quantized(name)
         or any(t.dtype != FLOAT32 for t in (x, *bias))
     ):
         return None
@@ -262,7 +262,7 @@ def _linear_recipe(
     step = max(1, RECIPE_PIECE // (m * k))
     numbers = (m, k, n, row_words, len(bias), step)
     operands = tuple(range(len(inputs)))
-    made = Loop(f"linear_packed {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
+    made = Loop(f"quantized_linear {name}", operands, m * n, numbers, (), -(-n // step), m * n * k)
     return Recipe((made,))
 
 
@@ -270,16 +270,16 @@ def _rounded_recipe(inputs: tuple[TensorType, ...], attrs: Attrs) -> Recipe | No
     """Rounds x once, then multiplies, few rows or many."""
     x, words, *bias = inputs
     name, m, k = str(attrs["format"]), math.prod(x.shape[:-1]), x.shape[-1]
-    if not native_kernels.has_rounded(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
+    if not native_kernels.has_q8(name) or any(t.dtype != FLOAT32 for t in (x, *bias)):
         return None
     n, row_words = words.shape
-    row, some = native_kernels.rounded_words(k), max(1, RECIPE_PIECE // k)
+    row, some = native_kernels.q8_row_words(k), max(1, RECIPE_PIECE // k)
     told: tuple[int, ...] = (m, k, some, row)
-    rounds = Loop(f"round_rows {name}", (0,), m * row, told, (), -(-m // some), m * k)
+    rounds = Loop(f"quantize_rows_q8 {name}", (0,), m * row, told, (), -(-m // some), m * k)
     step = -(-RECIPE_PIECE // (m * k * PANEL)) * PANEL
     told = (m, k, n, row_words, len(bias), step)
     operands = (len(inputs), *range(1, len(inputs)))
-    name = f"linear_rounded {name}"
+    name = f"quantized_linear_q8 {name}"
     multiplies = Loop(name, operands, m * n, told, (), -(-n // step), m * n * k)
     return Recipe((rounds, multiplies))
 

@@ -76,7 +76,7 @@ def _host(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> None:
     g, x = inputs[:2]
     scale = inputs[2] if attrs.as_bool("scaled") else None
     about = _columns(attrs, out.shape), attrs.as_float("eps"), _is_centered(attrs)
-    if not out.size or not native_kernels.norm_gradient(g, x, scale, out, *about):
+    if not out.size or not native_kernels.layer_norm_backward(g, x, scale, out, *about):
         out[...] = _reference(inputs, attrs)
 
 

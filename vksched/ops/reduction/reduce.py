@@ -232,7 +232,7 @@ def _host(op: str) -> HostKernel:
 
 
 _LOOPS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min")
-"""By number what native/loops/program/moves.cpp takes."""
+"""By number what native/cpu_kernels/program/copies.cpp takes."""
 _PIECE = 1 << 15
 """Values that one piece of such a loop reads, some 10 us."""
 
