@@ -17,7 +17,7 @@ from .attention_coopmat import AttentionUnit, attention_unit, most_columns, unit
 UNBOUNDED = 1 << 30
 """Further than any query sees."""
 LANES_ACROSS = 32
-"""Columns of the lanes of a group in shaders/products/attention_tiled.glsl."""
+"""Columns of the lanes of a group in shaders/attention/attention_tiled.glsl."""
 KEYS_AT_ONCE = 64
 """Keys that such a group works on at a time."""
 MOST_COLUMNS = 8 * LANES_ACROSS

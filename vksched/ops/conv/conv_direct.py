@@ -12,7 +12,7 @@ from ..lowering.strides import LOOP_STEPS
 from .window import Push, Window, extent, launches, three
 
 BLOCK = 4
-"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/windows/conv*)."""
+"""Rows of a group, or neighbours along the last axis, of one invocation (shaders/conv/conv*)."""
 
 
 def conv_window(inputs: tuple[TensorType, ...], attrs: Attrs) -> Window:

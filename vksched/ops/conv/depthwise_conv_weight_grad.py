@@ -25,7 +25,7 @@ from .window import STEPS, WINDOW, Window, launches, three
 
 OP = "depthwise_weights"
 _BLOCK = 4
-"""Neighbours along the window's last axis of one invocation (shaders/windows/depthwise_weights)."""
+"""Neighbours along the window's last axis of one invocation (shaders/conv/depthwise_weights)."""
 _INVOCATIONS = 1 << 12
 """From so many on, parts of an image are not cut further."""
 

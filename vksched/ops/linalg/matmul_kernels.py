@@ -37,7 +37,7 @@ from .operands import (
 _BATCH_AXES = 4
 """Batch axes that fit into the push constants; a batch with more is several dispatches."""
 BIAS_PER_COLUMN, BIAS_PER_ROW, NUMBERS = 1, 2, 3
-"""The values of has_bias in shaders/products/matmul.glsl."""
+"""The values of has_bias in shaders/include/matmul.glsl."""
 DISPATCH_FLOPS = 1e11
 """Of one dispatch on a GPU, as drivers kill what takes seconds."""
 MAX_CUTS = 256

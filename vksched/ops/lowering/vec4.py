@@ -93,7 +93,7 @@ def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Consta
 
 ROWS, GROUP, LANES = "rows", "group", "lanes"
 """Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
-a subgroup, which hold the row in registers (shaders/rows/lane_rows.glsl).
+a subgroup, which hold the row in registers (shaders/reduction/lane_rows.glsl).
 """
 WORDS_64 = "_64"
 """The end of the names of shaders that move words of 64 bits."""

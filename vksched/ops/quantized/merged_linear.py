@@ -33,7 +33,7 @@ from .quantized_linear import FEW_LOCAL, NATIVE_PIECE, row_products
 
 NAME, NORM = "linear_beside", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
-"""Activations, as shaders/products/packed_beside.comp counts them; "": no gate."""
+"""Activations, as shaders/quantized/packed_beside.comp counts them; "": no gate."""
 MOST_WEIGHTS = 3
 COLUMNS = 4 * FEW_LOCAL[1]
 """Of a group, all of one weight."""

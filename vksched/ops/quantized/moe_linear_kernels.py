@@ -142,7 +142,7 @@ def _height(call: Call, sizes: Sizes, variant: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where the parts of a plan start, in words: see shaders/products/group_rows.comp."""
+    """Where the parts of a plan start, in words: see shaders/quantized/group_rows.comp."""
 
     numbers: int
     sources: int

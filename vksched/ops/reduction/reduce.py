@@ -55,7 +55,7 @@ STATE_WORDS = {
     "logsumexp": 3,
     "var": 4,
 }
-"""STATE_WORDS in shaders/rows/reduce_state.glsl for float32; 1 for the other variants."""
+"""STATE_WORDS in shaders/reduction/reduce_state.glsl for float32; 1 for the other variants."""
 ROUNDED_KINDS = ("logsumexp", "var")
 """States whose sums are rounded each time, without their rounding errors."""
 NEEDS_VALUES = ("reduce_max", "reduce_min")

@@ -1,4 +1,4 @@
-"""How reductions run on devices (shaders/rows/reduce.comp), and in how many parts.
+"""How reductions run on devices (shaders/reduction/reduce.comp), and in how many parts.
 
     few long rows      x ---- stage 1 ----> states (words, parts, rows) ---- stage 2 ----> result
     many or short rows x ------------------------ one stage -----------------------------> result

@@ -26,9 +26,9 @@ from .reduce_launch import Launch, choose_last_launch, choose_launch
 
 SCAN_DTYPES = (FLOAT32, INT32, UINT32)
 STATE_WORDS = 2
-"""Of float32, as in shaders/rows/reduce_state.glsl; integers need 1."""
+"""Of float32, as in shaders/reduction/reduce_state.glsl; integers need 1."""
 _WORDS, _STATES, _TOTALS = 0, 1, 2
-"""What a dispatch of shaders/rows/scan.comp writes."""
+"""What a dispatch of shaders/reduction/scan.comp writes."""
 
 
 def _infer(op: str) -> Callable[[tuple[TensorType, ...], Attrs], TensorType]:

@@ -33,7 +33,7 @@ TURNS = "turns"
 GROUP_WEIGHTS = 1 << 18
 """So many weights one group reads as fast as a device takes up two dispatches."""
 _AREAS = 4
-"""Places of a state in shared memory, as shaders/products/recurrent.comp has them."""
+"""Places of a state in shared memory, as shaders/rnn/recurrent.comp has them."""
 _ROOMS = 256
 """Words: in such steps places grow."""
 _UNROLLED = 4
