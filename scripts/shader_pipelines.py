@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from vksched.ir.op import Call, Dispatch
 
 _FOR_CPU_DRIVERS = (
-    *("matmul_lanes_", "matmul_rows_", "matmul_register_", "packed_rows_"),
-    *("attention_lanes_", "norm_lanes", "softmax_lanes"),
-    *("reduce_quads_", "reduce_across_", "reduce_wide_", "norm_blocks", "transpose_tiles"),
+    *("matmul_subgroup_", "matmul_gemv_cpu_", "matmul_register_", "quant_gemv_cpu_"),
+    *("attention_subgroup_", "norm_subgroup", "softmax_subgroup"),
+    *("reduce_vec4_", "reduce_across_", "reduce_workgroup_", "norm_tiled", "transpose_tiled"),
 )
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
 are on a stack there, or with neighbouring lanes far apart in memory.
 """
-FOR_UNITS = "_matrices"
+FOR_UNITS = "_coopmat"
 """In the names of those written for matrix units, which not every card has: in a table of their
 own.
 """

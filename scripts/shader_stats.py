@@ -27,8 +27,8 @@ from shader_pipelines import FOR_UNITS, Pipeline, unit_pipelines, used_pipelines
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
 WITH_LOOPS = (
-    *("matmul_tiled_float", "matmul_fours"),
-    *("matmul_few_float", "attention_tiled"),
+    *("matmul_tiled_float", "matmul_vec4"),
+    *("matmul_gemv_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
 )
 """Kernels of GPUs that are made of multiply-adds in loops, with those for matrix units."""

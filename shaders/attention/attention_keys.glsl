@@ -2,7 +2,7 @@
 // four neighbours, from 4 * four on, where rows begin at multiples of four. Places and strides count values.
 // HALF_KEYS: float16, two in a word. Q8_0_KEYS: as vksched/ops/attention/kv_q8_0.py lays them out; places and strides count words.
 #ifdef Q8_0_KEYS
-#include "q8_rows.glsl"
+#include "kv_q8_0.glsl"
 #define PLACE(offset) (offset)
 #define FOURS_OF(place) (place)
 #define KEY(row, i) q8_value(k[CODES_AT(row, (i) / 4u)], k[SCALES_AT(row, (i) / 4u)], i)

@@ -1,4 +1,4 @@
-// Attention for CPU drivers where attention_lanes.glsl does not fit: no subgroups, or sizes that are no multiple of four.
+// Attention for CPU drivers where attention_subgroup.glsl does not fit: no subgroups, or sizes that are no multiple of four.
 // An invocation works on one row of q, eight keys at a time. The sums stay where the result will lie.
 #include "attention_cpu.glsl"
 

@@ -9,7 +9,7 @@
 #endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) readonly buffer Src { T src[]; };
 layout(set = 0, binding = 1) writeonly buffer Dst { T dst[]; };

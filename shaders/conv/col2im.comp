@@ -23,7 +23,7 @@ layout(push_constant) uniform Push {
     uint first_item;
     uint last_item;
 };
-#include "reach.glsl"
+#include "window_range.glsl"
 
 const uvec4 NEXT = uvec4(0u, 1u, 2u, 3u);
 

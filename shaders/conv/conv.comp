@@ -18,7 +18,7 @@ T4 load_w(uvec4 at) {
     return T4(w[at.x], w[at.y], w[at.z], w[at.w]);
 }
 
-#include "reach.glsl"
+#include "window_range.glsl"
 #if TRANSPOSED
 #define REACH_Z REACHED_Z
 #define REACH_Y REACHED_Y

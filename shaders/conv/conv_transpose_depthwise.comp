@@ -9,7 +9,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 12) const uint HAS_BIAS = 0;
 const uint ADDS = 0u;
 #include "conv.glsl"
-#include "reach.glsl"
+#include "window_range.glsl"
 
 const uvec4 NEXT = uvec4(0u, 1u, 2u, 3u);
 

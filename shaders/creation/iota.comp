@@ -1,12 +1,12 @@
 #version 450
 // result[i] = start + i * step for i < turn, else stop - (count - 1 - i) * step, so that both ends are exact.
 // result: (count), contiguous; start, step and stop are the words of values of the result's type.
-// One group takes a run of neighbouring elements (quads.glsl).
+// One group takes a run of neighbouring elements (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) writeonly buffer Result { uint result[]; };
 layout(push_constant) uniform Push {

@@ -13,7 +13,7 @@ layout(constant_id = 3) const uint RANK = 1;
 layout(constant_id = 4) const uint QUADS = 0;
 layout(constant_id = 5) const uint A_ALONG = 1; // stride 1 along the innermost axis, else 0
 layout(constant_id = 6) const uint B_ALONG = 1;
-#include "quads.glsl"
+#include "vec4.glsl"
 #include "binary.glsl"
 
 layout(set = 0, binding = 0) readonly buffer A { WORDS a[]; };
@@ -35,7 +35,7 @@ layout(push_constant) uniform Push {
 #define STRIDES(axis) uvec2(a_strides[axis], b_strides[axis])
 #define START uvec2(a_offset, b_offset)
 #define PLACES uvec2
-#include "lines.glsl"
+#include "line_start.glsl"
 
 void main() {
     const uint quads = QUADS != 0u ? columns / 4u : 0u;

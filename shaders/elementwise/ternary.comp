@@ -14,7 +14,7 @@ layout(constant_id = 4) const uint QUADS = 0;
 layout(constant_id = 5) const uint X_ALONG = 1; // stride 1 along the innermost axis, else 0
 layout(constant_id = 6) const uint A_ALONG = 1;
 layout(constant_id = 7) const uint B_ALONG = 1;
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
 SINGLE_WORDS(0, readonly, x)
@@ -40,7 +40,7 @@ layout(push_constant) uniform Push {
 #define STRIDES(axis) uvec3(x_strides[axis], a_strides[axis], b_strides[axis])
 #define START uvec3(x_offset, a_offset, b_offset)
 #define PLACES uvec3
-#include "lines.glsl"
+#include "line_start.glsl"
 
 uint apply_ternary(uint x_word, uint a_word, uint b_word) {
 #if defined(WHERE)

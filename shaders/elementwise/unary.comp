@@ -1,7 +1,7 @@
 #version 450
 // out[i] = OP(x[i]; alpha, beta) for i < count.
 // x: (count) words, out: (count) words; OP is FUNCTION of include/unary.glsl, named by the variant.
-// One group computes a run of neighbouring elements, four at a time (quads.glsl).
+// One group computes a run of neighbouring elements, four at a time (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64
@@ -9,7 +9,7 @@
 #endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-#include "quads.glsl"
+#include "vec4.glsl"
 #include "unary.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };

@@ -1,4 +1,4 @@
-// What follows a product or a convolution in its kernel: a chain (chain.glsl) of the values that are stored, which is register 0,
+// What follows a product or a convolution in its kernel: a chain (fused.glsl) of the values that are stored, which is register 0,
 // and of what a residual of the result's shape holds there, register 1. The shader has the residual as `beside`.
 // The runtime writes the body of then() anew (vksched/runtime/vulkan/spirv_patch.py), as that of a chain; without steps it returns what goes
 // in, and neither the residual nor any function is part of the module.
@@ -9,9 +9,9 @@
     X(hard_swish_float32)
 #define CHAIN_BINARY(X) X(add_float32) X(mul_float32)
 #define CHAIN_TERNARY(X)
-#include "chain_apply.glsl"
+#include "fused_apply.glsl"
 
-uvec4 nothing; // as in chain_main.glsl
+uvec4 nothing; // as in fused_main.glsl
 
 // The residual at four elements of the result; of kernels that take fours at once `at.x` is where one of both starts.
 uvec4 residual_at(uvec4 at) {

@@ -6,9 +6,9 @@
 // bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn;
 // 3 (NUMBERS): (batches), no values but the number of the matrix of b by which each matrix of a is multiplied, matrices of b being
 // b_batch[0] apart; -1: by none, its result is 0.
-// FOURS: the bias, the result and the residual are read and written as RESULT, four at once, by functions of matmul_four.glsl.
+// FOURS: the bias, the result and the residual are read and written as RESULT, four at once, by functions of matmul_load_vec4.glsl.
 #ifdef HALF
-#include "half.glsl"
+#include "fp16.glsl"
 const uint PER_WORD = 2u;
 #else
 const uint PER_WORD = 1u;

@@ -1,7 +1,7 @@
 #version 450
 // dst[i] = src[i] for i < count, as 32-bit words whatever they hold.
 // src: (count), dst: (count); uploads, downloads and copies between windows and pages.
-// One group copies a run of neighbouring words, four at a time where both start at a multiple of four (quads.glsl).
+// One group copies a run of neighbouring words, four at a time where both start at a multiple of four (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64
@@ -9,7 +9,7 @@
 #endif
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) readonly buffer Src { WORDS src[]; };
 SINGLE_WORDS(0, readonly, src)

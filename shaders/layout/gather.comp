@@ -10,7 +10,7 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint QUADS = 0;
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) readonly buffer Table { WORDS table[]; };
 SINGLE_WORDS(0, readonly, table)

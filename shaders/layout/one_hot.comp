@@ -1,12 +1,12 @@
 #version 450
 // result[o, d, i] = values[1] where d = indices[o, i], else values[0]; negative indices count from depth.
 // indices: (outer, inner) ints, values: off and on, result: (outer, depth, inner), contiguous.
-// One group takes a run of neighbouring elements (quads.glsl).
+// One group takes a run of neighbouring elements (vec4.glsl).
 // Source: ONNX OneHot. An index outside the depth makes all of its line off.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) readonly buffer Indices { int indices[]; };
 layout(set = 0, binding = 1) readonly buffer Values { uint values[]; };

@@ -12,7 +12,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint RANK = 1;
 layout(constant_id = 4) const uint QUADS = 0;
 layout(constant_id = 5) const uint X_ALONG = 1; // stride 1 along the innermost axis, else 0
-#include "quads.glsl"
+#include "vec4.glsl"
 
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
 SINGLE_WORDS(0, readonly, x)
@@ -30,7 +30,7 @@ layout(push_constant) uniform Push {
 #define STRIDES(axis) uvec2(x_strides[axis], result_strides[axis])
 #define START uvec2(x_offset, result_offset)
 #define PLACES uvec2
-#include "lines.glsl"
+#include "line_start.glsl"
 
 void main() {
     const uint quads = QUADS != 0u ? columns / 4u : 0u;

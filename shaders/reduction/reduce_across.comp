@@ -7,7 +7,7 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "reduce_state.glsl"
-#include "words.glsl"
+#include "load_words.glsl"
 #include "reduce_parts.glsl"
 
 void main() {

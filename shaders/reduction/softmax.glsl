@@ -1,6 +1,6 @@
 // What softmax and softmax_masked share: all but their bindings.
 #include "exp_quad.glsl"
-#include "quad_rows.glsl"
+#include "vec4_rows.glsl"
 vec4 larger(vec4 left, vec4 right) { return max(left, right); }
 vec4 add(vec4 left, vec4 right) { return left + right; }
 DEFINE_ROW_TREE(row_max, vec4, larger)

@@ -174,7 +174,7 @@ def test_the_shaders_hold_the_functions() -> None:
     assert text.count("_float32)") == len(FUNCTIONS)
 
 
-@pytest.mark.parametrize("name", ["matmul_tiled_float32", "winograd_repair_4", "conv_int32"])
+@pytest.mark.parametrize("name", ["matmul_tiled_float32", "winograd_fallback_4", "conv_int32"])
 def test_a_linked_module_holds_what_its_epilogue_calls(name: str, tmp_path: Path) -> None:
     spirv = load_shader(name).spirv
     before = take_apart(spirv)

@@ -36,7 +36,7 @@ needs_compiler = pytest.mark.skipif(
     shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
 )
 # Of Mesa 25: finished results, where long steps follow. Mesa 26 keeps them in registers.
-LOCAL_BYTES_25 = {"matmul_tiled_float32": 64, "matmul_few_float32": 64}
+LOCAL_BYTES_25 = {"matmul_tiled_float32": 64, "matmul_gemv_float32": 64}
 # Each of 1024 threads holds 128 values over a barrier; a card has registers for 64 to 96 of them.
 SPILLS = """#version 450
 layout(local_size_x = 1024) in;
@@ -212,7 +212,7 @@ def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:
         for got in (results[pipeline] for results in report.results.values()):
             assert isinstance(got, Statistics) and got.scratch_bytes == 0, pipeline
             assert all(loop.shared_reads <= most * loop.multiply_adds for loop in got.loops)
-    assert shader_stats.units_as_markdown(report).count("_matrices") == len(report.pipelines())
+    assert shader_stats.units_as_markdown(report).count("_coopmat") == len(report.pipelines())
 
 
 def test_page_is_written_between_its_marks(tmp_path: Path) -> None:

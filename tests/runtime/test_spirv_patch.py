@@ -85,7 +85,7 @@ def test_every_linked_module_is_valid(name: str, tmp_path: Path) -> None:
 
 def test_the_case_table_has_steps_for_kernels_of_both_kinds() -> None:
     with_steps = {name for name, found in steps_of_cases().items() if any(s.calls for s in found)}
-    assert {"chain_2", "conv_float32", "matmul_tiled_float32"} <= with_steps
+    assert {"fused_2", "conv_float32", "matmul_tiled_float32"} <= with_steps
     assert all(functions_of(load_shader(name)) for name in with_steps)
 
 

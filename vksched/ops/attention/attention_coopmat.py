@@ -4,7 +4,7 @@
     one group:    4 subgroups, which share keys and values as float16 in shared memory
 
 Both products are of float16, summed in float32, the softmax between is float32. As with products
-(matrix_units.py), no variant is used before the tuner has measured it and compared its result.
+(linalg/coopmat.py), no variant is used before the tuner has measured it and compared its result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def most_columns(limits: Limits) -> int:
 
 @dataclass(frozen=True, slots=True)
 class AttentionUnit:
-    """A variant of `attention_matrices`. shape: rows, columns and depth of one cooperative matrix.
+    """A variant of `attention_coopmat`. shape: rows, columns and depth of one cooperative matrix.
     subgroup: its lanes. keys: at a time.
     """
 
@@ -101,7 +101,7 @@ def _units(limits: Limits, depth: int, columns: int) -> dict[str, AttentionUnit]
 
 def attention_unit(call: Call, depth: int, columns: int) -> AttentionUnit | None:
     """Returns the unit of a call's variant, None where that is another kernel."""
-    named = call.variant.startswith("matrices ")
+    named = call.variant.startswith("coopmat ")
     return _units(call.limits, depth, columns).get(call.variant) if named else None
 
 

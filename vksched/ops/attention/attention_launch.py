@@ -25,13 +25,13 @@ MOST_COLUMNS = 8 * LANES_ACROSS
 LANES_ON_CPU, KEYS_IN_ROWS = 8, 8
 """Lanes of a group of `rows`; keys that an invocation works on at a time."""
 TILES = {8: ((32, 64), (32, 32), (4, 64), (1, 64)), 4: ((8, 64), (16, 32), (4, 64), (1, 64))}
-"""Rows, and columns of v, of a group of `attention_lanes`, which is one subgroup, by its lanes."""
+"""Rows, and columns of v, of a workgroup of `attention_subgroup`, by the size of a subgroup."""
 ROWS = "rows"
 """The variant for CPU drivers that takes any size: an invocation has one row."""
 TALL, MIDDLE, FLAT = 32, 16, 4
 TILED = {
     f"{kind} {rows}": (kind, rows)
-    for kind in ("tiled", "mixed", "packed")
+    for kind in ("tiled", "mixed", "fp16acc")
     for rows in (TALL, MIDDLE, FLAT)
 }
 """Variants in shared memory: their kind of tiles, as products have them (matmul_kernels.py), and
@@ -133,7 +133,7 @@ def _plain_variants(call: Call, s: Sizes) -> tuple[str, ...]:
 def lanes_of(limits: Limits) -> dict[str, tuple[int, int]]:
     """Returns the variants for the subgroups of a CPU driver, by name: the tile of a group."""
     tiles = TILES[limits.subgroup_size] if has_lanes(limits, TILES) else ()
-    return {f"lanes {tile[0]}x{tile[1]}": tile for tile in tiles}
+    return {f"subgroup {tile[0]}x{tile[1]}": tile for tile in tiles}
 
 
 def _cost(s: Sizes, rows: int, columns: int, lanes: int) -> int:

@@ -20,7 +20,7 @@ from ..lowering.strides import LOOP_STEPS
 from .conv_direct import conv_constants, conv_operands, push_of, sum_of
 from .window import Window, three
 
-CONV_MATRICES = "conv_matrices"
+CONV_MATRICES = "conv_coopmat"
 
 
 def conv_units(call: Call) -> tuple[str, ...]:

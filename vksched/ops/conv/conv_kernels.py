@@ -1,5 +1,5 @@
 """Which kernels compute a convolution: directly, as a matrix product of its unfolded windows, or by
-matrix units (conv_matrices.py).
+matrix units (conv_coopmat.py).
 
     x (N, C, spatial) --im2col--> scratch (N, C * taps, places) --matmul with w--> result + bias
     x (N, C * taps) --matmul with w--> result (N, rows) + bias      the window is all of an image

@@ -103,11 +103,11 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         ("size", data.shape[axis]),
         ("shared_slices", math.prod(data.shape[start.rank : axis])),
     )
-    shader, count, push = "write_rows", rows.size, sizes
+    shader, count, push = "dynamic_update_slice", rows.size, sizes
     if data.dtype == FLOAT16:
         each = many * inner // 2 + 1  # words, where the first or the last has a half of its own
         shader, count, push = (
-            "write_rows_half",
+            "dynamic_update_slice_fp16",
             slices * each,
             (("each", each), ("slices", slices), *sizes),
         )
@@ -138,7 +138,7 @@ register(
         _infer,
         _reference,
         Kernel(
-            (*WHOLE_COPIES, "write_rows", "write_rows_half"),
+            (*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
             _lower,
             as_words=_words,
             takes_halves=_halves,

@@ -27,7 +27,7 @@ _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
 HALVES, CODES = "float16*float16+float32", "int8*int8+int32"
 """Types of factors and sums. Whatever sign codes have, words hold them with one."""
 _STEPS = {HALVES: 32, CODES: 64}
-"""Along k that shared memory holds: TILE_K of shaders/include/matrix_units.glsl."""
+"""Along k that shared memory holds: TILE_K of shaders/include/coopmat.glsl."""
 PRODUCT, CONVOLUTION, OF_CODES = "product", "convolution", "product of codes"
 _TYPES = {PRODUCT: HALVES, CONVOLUTION: HALVES, OF_CODES: CODES}
 _TILES = {
@@ -55,7 +55,7 @@ LEAST_SIDE = 16
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """A variant of `matmul_matrices`, `conv_matrices` or `integer_matrices`. types: HALVES or
+    """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: HALVES or
     CODES. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
     computes. subgroup: its lanes. kept: a factor that lies across k is not turned on its way to
     shared memory; the device turns it as it loads matrices, which takes some nothing, and some many
@@ -175,4 +175,4 @@ def rounds(call: Call) -> bool:
     return call.output.dtype == FLOAT16 or may_round(call)
 
 
-MATRIX_SHADERS = tuple(f"matmul_matrices_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}"))
+MATRIX_SHADERS = tuple(f"matmul_coopmat_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}"))

@@ -1,16 +1,18 @@
 """How devices multiply integers of 8 bits: rows of a become words of four codes, which meet the
 words of the weights.
 
-    x --integer_rows--> scratch: zero point | words of each window, tap by tap --product--> result
+    x --int8_pack_activations--> scratch: zero point | words of each window, tap by tap
+    scratch --int8_gemm_*--> result
 
 CPU drivers multiply float32 fastest, by the kernels of matmul: sums of 256 products of codes are
 exact there.
 
-    x, words --integer_values, integer_weights--> scratch --matmul--> sums --integer_sums--> result
+    x, words --int8_unpack_activations, int8_unpack_weights--> scratch
+    scratch --matmul--> sums --int8_row_sums--> result
 
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
 with integer dot products take a word of each side at once, others its four codes, and those with
-matrix units of int8 tiles of words, once the tuner has measured that (matrix_units.py).
+matrix units of int8 tiles of words, once the tuner has measured that (coopmat.py).
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ SCRATCH_WORDS, SOFTWARE_SCRATCH_WORDS = 1 << 22, 1 << 18
 DOT = " dot"
 """The end of the names of variants for devices with integer dot products."""
 ROWS = {"rows 1": 1, "rows 8": 8}
-"""Variants of `integer_rows_*`: rows of an invocation, which has one column."""
+"""Variants of `int8_gemm_cpu_*`: rows of an invocation, which has one column."""
 TILED = "tiled"
-UNITS = "integer_matrices"
+UNITS = "int8_gemm_coopmat"
 """The shader for matrix units."""
-FLOATS = "floats"
+FLOATS = "float32"
 """The variant that multiplies codes less their zero points in float32."""
 PART = 256
 """Products of two such values that float32 sums exactly: each is at most 255 * 255."""
@@ -51,12 +53,12 @@ LEAST_FLOAT_ROWS = 16
 """Rows from which weights are worth unpacking in each run."""
 _TILE = 64, 64
 _TILED_LOCAL = 16, 8
-"""Rows and columns of a group of `integer_tiled`, and its invocations."""
+"""Rows and columns of a group of `int8_gemm_tiled`, and its invocations."""
 _PACKED_EACH = 64
 """Words that an invocation packs on a CPU driver."""
 PRODUCT_SHADERS = (
-    *("integer_words", "integer_values", "integer_weights", "integer_sums"),
-    *(f"integer_{kind}{dot}" for kind in ("tiled", "rows_1", "rows_8") for dot in ("", "_dot")),
+    *("int8_pack_activations", "int8_unpack_activations", "int8_unpack_weights", "int8_row_sums"),
+    *(f"int8_gemm_{kind}{dot}" for kind in ("tiled", "cpu_1", "cpu_8") for dot in ("", "_dot")),
     UNITS,
     *MATMUL_SHADERS,
 )
@@ -207,14 +209,14 @@ def _lower(call: Call, own: Unfolded) -> tuple[Dispatch, ...]:
 
 def _pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows = min(each, own.rows - row)
-    yield _words(call, own, image, row, rows, "integer_words", bool(image or row))
+    yield _words(call, own, image, row, rows, "int8_pack_activations", bool(image or row))
     yield _product(call, own, image, row, rows)
 
 
 def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> Iterator[Dispatch]:
     rows, steps, n = min(each, own.rows - row), PER_WORD * own.depth, own.columns
     values, weights, sums = SCRATCH, SCRATCH - 1, SCRATCH - 2
-    yield _words(call, own, image, row, rows, "integer_values", bool(image or row))
+    yield _words(call, own, image, row, rows, "int8_unpack_activations", bool(image or row))
     if not row and (not image or own.words_step):
         yield _weights(call, own, image, weights)
     for part in range(_parts(own)):
@@ -234,7 +236,7 @@ def _float_pass(call: Call, own: Unfolded, image: int, row: int, each: int) -> I
         *(("rows", rows), ("columns", n), ("parts", _parts(own))),
         *_result_of(own, image, row),
     )
-    yield Dispatch("integer_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
+    yield Dispatch("int8_row_sums", (sums, OUTPUT), groups, push, constants, barrier=True)
 
 
 def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
@@ -244,7 +246,7 @@ def _weights(call: Call, own: Unfolded, image: int, target: int) -> Dispatch:
         *(("zero_step", int(call.inputs[3].size > 1)), ("words_first", image * own.words_step)),
     )
     later = image > 0
-    return Dispatch("integer_weights", (1, 3, target), groups, push, constants, barrier=later)
+    return Dispatch("int8_unpack_weights", (1, 3, target), groups, push, constants, barrier=later)
 
 
 def _launch(items: int, limits: Limits) -> tuple[tuple[int, int, int], tuple[tuple[str, int], ...]]:
@@ -313,5 +315,5 @@ def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ..
 def _shader(call: Call, tile: tuple[int, int]) -> tuple[str, tuple[tuple[str, int], ...]]:
     """Returns the shader without matrix units, and its constants."""
     name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
-    kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"rows_{tile[0]}", (tile[1], 1))
-    return f"integer_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))
+    kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"cpu_{tile[0]}", (tile[1], 1))
+    return f"int8_gemm_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))

@@ -66,15 +66,15 @@ _TILED_TILE, _REGISTER_TILE = (32, 64), (32, 64)
 """Rows and columns of a tile of `matmul_tiled` and `matmul_register`."""
 PACKED_K = 512
 """Steps along k of one dispatch of sums in float16: they lose about 1 / 500 of themselves."""
-FEW = {"few 1": 1, "few 4": 4}
-"""Variants of `matmul_few`: rows of a group."""
+FEW = {"gemv 1": 1, "gemv 4": 4}
+"""Variants of `matmul_gemv`: rows of a group."""
 READ = 10.0
 READ_ROWS = 25
 """What a GPU needs for a column of a step along k where reading b bounds it, and the rows of the
-largest tile of `matmul_fours` at which products take as long: guesses.
+largest tile of `matmul_vec4` at which products take as long: guesses.
 """
 TILED_COST = 2.0
-"""Of a product in `matmul_tiled`, about, in that of one in the largest tile of `matmul_fours`."""
+"""Of a product in `matmul_tiled`, about, in that of one in the largest tile of `matmul_vec4`."""
 FEW_LOCAL = {True: (8, 16), False: (32, 4)}
 """Its invocations, by whether b lies along n: along n and k, or along k and n. Lanes beside each
 other read a line of memory.
@@ -169,7 +169,7 @@ def _plain_variants(call: Call, packs: bool) -> tuple[str, ...]:
         return tuple(best) or (REGISTER,)
     fours = fours_variants(call, m, n, batches) if _takes_fours(call, packs) else ()
     if m <= MOST_FEW:
-        return "few 1" if m == 1 else "few 4", *fours, TILED
+        return "gemv 1" if m == 1 else "gemv 4", *fours, TILED
     return (*fours, TILED) if _in_fours(call) else (TILED, *fours)
 
 
@@ -447,11 +447,11 @@ def _algorithm(
         rows, (x, y) = FEW[call.variant], FEW_LOCAL[b_along_n]
         across = x if b_along_n else y
         local = (("LOCAL_X", x), ("LOCAL_Y", y))
-        return f"matmul_few_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
+        return f"matmul_gemv_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
     units = matrix_tile(call)
     if units is not None:
         wide = "wide_" if _in_eights(call, units) else ""
-        shader = f"matmul_matrices_{wide}{dtype}"
+        shader = f"matmul_coopmat_{wide}{dtype}"
         return shader, (units.columns, units.rows), (*along, *units.constants)
     tile = lanes_of(call.limits).get(call.variant)
     if tile is not None:
@@ -467,8 +467,8 @@ def _layout(a_along_k: bool, b_along_n: bool) -> str:
 
 
 HALF_WEIGHT_SHADERS = (
-    *(f"matmul_{kind}_{HALF_B}{FLOAT32}" for kind in ("fours_mixed", "fours_packed", "matrices")),
-    *(f"matmul_fours_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
+    *(f"matmul_{kind}_{HALF_B}{FLOAT32}" for kind in ("vec4_mixed", "vec4_fp16acc", "coopmat")),
+    *(f"matmul_vec4_{format}{FLOAT32}" for format in (HALF_B, BFLOAT_B)),
 )
 """Of `of_half_weights`."""
 SHADERS = (
@@ -483,9 +483,9 @@ SHADERS = (
         for dtype in (FLOAT32, FLOAT16)
         for whole in (False, True)
     },
-    *(f"matmul_{k}_{t}" for k in ("tiled", "few", "register") for t in (FLOAT32, INT32)),
-    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "fours", "few")),
-    *(f"matmul_fours_{kind}{FLOAT32}" for kind in ("", "mixed_", "packed_")),
+    *(f"matmul_{k}_{t}" for k in ("tiled", "gemv", "register") for t in (FLOAT32, INT32)),
+    *(f"matmul_{kind}_{FLOAT16}" for kind in ("tiled", "vec4", "gemv")),
+    *(f"matmul_vec4_{kind}{FLOAT32}" for kind in ("", "mixed_", "fp16acc_")),
     *HALF_WEIGHT_SHADERS,
     *MATRIX_SHADERS,
 )

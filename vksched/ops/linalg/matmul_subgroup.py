@@ -1,8 +1,8 @@
 """The tiles of products on CPU drivers, each computed by one subgroup.
 
 A value is loaded by one lane and handed to the others, so a tile of rows x columns takes as many
-loads a step along k as it has rows and columns, not their product. `matmul_lanes` has many rows,
-`matmul_rows` few, which are read as they lie.
+loads a step along k as it has rows and columns, not their product. `matmul_subgroup` has many rows,
+`matmul_gemv_cpu` few, which are read as they lie.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ..lowering.vec4 import has_lanes
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A variant of `matmul_lanes` or `matmul_rows`: one subgroup computes a tile of this size."""
+    """A variant of `matmul_subgroup` or `matmul_gemv_cpu`: one subgroup computes a tile of this
+    size.
+    """
 
     rows: int
     columns: int
@@ -25,7 +27,7 @@ class Lanes:
 
     @property
     def kind(self) -> str:
-        return "rows" if self.few else "lanes"
+        return "gemv_cpu" if self.few else "subgroup"
 
     @property
     def fixed(self) -> bool:
@@ -70,9 +72,9 @@ _PRODUCT_COST = {8: 0.5, 4: 0.7}
 lanes) and SwiftShader (4).
 """
 _ROWS = {8: ((1, 32), (1, 512), (4, 32), (4, 128)), 4: ((1, 16), (4, 16))}
-"""Rows and columns of a tile of `matmul_rows`, by lanes: wide ones for lines of b along n."""
+"""Rows and columns of a tile of `matmul_gemv_cpu`, by lanes: wide ones for lines of b along n."""
 TILES = {8: ((8, 32), (16, 32), (32, 32), (32, 64)), 4: ((8, 16), (16, 64), (32, 64))}
-"""Rows and columns of a tile of `matmul_lanes`, by lanes: as many as fit the stack and the
+"""Rows and columns of a tile of `matmul_subgroup`, by lanes: as many as fit the stack and the
 instruction cache.
 """
 _FIXED = (4,)

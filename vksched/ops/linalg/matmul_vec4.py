@@ -17,14 +17,14 @@ from ...ir.precision import MIXED, may_round, precision_of
 from ...topology.limits import Limits
 from .operands import BFLOAT_B, half_weights
 
-SINGLE, HALF_FACTORS, HALF_SUMS = "tiled", "mixed", "packed"
+SINGLE, HALF_FACTORS, HALF_SUMS = "tiled", "mixed", "fp16acc"
 """Kinds: float32 throughout; operands rounded to float16, their products summed in float32; sums
 of float16, too, two at a time.
 """
-_WORDS = {"fours": SINGLE, HALF_FACTORS: HALF_FACTORS, HALF_SUMS: HALF_SUMS}
+_WORDS = {"vec4": SINGLE, HALF_FACTORS: HALF_FACTORS, HALF_SUMS: HALF_SUMS}
 """How names of variants begin, and their kinds."""
 _DEPTH, _GAPS = 8, 8
-"""Steps along k in a tile, and fours that it has beside: TILE_K and both gaps of matmul_fours.comp.
+"""Steps along k in a tile, and fours that it has beside: TILE_K and both gaps of matmul_vec4.comp.
 """
 _BUSY = 1 << 15
 """Invocations that keep a GPU busy."""
@@ -32,7 +32,7 @@ _BUSY = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Fours:
-    """A variant of `matmul_fours`. rows, columns: that one group computes. down, across: blocks of
+    """A variant of `matmul_vec4`. rows, columns: that one group computes. down, across: blocks of
     4 x 4 of an invocation. cost: of a product, about, in that of one in the largest tile.
     """
 
@@ -62,7 +62,7 @@ class Fours:
 
     def shader(self, dtype: str) -> str:
         """Returns the module's name."""
-        return f"matmul_fours_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
+        return f"matmul_vec4_{'' if self.kind == SINGLE else f'{self.kind}_'}{dtype}"
 
     def fits(self, limits: Limits) -> bool:
         """Whether a device can run it."""

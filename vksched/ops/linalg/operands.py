@@ -12,7 +12,7 @@ from ...ir.precision import kept_precision
 from ...topology.limits import Limits
 from ..lowering.strides import broadcast_strides, spread
 
-HALF_B, BFLOAT_B = "half_b_", "bfloat_b_"
+HALF_B, BFLOAT_B = "fp16_b_", "bf16_b_"
 """In the names of shaders that read b as float16 and as bfloat16."""
 
 

@@ -25,8 +25,8 @@ from .variants import Choice, call_key, choose, chosen
 from .vec4 import both_readings, launch_run, reading
 
 CONVERTERS = {
-    (FLOAT32, FLOAT16): "half_pack",
-    (FLOAT16, FLOAT32): "half_unpack",
+    (FLOAT32, FLOAT16): "fp16_pack",
+    (FLOAT16, FLOAT32): "fp16_unpack",
     (INT32, INT32): "copy",  # one of them is an int64 that fits
 }
 """Shaders of a cast between two types of one family, used by other ops too."""
@@ -142,9 +142,9 @@ def _lower_halves(kernel: Kernel, call: Call) -> Lowering:
         place[operand] = SCRATCH - len(scratch)
         scratch.append(type_.size)
         if operand == OUTPUT:
-            after = _convert("half_pack", place[operand], OUTPUT, type_.size, call.limits)
+            after = _convert("fp16_pack", place[operand], OUTPUT, type_.size, call.limits)
         elif any(operand in dispatch.operands for dispatch in inner):
-            before += _convert("half_unpack", operand, place[operand], type_.size, call.limits)
+            before += _convert("fp16_unpack", operand, place[operand], type_.size, call.limits)
     inner = tuple(
         replace(
             d,

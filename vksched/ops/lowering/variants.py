@@ -11,7 +11,7 @@ from ...ir.op import Call
 ASKED, TUNED, LIKE, STATIC = "asked for", "tuned", "tuned at like sizes", "static guess"
 SMALLER = "tuned at smaller sizes"
 """Why a variant was chosen."""
-UNITS = "matrices "
+UNITS = "coopmat "
 """In the names of variants for matrix units: none is a guess. What is faster by them stays so when
 it is larger, and by far.
 """

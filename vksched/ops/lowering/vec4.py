@@ -1,6 +1,6 @@
-"""Kernels that read and write four words at a time (shaders/include/quads.glsl): when they can, and
-who takes which part. Elementwise ones go from line to line of the innermost axis (lines.glsl),
-others over rows that they read more than once (quad_rows.glsl).
+"""Kernels that read and write four words at a time (shaders/include/vec4.glsl): when they can, and
+who takes which part. Elementwise ones go from line to line of the innermost axis (line_start.glsl),
+others over rows that they read more than once (vec4_rows.glsl).
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Consta
     return (groups, 1, 1), (("LOCAL_X", local_size),)
 
 
-ROWS, GROUP, LANES = "rows", "group", "lanes"
+ROWS, WORKGROUP, SUBGROUP = "rows", "workgroup", "subgroup"
 """Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
-a subgroup, which hold the row in registers (shaders/reduction/lane_rows.glsl).
+a subgroup, which hold the row in registers (shaders/reduction/subgroup_rows.glsl).
 """
 WORDS_64 = "_64"
 """The end of the names of shaders that move words of 64 bits."""
@@ -118,12 +118,12 @@ def row_variants(
     """
     if limits.software:
         rounds = passes * (columns if across or columns % 4 else columns // 4)
-        return (ROWS,) if rounds <= LOOP_STEPS // 2 else (GROUP,)
+        return (ROWS,) if rounds <= LOOP_STEPS // 2 else (WORKGROUP,)
     if columns < 32:
         return (ROWS,)
     if across:
-        return (ROWS, GROUP) if items >= _BUSY_GROUPS * LOCAL_SIZE // 4 else (GROUP, ROWS)
-    return (GROUP,)
+        return (ROWS, WORKGROUP) if items >= _BUSY_GROUPS * LOCAL_SIZE // 4 else (WORKGROUP, ROWS)
+    return (WORKGROUP,)
 
 
 def launch_rows(
@@ -132,7 +132,7 @@ def launch_rows(
     """Returns groups and constants of a kernel over rows; arguments as in `row_variants`."""
     local_size = _local_size(limits)
     lanes = 1
-    if variant == GROUP:
+    if variant == WORKGROUP:
         steps = columns if across else -(-columns // 4)
         most = _ACROSS_LANES if across else min(_LARGEST_GROUP, limits.max_invocations)
         lanes = min(1 << max(0, steps // _LANE_QUADS - 1).bit_length(), 1 << most.bit_length() - 1)

@@ -33,7 +33,7 @@ from .quantized_linear import FEW_LOCAL, NATIVE_PIECE, row_products
 
 NAME, NORM = "linear_beside", "rms_norm"
 GATES = {"": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
-"""Activations, as shaders/quantized/packed_beside.comp counts them; "": no gate."""
+"""Activations, as shaders/quantized/quant_gemv_merged.comp counts them; "": no gate."""
 MOST_WEIGHTS = 3
 COLUMNS = 4 * FEW_LOCAL[1]
 """Of a group, all of one weight."""
@@ -152,7 +152,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
         *(("GATE", GATES[gate]), ("WEIGHTS", last - first + 1)),
     )
     groups = min(n // COLUMNS, limits.max_groups[0]), min(m, limits.max_groups[1]), 1
-    shader = f"packed_beside_{kind.name.lower()}"
+    shader = f"quant_gemv_merged_{kind.name.lower()}"
     return (Dispatch(shader, (0, int(normed), *weights, OUTPUT), groups, push, constants),)
 
 
@@ -162,7 +162,7 @@ register(
             NAME,
             _infer,
             _reference,
-            Kernel(tuple(f"packed_beside_{name.lower()}" for name in FORMATS), _lower),
+            Kernel(tuple(f"quant_gemv_merged_{name.lower()}" for name in FORMATS), _lower),
             attrs={
                 "format": FORMAT,
                 "normed": Flag(),

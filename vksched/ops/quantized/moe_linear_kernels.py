@@ -2,12 +2,12 @@
 
 Rows that chose the same matrix are brought together, so that each matrix is read for its own rows:
 
-    chosen --group_count, group_rows--> plan: the matrix of each tile of rows, where rows come from
+    chosen --moe_count, moe_sort_rows--> plan: the matrix of each tile of rows, where rows come from
     x -----gather-----> tiles ---product, tile by tile---> made -----gather-----> result
 
 A group of rows may end with a tile that is not full, so there is room for one such tile of each
 matrix. Tiles that are left over are multiplied by nothing. Where rows are few there is a tile for
-each (group_each), and they stay where they are.
+each (moe_scatter_ids), and they stay where they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .quantized_linear import FEW, ROWS, few_rows, has_rows, unpack_rows
 
 PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and values of weights of few bits."""
-UNPACKED = "unpack "
+UNPACKED = "dequantize "
 """How variants begin that unpack weights of few bits for an ordinary product."""
 VALUE_BYTES, LEAST_COLUMNS = 64 << 20, 32
 """Of the values that are unpacked at a time, and columns of each matrix at least."""
@@ -142,7 +142,7 @@ def _height(call: Call, sizes: Sizes, variant: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Where the parts of a plan start, in words: see shaders/quantized/group_rows.comp."""
+    """Where the parts of a plan start, in words: see shaders/quantized/moe_sort_rows.comp."""
 
     numbers: int
     sources: int
@@ -195,7 +195,7 @@ def _by_row(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
     """Each row is a tile."""
     push = (("count", sizes.count), ("matrices", sizes.matrices))
     groups = spread(sizes.count, call.limits)
-    yield Dispatch("group_each", (2, PLAN, STATUS), groups, push)
+    yield Dispatch("moe_scatter_ids", (2, PLAN, STATUS), groups, push)
     yield from _products(call, sizes, 1, 0, OUTPUT)
 
 
@@ -209,9 +209,9 @@ def _by_tile(call: Call, sizes: Sizes) -> Iterator[Dispatch]:
     height = _height(call, sizes, call.variant)
     tiles, plan, limits = sizes.tiles(height), _plan(sizes, height), call.limits
     push = (("count", sizes.count), ("matrices", sizes.matrices))
-    yield Dispatch("group_count", (2, PLAN), spread(sizes.matrices, limits), push)
+    yield Dispatch("moe_count", (2, PLAN), spread(sizes.matrices, limits), push)
     yield Dispatch(
-        "group_rows",
+        "moe_sort_rows",
         (2, PLAN, STATUS),
         spread(max(sizes.matrices + 1, sizes.count), limits),
         (
@@ -330,5 +330,5 @@ def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
             yield replace(one, shifts=(a, b, number, out + start))
 
 
-GROUPING = ("group_each", "group_count", "group_rows")
+GROUPING = ("moe_scatter_ids", "moe_count", "moe_sort_rows")
 """Shaders."""

@@ -84,7 +84,7 @@ def unpack_rows(
     each = RUN // 4 if call.limits.software else 1
     (groups, _, _), constants = launch_run(rows * columns // (4 * each), call.limits)
     constants += (("EACH", each),)
-    shader = reading(f"unpack_{kind.name.lower()}", call.limits)
+    shader = reading(f"dequantize_weights_{kind.name.lower()}", call.limits)
     push = (
         *(("rows", rows), ("columns", columns), ("row_words", kind.row_words(columns))),
         *(("matrices", matrices), ("apart", apart)),
@@ -93,7 +93,7 @@ def unpack_rows(
     return Dispatch(shader, operands, (groups, down, 1), push, constants)
 
 
-UNPACK_SHADERS = both_readings(f"unpack_{name.lower()}" for name in FORMATS)
+UNPACK_SHADERS = both_readings(f"dequantize_weights_{name.lower()}" for name in FORMATS)
 
 register(
     Op(
@@ -133,11 +133,11 @@ def packed(blocks: Any, format: str, shape: Shape, *, name: str | None = None) -
 
 # -- linear_packed -------------------------------------------------------------------------------
 
-FEW = {"few 1": 1, "few 4": 4}
+FEW = {"gemv 1": 1, "gemv 4": 4}
 """Variants for GPUs: rows of a group."""
 FEW_LOCAL = (32, 4)
 """Invocations of a group, along k and of fours of columns."""
-ROWS = {"rows 1": 1, "rows 4": 4}
+ROWS = {"gemv_cpu 1": 1, "gemv_cpu 4": 4}
 """Variants for CPU drivers: rows of a subgroup."""
 MOST_ROWS, USUAL_ROWS = 32, 16
 """Rows up to which these are tried, and are the first guess: there, unpacking takes as long as four
@@ -149,9 +149,9 @@ WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have such kernels."""
 CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
-WHOLE = "unpack"
+WHOLE = "dequantize"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
-name of the product's variant follows, "unpack fours 64x64"; without one it is the best guess.
+name of the product's variant follows, "dequantize vec4 64x64"; without one it is the best guess.
 """
 HALVES = "f16", "bf16"
 """The formats that tiles read as they lie, where rows are many."""
@@ -325,10 +325,10 @@ def _float_variants(call: Call) -> tuple[str, ...]:
             return tuple(f"{WHOLE} {name}" for name in names)
         return WHOLE, *(f"{WHOLE} {name}" for name in names if UNITS in name)
     if not limits.software:
-        return "few 1" if m == 1 else "few 4", WHOLE
+        return "gemv 1" if m == 1 else "gemv 4", WHOLE
     if not has_rows(call) or m > limits.max_groups[0]:
         return (WHOLE,)
-    rows = "rows 1" if m == 1 else "rows 4"
+    rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"
     return (rows, WHOLE) if m <= USUAL_ROWS else (WHOLE, rows)
 
 
@@ -393,7 +393,7 @@ def _round_codes(call: Call) -> Dispatch:
     runs = call.inputs[0].size // RUN
     groups, constants = launch_run(runs, call.limits)
     push = ("runs", runs), ("by_entries", int(format_of(call.attrs["format"]).low == 8))
-    return Dispatch("round_codes", (0, SCRATCH), groups, push, constants)
+    return Dispatch("quantize_activations", (0, SCRATCH), groups, push, constants)
 
 
 def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: int) -> Dispatch:
@@ -420,11 +420,11 @@ def few_rows(call: Call, m: int, batches: int, a_steps: tuple[int, int], a_row: 
         most = limits.max_groups
         groups = min(-(-n // (4 * y)), most[0]), min(tiles, most[1]), 1
         constants = ("LOCAL_X", x), ("LOCAL_Y", y), ("ROWS", rows)
-        how = "packed" if call.variant in FEW else "rounded"
-        return Dispatch(f"{how}_few_{kind.name.lower()}", (), groups, push, constants)
+        gemv = "quant_gemv" if call.variant in FEW else "gemv_q8_activations"
+        return Dispatch(f"{gemv}_{kind.name.lower()}", (), groups, push, constants)
     lanes = limits.subgroup_size
     groups = tiles // batches, -(-n // (4 * lanes)), batches
-    shader = reading(f"packed_rows_{rows}_{kind.name.lower()}", limits)
+    shader = reading(f"quant_gemv_cpu_{rows}_{kind.name.lower()}", limits)
     return Dispatch(shader, (), groups, push, (("LOCAL_X", lanes),))
 
 
@@ -460,10 +460,13 @@ def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
     return tuple(out)
 
 
-DOT_SHADERS = ("round_codes", *(f"rounded_few_{name.lower()}" for name in WITH_DOT))
+DOT_SHADERS = (
+    "quantize_activations",
+    *(f"gemv_q8_activations_{name.lower()}" for name in WITH_DOT),
+)
 LINEAR_SHADERS = (
-    *(f"packed_few_{name.lower()}" for name in FORMATS),
-    *both_readings(f"packed_rows_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
+    *(f"quant_gemv_{name.lower()}" for name in FORMATS),
+    *both_readings(f"quant_gemv_cpu_{rows}_{name.lower()}" for rows in (1, 4) for name in FORMATS),
 )
 
 register(

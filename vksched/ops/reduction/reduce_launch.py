@@ -5,8 +5,8 @@
 
 A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
 driver where one invocation would go round its loops too often. There one invocation reads quads
-where one axis is reduced: along a row (reduce_quads.comp), of four rows that lie side by
-side (reduce_across.comp), or of more of these (reduce_wide.comp).
+where one axis is reduced: along a row (reduce_vec4.comp), of four rows that lie side by
+side (reduce_across.comp), or of more of these (reduce_workgroup.comp).
 Examples: tests/ops/test_reduction.py.
 """
 
@@ -35,7 +35,7 @@ COALESCED = 16
 many on.
 """
 
-QUADS, WIDE, WORDS = "quads", "wide", "words"
+VEC4, WORKGROUP, SCALAR = "vec4", "workgroup", "scalar"
 """Variants on a CPU driver: how a row is read."""
 ROUNDED_CHUNK = 1024
 """Columns of one invocation, on every device, where it rounds a sum with each of them."""
@@ -152,16 +152,16 @@ def _variants(call: Call) -> tuple[str, ...]:
         return ()
     given = _rows(call)
     if not given.in_quads:
-        return (WORDS,)
+        return (SCALAR,)
     wide = reads_64(call.limits) and given.across
     wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
-    return (WIDE, QUADS, WORDS) if wide else (QUADS, WORDS)
+    return (WORKGROUP, VEC4, SCALAR) if wide else (VEC4, SCALAR)
 
 
 def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
     rows, columns = max(given.rows, 1), given.columns
-    if call.variant in (QUADS, WIDE):
-        most = WIDE_CHUNK if call.variant == WIDE else SOFTWARE_CHUNK
+    if call.variant in (VEC4, WORKGROUP):
+        most = WIDE_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
         launch = choose_quads_launch(rows, columns, given.across, most)
     else:
         launch = choose_launch(rows, columns, given.side_by_side, call.limits)
@@ -175,7 +175,7 @@ def _quads_dispatch(
     shader: str, given: _Rows, launch: Launch, options: Push, call: Call
 ) -> Dispatch:
     target = SCRATCH if launch.parts > 1 else OUTPUT
-    wide = WIDE_QUADS if call.variant == WIDE else 1
+    wide = WIDE_QUADS if call.variant == WORKGROUP else 1
     lines = -(-given.rows // (4 * wide)) if given.across else given.rows
     wanted = -(-lines * launch.parts // QUADS_LOCAL_SIZE)
     most = max(MOST_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
@@ -189,10 +189,10 @@ def _quads_dispatch(
         ("stride", given.strides[0]),
     )
     constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
-    constants += (("WIDE", wide),) if call.variant == WIDE else ()
-    how = WIDE if call.variant == WIDE else "across" if given.across else QUADS
+    constants += (("WIDE", wide),) if call.variant == WORKGROUP else ()
+    how = WORKGROUP if call.variant == WORKGROUP else "across" if given.across else VEC4
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
-    name = reading(name, call.limits) if how == QUADS else name
+    name = reading(name, call.limits) if how == VEC4 else name
     return Dispatch(name, (0, target), (groups, 1, 1), push, constants)
 
 
@@ -242,7 +242,7 @@ def reduction(
         given = _rows(call)
         shader, launch = shaders[call.inputs[0].dtype], _choose(given, call, rounds)
         options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
-        if call.variant in (QUADS, WIDE):
+        if call.variant in (VEC4, WORKGROUP):
             first = _quads_dispatch(shader, given, launch, options, call)
         else:
             operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
@@ -266,7 +266,7 @@ def reduction(
     names = sorted(set(shaders.values()))
     quads, *apart = (
         [f"reduce_{how}_{name.removeprefix('reduce_')}" for name in names]
-        for how in (QUADS, "across", WIDE)
+        for how in (VEC4, "across", WORKGROUP)
     )
     own = (*names, *both_readings(quads), *chain.from_iterable(apart))
     return Kernel(own, lower, scratch, variants=_variants)

@@ -26,9 +26,9 @@ from ...ir.op import OUTPUT, Call, Dispatch, Kernel, Op, Work, register
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
 from ..lowering.strides import broadcast_strides, collapse, pad
 from ..lowering.vec4 import (
-    GROUP,
-    LANES,
     ROWS,
+    SUBGROUP,
+    WORKGROUP,
     can_take_quads,
     held_quads,
     launch_held,
@@ -100,7 +100,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     columns, inner, across, items = _sizes(call)
     rows = row_variants(columns, items, across, PASSES, call.limits)
     holds = inner == 1 and len(call.inputs) == 1 and held_quads(columns, call.limits)
-    return (LANES, *rows) if holds else rows
+    return (SUBGROUP, *rows) if holds else rows
 
 
 def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...], bool]:
@@ -167,7 +167,7 @@ def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
         return ()
     columns, inner, across, items = _sizes(call)
     check_row(op, columns, PASSES, call)
-    if call.variant == LANES:
+    if call.variant == SUBGROUP:
         groups, constants = launch_held(columns, items, call.limits)
     else:
         groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
@@ -177,10 +177,10 @@ def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
         ("inner", inner),
     )
     constants += (("LOGARITHM", int(logarithm)),)
-    suffix = {GROUP: "_group", LANES: "_lanes"}.get(call.variant, "")
+    suffix = {WORKGROUP: "_workgroup", SUBGROUP: "_subgroup"}.get(call.variant, "")
     if len(call.inputs) == 1:
         if call.variant == ROWS and inner == 1 and columns % 4 == 0:
-            return (Dispatch(f"{op}_quads", (0, OUTPUT), groups, push, constants[:1]),)
+            return (Dispatch(f"{op}_vec4", (0, OUTPUT), groups, push, constants[:1]),)
         return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
     mask_push, along = _mask_push(call)
     constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
@@ -195,12 +195,12 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
 
 SHADERS = (
     "softmax",
-    "softmax_group",
-    "softmax_lanes",
-    "softmax_quads",
-    "log_softmax_quads",
+    "softmax_workgroup",
+    "softmax_subgroup",
+    "softmax_vec4",
+    "log_softmax_vec4",
     "softmax_masked",
-    "softmax_masked_group",
+    "softmax_masked_workgroup",
 )
 register(
     Op(

@@ -28,12 +28,12 @@ from .cell import GATES, NAMED, Cell, Operands, cell_of, operands_of
 
 SEQUENCES = (1, 4)
 """Of a group."""
-TURNS = "turns"
+STEPS = "steps"
 """The other way."""
 GROUP_WEIGHTS = 1 << 18
 """So many weights one group reads as fast as a device takes up two dispatches."""
 _AREAS = 4
-"""Places of a state in shared memory, as shaders/rnn/recurrent.comp has them."""
+"""Places of a state in shared memory, as shaders/rnn/rnn_scan.comp has them."""
 _ROOMS = 256
 """Words: in such steps places grow."""
 _UNROLLED = 4
@@ -41,8 +41,8 @@ _UNROLLED = 4
 _BUSY_GROUPS = 64
 """So many groups keep a GPU busy: more sequences share one."""
 _ACTIVATION_BITS = 2
-SHADERS = {kind: f"recurrent_{kind}" for kind in GATES}
-TURN_SHADERS = {kind: f"recurrent_turn_{kind}" for kind in GATES}
+SHADERS = {kind: f"rnn_scan_{kind}" for kind in GATES}
+STEP_SHADERS = {kind: f"rnn_step_{kind}" for kind in GATES}
 
 
 def _room(hidden: int) -> int:
@@ -160,7 +160,7 @@ def _variants(call: Call) -> tuple[str, ...]:
     names = [str(n) for n in _fitting(layer)]
     if (2 + 2 * layer.in_two_parts) * layer.time < MAX_DISPATCHES:
         many = layer.cell.gates * layer.hidden**2 > GROUP_WEIGHTS
-        names.insert(0 if many or call.limits.software else len(names), TURNS)
+        names.insert(0 if many or call.limits.software else len(names), STEPS)
     return tuple(names)
 
 
@@ -256,7 +256,7 @@ def _by_turns(layer: _Layer) -> Iterator[Dispatch]:
     extra, copies = layer.extra(SCRATCH - 1)
     yield from copies
     yield copy_run(2, _WORK, layer.states, layer.limits, to=h_at)
-    shader, groups = TURN_SHADERS[layer.cell.kind], spread(layer.states, layer.limits)
+    shader, groups = STEP_SHADERS[layer.cell.kind], spread(layer.states, layer.limits)
 
     def part(number: int, turn: int) -> Dispatch:
         push = (("turn", turn), ("h_at", h_at), ("reset_at", reset_at), *layer.push)
@@ -281,7 +281,7 @@ def _scratch(call: Call) -> tuple[int, ...]:
     if not call.output.size:
         return ()
     layer = _layer(call)
-    work = (_places(layer)[2],) if call.variant == TURNS else ()
+    work = (_places(layer)[2],) if call.variant == STEPS else ()
     return (*work, *layer.extra_words())
 
 
@@ -295,7 +295,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
             f"{_shared_bytes(1, layer.hidden)} bytes of shared memory; the device has "
             f"{layer.limits.shared_bytes}"
         )
-    if call.variant == TURNS:
+    if call.variant == STEPS:
         dispatches = (*layer.start(), *_by_turns(layer))
     else:
         dispatches = (*layer.start(), *_by_groups(layer, int(call.variant)))
@@ -307,7 +307,7 @@ def _lower(call: Call) -> tuple[Dispatch, ...]:
 
 
 KERNEL = Kernel(
-    (*SHADERS.values(), *TURN_SHADERS.values(), *PRODUCTS, *COPIES, *WHOLE_COPIES),
+    (*SHADERS.values(), *STEP_SHADERS.values(), *PRODUCTS, *COPIES, *WHOLE_COPIES),
     _lower,
     _scratch,
     variants=_variants,
