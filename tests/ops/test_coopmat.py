@@ -161,7 +161,7 @@ def test_weights_of_few_bits_are_unpacked_for_the_product_that_was_measured(word
     call = case.call(replace(CARD, max_buffer_bytes=1 << 26))
     op = get_op("linear_packed")
     names = variants_of(op, call)
-    assert all(name.startswith("unpack ") for name in names) and len(names) > 2
+    assert all(name.startswith("dequantize ") for name in names) and len(names) > 2
     units = [name for name in names if LARGE in name]
     assert bool(units) == (word == "mixed")
     for name in names:
