@@ -3,7 +3,7 @@
 // With WHOLE 0 a part leaves the sums, the largest score and the total of its weights for attention_combine.comp.
 // Such a part ends with four words: the largest score, the total and two of no meaning.
 // A key of weight 0 counts as not there, whatever it holds; a row that sees no key is 0.
-// With USED only the first keys count, as many as the example has in use, and places in the text are counted from there.
+// With KVCACHE only the first keys count, as many as the example has in use, and places in the text are counted from there.
 // With are_new, too, these are the keys behind those in use: all count, and places are counted from the first of them.
 
 #include "attention_keys.glsl"
@@ -25,17 +25,17 @@ uint place_keys(uint offset, uint batch, uint row_stride, uint head_stride) {
 
 uint tiles_of(uint tile_rows) { return (rows + tile_rows - 1u) / tile_rows; }
 
-#ifdef USED
-// FEW_BUFFERS: the numbers lie behind q, as this device binds only four buffers.
-#ifdef FEW_BUFFERS
-#define USED_AT (q_offset + used_behind)
+#ifdef KVCACHE
+// KV_LEN_AFTER_Q: the numbers lie behind q, as this device binds only four buffers.
+#ifdef KV_LEN_AFTER_Q
+#define KV_LEN_AT (q_offset + kv_len_after_q)
 #else
-#define USED_AT used_offset
+#define KV_LEN_AT kv_len_offset
 #endif
-int keys_in_use(uint batch) { return clamp(used[USED_AT + batch / heads * used_stride], 0, int(keys)); }
+int cached_keys(uint batch) { return clamp(kv_len[KV_LEN_AT + batch / heads * kv_len_stride], 0, int(keys)); }
 
 // The key beside the first query: queries are counted from there.
-int first_query(uint batch) { return are_new != 0u ? 0 : keys_in_use(batch); }
+int first_query(uint batch) { return are_new != 0u ? 0 : cached_keys(batch); }
 
 int query_of(uint batch, uint row) { return int(row % queries) + first_query(batch); }
 
@@ -45,7 +45,7 @@ uint count_parts() { return own_parts; }
 ivec2 keys_of_part(uint batch, uint part) {
     const int query = first_query(batch);
     const int all = are_new != 0u ? int(keys) : query;
-    const int begin = clamp(query + first_seen, 0, all);
+    const int begin = clamp(query + first_visible, 0, all);
     const int each = max(int(part_keys), (all - begin + int(own_parts) - 1) / int(own_parts));
     return ivec2(begin + int(part) * each, min(begin + (int(part) + 1) * each, all));
 }
@@ -65,10 +65,10 @@ ivec2 tile_queries(uint batch, uint first, uint count) {
 }
 
 // First key and end of the keys of a part that any row of a tile may see.
-uvec2 seen_keys(uint batch, uint first, uint count, uint part) {
+uvec2 visible_keys(uint batch, uint first, uint count, uint part) {
     const ivec2 query = tile_queries(batch, first, count);
     const ivec2 own = keys_of_part(batch, part);
-    return uvec2(max(max(own.x, query.x + first_seen), 0), max(min(own.y, query.y + last_seen + 1), 0));
+    return uvec2(max(max(own.x, query.x + first_visible), 0), max(min(own.y, query.y + last_visible + 1), 0));
 }
 
 // tanh without a branch: near 0 a series, as 1 - exp loses digits there.
@@ -87,7 +87,7 @@ float finish_score(float product, int query, uint mask_at, uint key, uint end) {
     float score = product * scale;
     if (SOFTCAP != 0u) score = softcap * plain_tanh(score / softcap);
     const int at = int(key);
-    bool hidden = any(bvec3(key >= end, at < query + first_seen, at > query + last_seen));
+    bool hidden = any(bvec3(key >= end, at < query + first_visible, at > query + last_visible));
 #ifdef MASKED
     const uint word = mask[mask_at + min(key, end - 1u) * mask_strides[3]];
     if (IS_BIAS != 0u) score += uintBitsToFloat(word);

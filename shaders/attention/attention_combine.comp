@@ -6,7 +6,7 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
+layout(constant_id = 3) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
 #include "float_math.glsl"
 
 layout(set = 0, binding = 0) readonly buffer Partial { float partial[]; };
@@ -44,6 +44,6 @@ void main() {
         const uint head = i / (row * queries) % heads;
         const uint batch = i / (row * queries * heads);
         const uint at = result_offset + batch * (row * queries * heads) + head * result_head + query * result_row;
-        result[at + i % row] = total == 0.0 ? uintBitsToFloat(NONE_SEEN) : sum / total;
+        result[at + i % row] = total == 0.0 ? uintBitsToFloat(FULLY_MASKED) : sum / total;
     }
 }

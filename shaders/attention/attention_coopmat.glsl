@@ -14,7 +14,7 @@ layout(constant_id = 7) const uint COLUMNS = 4; // matrices across v
 layout(constant_id = 8) const uint SOFTCAP = 0;
 layout(constant_id = 9) const uint IS_BIAS = 0;
 layout(constant_id = 10) const uint WHOLE = 1;
-layout(constant_id = 11) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
+layout(constant_id = 11) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
 layout(constant_id = 12) const uint PADDED = 1; // 0: heads fill their matrices, and rows begin at whole words
 layout(constant_id = 13) const uint KEYS = 32;
 #include "attention.glsl"
@@ -25,9 +25,9 @@ const uint LANES = gl_WorkGroupSize.x / SUBGROUPS;
 const uint OWN_KEYS = KEYS * MATRIX_M / LANES; // of a lane, in the softmax
 // Lines of shared memory, in words of four, one more so that lines start in different banks.
 const uint DEEP_EIGHTS = DEPTHS * MATRIX_K / 8u;
-const uint WIDE_EIGHTS = COLUMNS * MATRIX_N / 8u;
+const uint V_EIGHTS = COLUMNS * MATRIX_N / 8u;
 const uint K_LINE = DEEP_EIGHTS + 1u;
-const uint V_LINE = WIDE_EIGHTS + 1u;
+const uint V_LINE = V_EIGHTS + 1u;
 const uint SCORES = KEYS / 4u + 1u;
 const uint WEIGHTS = KEYS / 8u + 1u;
 const uint FACTORS = MATRIX_N / 4u;
@@ -43,7 +43,7 @@ shared vec2 state[ROWS];
 #define LEFT coopmat<float16_t, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA>
 #define RIGHT coopmat<float16_t, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB>
 
-uint two_halves(float low, float high) { return packFloat2x16(f16vec2(low, high)); }
+uint pack_fp16x2(float low, float high) { return packFloat2x16(f16vec2(low, high)); }
 
 // Puts eight neighbours of a row into a tile: from `eight * 8` on, up to `size`; 0 else.
 #define PUT_EIGHT(to, READ, row, eight, size) { \
@@ -53,13 +53,13 @@ uint two_halves(float low, float high) { return packFloat2x16(f16vec2(low, high)
         const float value = READ(row, PADDED != 0u ? min(i, (size) - 1u) : i); \
         read[j] = PADDED == 0u || i < (size) ? value : 0.0; \
     } \
-    to = uvec4(two_halves(read[0], read[1]), two_halves(read[2], read[3]), \
-               two_halves(read[4], read[5]), two_halves(read[6], read[7])); \
+    to = uvec4(pack_fp16x2(read[0], read[1]), pack_fp16x2(read[2], read[3]), \
+               pack_fp16x2(read[4], read[5]), pack_fp16x2(read[6], read[7])); \
 }
 #define QUERY(row, i) q[(row) + (i)]
 #define OWN_VALUE(row, i) VALUE(row, first_column + (i))
 // Where heads fill their matrices, float16 stays as it lies, as rows begin at whole words; an eight of q8_0 shares a scale.
-#ifdef HALF_KEYS
+#ifdef FP16_KV
 #define PUT_WORDS(to, from, place) { \
     const uint word = (place) / 2u; \
     to = uvec4(from[word], from[word + 1u], from[word + 2u], from[word + 3u]); \
@@ -68,12 +68,12 @@ uint two_halves(float low, float high) { return packFloat2x16(f16vec2(low, high)
     if (PADDED == 0u) PUT_WORDS(to, k, (row) + (eight) * 8u) else PUT_EIGHT(to, KEY, row, eight, depth)
 #define PUT_VALUES(to, row, eight) \
     if (PADDED == 0u) PUT_WORDS(to, v, (row) + first_column + (eight) * 8u) else PUT_EIGHT(to, OWN_VALUE, row, eight, columns)
-#elif defined(Q8_0_KEYS)
+#elif defined(Q8_0_KV)
 #define PUT_CODES(to, from, row, four) { \
     const float by = q8_scale(from[SCALES_AT(row, four)], four); \
     const vec4 low = q8_codes(from[CODES_AT(row, four)]) * by; \
     const vec4 high = q8_codes(from[CODES_AT(row, (four) + 1u)]) * by; \
-    to = uvec4(two_halves(low.x, low.y), two_halves(low.z, low.w), two_halves(high.x, high.y), two_halves(high.z, high.w)); \
+    to = uvec4(pack_fp16x2(low.x, low.y), pack_fp16x2(low.z, low.w), pack_fp16x2(high.x, high.y), pack_fp16x2(high.z, high.w)); \
 }
 #define PUT_KEYS(to, row, eight) \
     if (PADDED == 0u) PUT_CODES(to, k, row, (eight) * 2u) else PUT_EIGHT(to, KEY, row, eight, depth)
@@ -98,9 +98,9 @@ void load_keys(uint k_at, uint v_at, uint end) {
         const uint at = k_at + min(i / DEEP_EIGHTS, end - 1u) * k_row;
         PUT_KEYS(k_tile[i / DEEP_EIGHTS * K_LINE + i % DEEP_EIGHTS], at, i % DEEP_EIGHTS)
     }
-    for (uint i = gl_LocalInvocationIndex; i < KEYS * WIDE_EIGHTS; i += gl_WorkGroupSize.x) {
-        const uint at = v_at + min(i / WIDE_EIGHTS, end - 1u) * v_row;
-        PUT_VALUES(v_tile[i / WIDE_EIGHTS * V_LINE + i % WIDE_EIGHTS], at, i % WIDE_EIGHTS)
+    for (uint i = gl_LocalInvocationIndex; i < KEYS * V_EIGHTS; i += gl_WorkGroupSize.x) {
+        const uint at = v_at + min(i / V_EIGHTS, end - 1u) * v_row;
+        PUT_VALUES(v_tile[i / V_EIGHTS * V_LINE + i % V_EIGHTS], at, i % V_EIGHTS)
     }
 }
 
@@ -117,13 +117,13 @@ void attend(uint batch, uint first, uint part) {
     meet(); // those of the tile before have been read
     if (share == 0u) places[own] = place_result(batch, row, part);
     LEFT own_queries[DEPTHS];
-    for (uint turn = 0u; turn < ROWS; turn += KEYS) {
+    for (uint pass = 0u; pass < ROWS; pass += KEYS) {
         barrier(); // the tiles before have been read
-        load_queries(batch, first + turn);
+        load_queries(batch, first + pass);
         barrier();
-        if (own_first / KEYS * KEYS == turn) {
+        if (own_first / KEYS * KEYS == pass) {
             [[unroll]] for (uint d = 0u; d < DEPTHS; ++d) {
-                const uint from = (own_first - turn) * K_LINE + d * MATRIX_K / 8u;
+                const uint from = (own_first - pass) * K_LINE + d * MATRIX_K / 8u;
                 coopMatLoad(own_queries[d], k_tile, from, K_LINE, gl_CooperativeMatrixLayoutRowMajor);
             }
         }
@@ -134,7 +134,7 @@ void attend(uint batch, uint first, uint part) {
     float total = 0.0;
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);
     const uint v_at = place_keys(v_offset, batch, v_row, v_head);
-    const uvec2 seen = seen_keys(batch, first, ROWS, part);
+    const uvec2 seen = visible_keys(batch, first, ROWS, part);
     for (uint start = seen.x; start < seen.y; start += KEYS) {
         const uint count = min(KEYS, seen.y - start);
         barrier(); // the tiles before have been read
@@ -171,8 +171,8 @@ void attend(uint batch, uint first, uint part) {
                 total += own_weights[j];
             }
             weights[own * WEIGHTS + (share * OWN_KEYS + i) / 8u] = uvec4(
-                two_halves(own_weights[0], own_weights[1]), two_halves(own_weights[2], own_weights[3]),
-                two_halves(own_weights[4], own_weights[5]), two_halves(own_weights[6], own_weights[7]));
+                pack_fp16x2(own_weights[0], own_weights[1]), pack_fp16x2(own_weights[2], own_weights[3]),
+                pack_fp16x2(own_weights[4], own_weights[5]), pack_fp16x2(own_weights[6], own_weights[7]));
         }
         for (uint i = share; i < FACTORS; i += LANES / MATRIX_M) factors[own * FACTORS + i] = vec4(factor);
         meet();
@@ -203,7 +203,7 @@ void attend(uint batch, uint first, uint part) {
                 const float value = scores[in_tile * SCORES + i % MATRIX_N / 4u][i % 4u];
                 const float whole = state[in_tile].y;
                 result[places[in_tile] + first_column + column] =
-                    WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(NONE_SEEN) : value / whole;
+                    WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(FULLY_MASKED) : value / whole;
             }
         }
     }

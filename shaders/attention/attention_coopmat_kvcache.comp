@@ -1,5 +1,5 @@
 #version 450
-// result = softmax(q k^T * scale) v for every head, over the first used[batch] keys, without the scores in memory.
+// result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys, without the scores in memory.
 // q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), used: (batch) or one number, result: as q with columns, or its parts.
 // One group computes a tile of rows, by way of shared memory; for devices with matrix units.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
@@ -11,8 +11,8 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 #include "float_math.glsl"
-#define USED
-#if defined(HALF_KEYS) || defined(Q8_0_KEYS)
+#define KVCACHE
+#if defined(FP16_KV) || defined(Q8_0_KV)
 #define KEY_WORD uint
 #else
 #define KEY_WORD float
@@ -20,15 +20,15 @@
 layout(set = 0, binding = 0) readonly buffer Q { float q[]; };
 layout(set = 0, binding = 1) readonly buffer K { KEY_WORD k[]; };
 layout(set = 0, binding = 2) readonly buffer V { KEY_WORD v[]; };
-layout(set = 0, binding = 3) readonly buffer Used { int used[]; };
+layout(set = 0, binding = 3) readonly buffer KvLen { int kv_len[]; };
 layout(set = 0, binding = 4) buffer Result { float result[]; };
 layout(push_constant) uniform Push {
     uint q_offset;
     uint k_offset;
     uint v_offset;
-    uint used_offset;
+    uint kv_len_offset;
     uint result_offset;
-    uint used_stride; // 0: one number for all examples
+    uint kv_len_stride; // 0: one number for all examples
     uint own_parts; // of the keys in use, each with part_keys or more
     uint are_new; // 1: the keys are those behind the ones in use, and all count
 #include "attention_push.glsl"

@@ -4,5 +4,5 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint SOFTCAP = 0;
 layout(constant_id = 4) const uint IS_BIAS = 0;
 layout(constant_id = 5) const uint WHOLE = 1;
-layout(constant_id = 6) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
+layout(constant_id = 6) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
 #include "attention.glsl"

@@ -18,7 +18,7 @@
     uint result_head;
     uint part_keys;
     uint parts;
-    int first_seen; // query i sees the keys i + first_seen .. i + last_seen; with USED further by the number of keys in use
-    int last_seen;
+    int first_visible; // query i sees the keys i + first_visible .. i + last_visible; with KVCACHE further by the number of keys in use
+    int last_visible;
     float scale;
     float softcap;

@@ -24,7 +24,7 @@
     const float value##i = VALUE(v##i, c); \
     sum += mix(weight##i * value##i, 0.0, weight##i == 0.0);
 
-#ifdef REPAIR
+#ifdef FALLBACK
 // Whether a row is to be computed again, with care for what has weight 0: its result, or a part of it, is not finite.
 bool is_wanted(uint at) {
     uint exponents = 0u;
@@ -36,7 +36,7 @@ bool is_wanted(uint at) { return true; }
 #endif
 
 void attend(uint batch, uint first, uint part) {
-    const uvec2 seen = seen_keys(batch, first, gl_WorkGroupSize.x, part);
+    const uvec2 seen = visible_keys(batch, first, gl_WorkGroupSize.x, part);
     const uint row = first + gl_LocalInvocationIndex;
     if (row >= rows) return;
     const int query = query_of(batch, row);
@@ -85,7 +85,7 @@ void attend(uint batch, uint first, uint part) {
         result[place_state(at) + 1u] = total;
         return;
     }
-    for (uint c = 0u; c < columns; ++c) result[at + c] = total == 0.0 ? uintBitsToFloat(NONE_SEEN) : result[at + c] / total;
+    for (uint c = 0u; c < columns; ++c) result[at + c] = total == 0.0 ? uintBitsToFloat(FULLY_MASKED) : result[at + c] / total;
 }
 
 void main() {

@@ -1,7 +1,7 @@
 // Attention for GPUs: a group of 4 rows of 32 lanes works on ROWS rows of q, KEYS keys at a time.
 // Each lane computes ROWS / 4 rows by two keys of the scores, then ROWS / 4 rows by COLUMNS columns of the sums, from tiles
 // of q, k and v in shared memory.
-// MIXED: tiles and weights are float16; scores, and the sums of products, stay float32. PACKED: what a tile adds is summed in float16
+// MIXED: tiles and weights are float16; scores, and the sums of products, stay float32. FP16_ACC: what a tile adds is summed in float16
 // first, two products in an instruction.
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -10,7 +10,7 @@ layout(constant_id = 4) const uint COLUMNS = 8;
 layout(constant_id = 5) const uint SOFTCAP = 0;
 layout(constant_id = 6) const uint IS_BIAS = 0;
 layout(constant_id = 7) const uint WHOLE = 1;
-layout(constant_id = 8) const uint NONE_SEEN = 0; // the bits of the result of a query that sees no key
+layout(constant_id = 8) const uint FULLY_MASKED = 0; // the bits of the result of a query that sees no key
 #include "attention.glsl"
 
 #ifdef MIXED
@@ -20,7 +20,7 @@ const uint AT_ONCE = 8u;
 #define TILE float
 const uint AT_ONCE = 4u; // of a tile that one read of shared memory gives: four words
 #endif
-#ifdef PACKED
+#ifdef FP16_ACC
 #define TERM f16vec2
 #define READ_TERM(from, at) f16vec2((from)[at], (from)[(at) + 1u])
 const uint PER_TERM = 2u;
@@ -70,7 +70,7 @@ shared uint q_places[ROWS];
 // In the first word 1 if a value of v was not finite: from then on keys of weight 0 are left out. Four, as drivers lay arrays
 // behind each other, and only of those at whole vec4s they know that four words can be read at once.
 // Of int: glslang would give uint the type of mask_strides, with a stride, which shared memory may not have.
-shared int wild[4];
+shared int non_finite[4];
 
 // Four neighbours of a row, from value `i` on, up to `size`; 0 else. inside: they all are there.
 #define READ_FOUR(four, READ, row, i, size, inside) \
@@ -104,12 +104,12 @@ void load_values(uint v_at, uint end) {
     for (uint i = gl_LocalInvocationIndex * 4u; i < V_KEYS * WIDTH; i += gl_WorkGroupSize.x * 4u) {
         const uvec2 in_tile = uvec2(i / WIDTH, i % WIDTH);
         READ_FOUR(four, OWN_VALUE, v_at + min(in_tile.x, end - 1u) * v_row, in_tile.y, columns, inside)
-        bool is_wild = false;
+        bool is_non_finite = false;
         for (uint j = 0u; j < 4u; ++j) {
             tile[i + j] = four[j];
-            is_wild = is_wild || is_nan(float(four[j])) || is_inf(float(four[j]));
+            is_non_finite = is_non_finite || is_nan(float(four[j])) || is_inf(float(four[j]));
         }
-        if (is_wild) atomicOr(wild[0], 1);
+        if (is_non_finite) atomicOr(non_finite[0], 1);
     }
 }
 
@@ -118,7 +118,7 @@ void load_values(uint v_at, uint end) {
     TERM values[OWN_TERMS]; \
     for (uint c = 0u; c < OWN_TERMS; ++c) values[c] = READ_TERM(tile, (key) * WIDTH + lane.x * COLUMNS + c * PER_TERM); \
     for (uint i = 0u; i < OWN_ROWS; ++i) { \
-        const uint from = (lane.y + i * DOWN) * (WEIGHTS / AT_ONCE) + turn * (V_KEYS / AT_ONCE); \
+        const uint from = (lane.y + i * DOWN) * (WEIGHTS / AT_ONCE) + pass * (V_KEYS / AT_ONCE); \
         const TERM weight = TERM(weights[from * AT_ONCE + key]); \
         for (uint c = 0u; c < OWN_TERMS; ++c) ADDED[i * OWN_TERMS + c] += weight * values[c]; \
     } \
@@ -130,7 +130,7 @@ void attend(uint batch, uint first, uint part) {
     const uint own = index / LANES; // the row of which this lane is one in the softmax
     const uint k_at = place_keys(k_offset, batch, k_row, k_head);
     // the first barrier comes before they are read
-    if (index == 0u) wild[0] = 0;
+    if (index == 0u) non_finite[0] = 0;
     for (uint i = index; i < ROWS; i += gl_WorkGroupSize.x) q_places[i] = place_q(batch, min(first + i, rows - 1u));
     int query[OWN_ROWS];
     uint mask_at[OWN_ROWS];
@@ -143,7 +143,7 @@ void attend(uint batch, uint first, uint part) {
     for (uint i = 0u; i < OWN_ROWS * COLUMNS; ++i) sums[i] = 0.0;
     float largest = -INFINITY;
     float total = 0.0;
-    const uvec2 seen = seen_keys(batch, first, ROWS, part);
+    const uvec2 seen = visible_keys(batch, first, ROWS, part);
     for (uint start = seen.x; start < seen.y; start += KEYS) {
         const uint count = min(KEYS, seen.y - start);
         float products[OWN_ROWS * OWN_KEYS];
@@ -197,12 +197,12 @@ void attend(uint batch, uint first, uint part) {
             for (uint c = 0u; c < COLUMNS; ++c) sums[i * COLUMNS + c] = by == 0.0 ? 0.0 : sums[i * COLUMNS + c] * by;
         }
         const uint v_at = place_keys(v_offset, batch, v_row, v_head) + start * v_row;
-        for (uint turn = 0u; turn * V_KEYS < count; ++turn) {
-            const uint first_key = turn * V_KEYS;
-            if (turn > 0u) barrier(); // the values before have been read
+        for (uint pass = 0u; pass * V_KEYS < count; ++pass) {
+            const uint first_key = pass * V_KEYS;
+            if (pass > 0u) barrier(); // the values before have been read
             load_values(v_at + first_key * v_row, count - first_key);
             barrier();
-            if (wild[0] == 0) {
+            if (non_finite[0] == 0) {
                 BEGIN_TERMS(OWN_ROWS * OWN_TERMS)
                 for (uint block = 0u; block < V_KEYS / AT_ONCE; ++block) {
                     for (uint key = 0u; key < AT_ONCE; ++key) ADD_VALUE(block * AT_ONCE + key)
@@ -236,7 +236,7 @@ void attend(uint batch, uint first, uint part) {
                 const uint column = lane.x * COLUMNS + c;
                 if (column < columns) {
                     const float value = sums[i * COLUMNS + c];
-                    result[at + first_column + column] = WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(NONE_SEEN) : value / whole;
+                    result[at + first_column + column] = WHOLE == 0u ? value : whole == 0.0 ? uintBitsToFloat(FULLY_MASKED) : value / whole;
                 }
             }
             if (WHOLE == 0u && lane.x == 0u) {

@@ -20,28 +20,28 @@ layout(push_constant) uniform Push {
     uint length;
     uint heads;
     uint depth;
-    uint half_turned;
+    uint rotary_pairs;
     uint cosine_batch; // words from batch to batch
     uint sine_batch;
 };
 
 void main() {
-    const uint pairs = half_turned + (depth - 2u * half_turned + 1u) / 2u;
+    const uint pairs = rotary_pairs + (depth - 2u * rotary_pairs + 1u) / 2u;
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint i = gl_GlobalInvocationID.x; i < rows * pairs; i += stride) {
         const uint row = i / pairs;
         const uint pair = i % pairs;
         const uint at = row * depth;
-        if (pair >= half_turned) {
+        if (pair >= rotary_pairs) {
             const uint column = 2u * pair;
             result[result_offset + at + column] = x[x_offset + at + column];
             if (column + 1u < depth) result[result_offset + at + column + 1u] = x[x_offset + at + column + 1u];
         } else {
-            const uint turn = row % length * half_turned + pair;
+            const uint pair_index = row % length * rotary_pairs + pair;
             const uint batch = row / length / heads;
-            const float c = cosine[cosine_offset + batch * cosine_batch + turn];
-            const float s = sine[sine_offset + batch * sine_batch + turn];
-            const uvec2 both = at + (INTERLEAVED != 0u ? uvec2(2u * pair, 2u * pair + 1u) : uvec2(pair, pair + half_turned));
+            const float c = cosine[cosine_offset + batch * cosine_batch + pair_index];
+            const float s = sine[sine_offset + batch * sine_batch + pair_index];
+            const uvec2 both = at + (INTERLEAVED != 0u ? uvec2(2u * pair, 2u * pair + 1u) : uvec2(pair, pair + rotary_pairs));
             const float left = x[x_offset + both.x];
             const float right = x[x_offset + both.y];
             result[result_offset + both.x] = left * c - right * s;

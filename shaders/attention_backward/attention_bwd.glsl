@@ -2,7 +2,7 @@
 // the others, OTHERS at a time. Scores and their gradients are made again for each of four TARGETs:
 //   0  the largest score of each query, one over its total of weights, the mean of g v^T by them, counted from that of the largest
 //      score, so that it keeps its digits where this has nearly all weight, and that
-//   1  dq = slopes k    2  dk = slopes^T q    3  dv = weights^T g
+//   1  dq = grad_scores k    2  dk = grad_scores^T q    3  dv = weights^T g
 // own_a and other_a are q and k, own_b and other_b g and v, or the other way round where keys are the group's own.
 layout(local_size_x = 128, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -24,11 +24,11 @@ const uint ALONG = STEP + 4u;
 const uint SCORES = OTHERS + 4u;
 const uint WIDTH = ACROSS * COLUMNS;
 const uint LANES = gl_WorkGroupSize.x / ROWS; // of one row, among its scores
-const uint TURN = OTHERS * STEP / WIDTH; // others of a tile of their columns
+const uint PASS_ROWS = OTHERS * STEP / WIDTH; // others of a tile of their columns
 shared float own_tile[ROWS * ALONG];
 shared float tile[OTHERS * ALONG];
 shared float scores[ROWS * SCORES];
-shared float slopes[ROWS * SCORES];
+shared float grad_scores[ROWS * SCORES];
 
 #include "attention_scores.glsl"
 
@@ -42,7 +42,7 @@ vec2 finish(float product, uint batch, uint row, uint key, bool there) {
         made = vec2(softcap * bent, scale * (1.0 - bent * bent));
     }
     const int query = int(row % queries);
-    bool hidden = any(bvec3(!there, int(key) < query + first_seen, int(key) > query + last_seen));
+    bool hidden = any(bvec3(!there, int(key) < query + first_visible, int(key) > query + last_visible));
 #ifdef MASKED
     const uint word = mask[find_mask(batch, min(row, rows - 1u)) + min(key, keys - 1u) * mask_strides[3]];
     if (IS_BIAS != 0u) made.x += uintBitsToFloat(word);
@@ -57,7 +57,7 @@ uvec2 others_of(uint first, uint own_rows, uint other_rows) {
     const bool wraps = rows != queries && (OF_KEYS || first / queries != uint(last) / queries);
     if (wraps) return uvec2(0u, other_rows);
     const ivec2 own = OF_KEYS ? ivec2(first, last) : ivec2(first % queries, last - int(first) + int(first % queries));
-    const ivec2 reach = OF_KEYS ? ivec2(-last_seen, -first_seen) : ivec2(first_seen, last_seen);
+    const ivec2 reach = OF_KEYS ? ivec2(-last_visible, -first_visible) : ivec2(first_visible, last_visible);
     return uvec2(clamp(own + reach + ivec2(0, 1), ivec2(0), ivec2(other_rows)));
 }
 
@@ -100,19 +100,19 @@ uvec2 others_of(uint first, uint own_rows, uint other_rows) {
 
 // Adds to the sums what others give, by the scores: their columns from first_column on.
 #define ADD(OTHER, size) \
-    for (uint turn = 0u; turn * TURN < count; ++turn) { \
+    for (uint pass = 0u; pass * PASS_ROWS < count; ++pass) { \
         barrier(); /* the scores are there, and the tile before has been read */ \
-        for (uint i = index; i < TURN * WIDTH; i += gl_WorkGroupSize.x) { \
+        for (uint i = index; i < PASS_ROWS * WIDTH; i += gl_WorkGroupSize.x) { \
             const uvec2 at = uvec2(i / WIDTH, i % WIDTH); \
-            const bool inside = turn * TURN + at.x < count && at.y < width; \
-            const uint row = batch * other_rows + start + turn * TURN + at.x; \
+            const bool inside = pass * PASS_ROWS + at.x < count && at.y < width; \
+            const uint row = batch * other_rows + start + pass * PASS_ROWS + at.x; \
             tile[i] = inside ? OTHER[OTHER##_offset + row * size + first_column + at.y] : 0.0; \
         } \
         barrier(); \
-        for (uint four = 0u; four < TURN / 4u; ++four) { \
+        for (uint four = 0u; four < PASS_ROWS / 4u; ++four) { \
             for (uint s = 0u; s < 4u; ++s) { \
                 for (uint i = 0u; i < OWN_ROWS; ++i) { \
-                    const uint fours = (lane.y + i * DOWN) * (SCORES / 4u) + turn * (TURN / 4u) + four; \
+                    const uint fours = (lane.y + i * DOWN) * (SCORES / 4u) + pass * (PASS_ROWS / 4u) + four; \
                     const float factor = scores[fours * 4u + s]; \
                     for (uint c = 0u; c < COLUMNS; ++c) { \
                         sums[i * COLUMNS + c] += factor * tile[(four * 4u + s) * WIDTH + lane.x * COLUMNS + c]; \
@@ -122,7 +122,7 @@ uvec2 others_of(uint first, uint own_rows, uint other_rows) {
         } \
     }
 
-// Takes the products of a tile into what is known of a row: its largest score, and the sums of weights and of weights times slopes.
+// Takes the products of a tile into what is known of a row: its largest score, and the sums of weights and of weights times grad_scores.
 void take(inout vec4 known, vec2 score, float product) {
     const float now = larger(known.x, score.x);
     const float weight = weigh(score.x, now);
@@ -183,7 +183,7 @@ void pull(uint batch, uint first, uint own_rows, uint other_rows) {
         KEEP(scores, products)
         if (TARGET != 3u) {
             MULTIPLY(products, own_b, other_b, columns)
-            KEEP(slopes, products)
+            KEEP(grad_scores, products)
         }
         barrier();
         for (uint i = index % LANES; i < count; i += LANES) {
@@ -191,9 +191,9 @@ void pull(uint batch, uint first, uint own_rows, uint other_rows) {
             const uint row = OF_KEYS ? start + i : own;
             const vec2 score = finish(scores[at], batch, row, OF_KEYS ? own : start + i, own < own_rows);
             if (TARGET == 0u) {
-                take(known, score, slopes[at]);
+                take(known, score, grad_scores[at]);
             } else {
-                scores[at] = factor_of(score, slopes[at], batch, row);
+                scores[at] = factor_of(score, grad_scores[at], batch, row);
             }
         }
         if (TARGET == 1u || TARGET == 2u) {

@@ -1,6 +1,6 @@
 #version 450
 // weight = softmax(s) along rows, s = softcap tanh(score scale / softcap) + mask; slope = weight (slope - sum of weight slope) by that
-// of s. scores, slopes: (rows, keys), from one row of all heads on, overwritten by weights and their slopes; mask: strided.
+// of s. scores, grad_scores: (rows, keys), from one row of all heads on, overwritten by weights and their grad_scores; mask: strided.
 // One invocation or some lanes of a group compute one row.
 // Source: Dao, FlashAttention-2, 2023; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
@@ -13,11 +13,11 @@ layout(constant_id = 6) const uint MASKED = 0; // 1: by a mask of bools, 2: by o
 #include "load_words.glsl"
 #include "vec4_rows.glsl"
 layout(set = 0, binding = 0) buffer Scores { vec4 scores[]; };
-layout(set = 0, binding = 1) buffer Slopes { vec4 slopes[]; };
+layout(set = 0, binding = 1) buffer GradScores { vec4 grad_scores[]; };
 layout(set = 0, binding = 2) readonly buffer Mask { uint mask[]; };
 layout(push_constant) uniform Push {
     uint scores_offset;
-    uint slopes_offset;
+    uint grad_scores_offset;
     uint mask_offset;
     uint first_row; // of all heads, one behind the other
     uint rows;
@@ -25,8 +25,8 @@ layout(push_constant) uniform Push {
     uint keys;
     uint heads; // of q, in one example
     uint mask_strides[4];
-    int first_seen; // query i sees the keys i + first_seen .. i + last_seen
-    int last_seen;
+    int first_visible; // query i sees the keys i + first_visible .. i + last_visible
+    int last_visible;
     float scale;
     float softcap;
 };
@@ -43,7 +43,7 @@ uint place_mask(uint row) {
 }
 
 // Four scores in place of products of q and k, from a key on; that of a hidden key is -infinity. Returns what becomes of four
-// slopes. SHAPED, with a soft cap or a mask, has modules of its own, as SwiftShader goes through both sides of a branch.
+// grad_scores. SHAPED, with a soft cap or a mask, has modules of its own, as SwiftShader goes through both sides of a branch.
 vec4 finish(inout vec4 score, int query, uint mask_at, uint key) {
     vec4 slope = vec4(scale);
     score *= scale;
@@ -62,15 +62,15 @@ vec4 finish(inout vec4 score, int query, uint mask_at, uint key) {
         score = mix(score, vec4(-INFINITY), equal(words, uvec4(MASKED == 2u ? 0xff800000u : 0u)));
     }
 #endif
-    score = mix(score, vec4(-INFINITY), lessThan(here, ivec4(query + first_seen)));
-    score = mix(score, vec4(-INFINITY), greaterThan(here, ivec4(query + last_seen)));
+    score = mix(score, vec4(-INFINITY), lessThan(here, ivec4(query + first_visible)));
+    score = mix(score, vec4(-INFINITY), greaterThan(here, ivec4(query + last_visible)));
     return slope;
 }
 
 vec4 finite(vec4 largest) { return mix(largest, vec4(0.0), equal(largest, vec4(-INFINITY))); }
 
-// Takes four scores into the largest ones, and into the sums of weights and of weights times slopes, which are held against these.
-// Slopes are counted from that of the largest score: where it has nearly all weight, their mean keeps its digits.
+// Takes four scores into the largest ones, and into the sums of weights and of weights times grad_scores, which are held against these.
+// GradScores are counted from that of the largest score: where it has nearly all weight, their mean keeps its digits.
 void take(vec4 score, vec4 product, inout vec4 most, inout vec4 total, inout vec4 along, inout vec4 pivot) {
     const vec4 now = larger(most, score);
     const vec4 around = mix(product, pivot, lessThan(score, most));
@@ -82,7 +82,7 @@ void take(vec4 score, vec4 product, inout vec4 most, inout vec4 total, inout vec
     pivot = around;
 }
 
-// Four weights, and what becomes of four slopes.
+// Four weights, and what becomes of four grad_scores.
 vec4 weigh(vec4 score, float largest, float by) {
     return mix(exp_of_negative(score - largest) * by, vec4(0.0), equal(score, vec4(-INFINITY)));
 }
@@ -99,23 +99,23 @@ void main() {
         const uint row = first_row + min(number, rows - 1u);
         const int query = int(row % queries);
         const uint mask_at = place_mask(row);
-        const uint quads = there && keys % 4u == 0u ? keys / 4u : 0u; // rows start at a quad then
+        const uint vec4_count = there && keys % 4u == 0u ? keys / 4u : 0u; // rows start at a vec4 then
         const uint edges = there && keys % 4u != 0u ? keys : 0u;
         const uint from_score = (scores_offset + at) / 4u;
-        const uint from_slope = (slopes_offset + at) / 4u;
+        const uint from_slope = (grad_scores_offset + at) / 4u;
         vec4 most = vec4(-INFINITY);
         vec4 total = vec4(0.0);
         vec4 along = vec4(0.0);
         vec4 pivots = vec4(0.0);
-        for (uint i = lane(); i < quads; i += LANES) {
+        for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) {
             vec4 score = scores[from_score + i];
             finish(score, query, mask_at, 4u * i);
-            take(score, slopes[from_slope + i], most, total, along, pivots);
+            take(score, grad_scores[from_slope + i], most, total, along, pivots);
         }
-        for (uint i = lane(); i < edges; i += LANES) {
+        for (uint i = lane(); i < edges; i += LANES_PER_ROW) {
             vec4 score = vec4(WORD(scores, scores_offset + at + i));
             finish(score, query, mask_at, i);
-            take(vec4(score.x, vec3(-INFINITY)), vec4(WORD(slopes, slopes_offset + at + i)), most, total, along, pivots);
+            take(vec4(score.x, vec3(-INFINITY)), vec4(WORD(grad_scores, grad_scores_offset + at + i)), most, total, along, pivots);
         }
         const float largest = finite(vec4(row_largest(larger(larger(most.x, most.y), larger(most.z, most.w))))).x;
         const vec4 share = exp_of_negative(most - largest);
@@ -124,20 +124,20 @@ void main() {
         const vec4 known = mix(vec4(-INFINITY), pivots, equal(most, vec4(largest)));
         const float pivot = finite(vec4(row_largest(larger(larger(known.x, known.y), larger(known.z, known.w))))).x;
         const float mean = row_sum(dot(along + total * (pivots - pivot), share)) * by;
-        for (uint i = lane(); i < quads; i += LANES) {
+        for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) {
             vec4 score = scores[from_score + i];
             const vec4 slope = finish(score, query, mask_at, 4u * i);
             const vec4 weight = weigh(score, largest, by);
             scores[from_score + i] = weight;
-            slopes[from_slope + i] = slope_of(slopes[from_slope + i] - pivot, mean, weight, slope);
+            grad_scores[from_slope + i] = slope_of(grad_scores[from_slope + i] - pivot, mean, weight, slope);
         }
-        for (uint i = lane(); i < edges; i += LANES) {
+        for (uint i = lane(); i < edges; i += LANES_PER_ROW) {
             vec4 score = vec4(WORD(scores, scores_offset + at + i));
             const vec4 slope = finish(score, query, mask_at, i);
             const vec4 weight = weigh(score, largest, by);
-            const vec4 product = vec4(WORD(slopes, slopes_offset + at + i));
+            const vec4 product = vec4(WORD(grad_scores, grad_scores_offset + at + i));
             WORD(scores, scores_offset + at + i) = weight.x;
-            WORD(slopes, slopes_offset + at + i) = slope_of(product - pivot, mean, weight, slope).x;
+            WORD(grad_scores, grad_scores_offset + at + i) = slope_of(product - pivot, mean, weight, slope).x;
         }
     }
 }

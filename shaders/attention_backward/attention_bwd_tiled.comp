@@ -30,8 +30,8 @@ layout(push_constant) uniform Push {
     uint width;
     uint result_step; // words from one batch to the next
     uint mask_strides[4];
-    int first_seen; // query i sees the keys i + first_seen .. i + last_seen
-    int last_seen;
+    int first_visible; // query i sees the keys i + first_visible .. i + last_visible
+    int last_visible;
     float scale;
     float softcap;
 };

@@ -11,7 +11,7 @@ layout(set = 0, binding = 0) readonly buffer X { T x[]; };
 layout(set = 0, binding = 1) readonly buffer W { LOAD_OF_W w[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { T bias[]; };
 layout(set = 0, binding = 3) buffer Result { T result[]; };
-layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } beside;
+layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } residual_buffer;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint w_offset;

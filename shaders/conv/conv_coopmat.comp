@@ -25,7 +25,7 @@ const uint ADDS = 0u;
 #include "coopmat.glsl"
 #include "fp16_operands.glsl"
 
-const uint TURNS = TILE_N * EIGHTS / SIZE;
+const uint PASSES = TILE_N * EIGHTS / SIZE;
 const uint PLACES = TILE_N > SIZE ? TILE_N / SIZE : 1u; // columns of an invocation, which are the same for every eight
 const uint BEYOND = 1u << 30; // with any place it is outside
 #define STEPS (channels * KERNEL_Z * KERNEL_Y * KERNEL_X)
@@ -34,7 +34,7 @@ const uint BEYOND = 1u << 30; // with any place it is outside
 
 // Of each of TILE_K steps the words from a window's first place, and the places along each axis.
 shared uvec4 taps[TILE_K];
-float windows_read[TURNS * 8u];
+float windows_read[PASSES * 8u];
 uint windows_at[PLACES];
 uvec3 windows_from[PLACES];
 
@@ -43,8 +43,8 @@ DEFINE_FACTOR(weights, vec4, 4u, w, a_tile, TILE_M, 1u, 0u, rows, W_LINE, 1u)
 uint word_of(uvec3 place) { return (place.x * x_sizes[1] + place.y) * x_sizes[2] + place.z; }
 
 // The column in the tile, and the eight.
-uvec2 windows_own(uint turn) {
-    const uint id = gl_LocalInvocationID.x + turn * SIZE;
+uvec2 windows_own(uint pass) {
+    const uint id = gl_LocalInvocationID.x + pass * SIZE;
     return uvec2(id % TILE_N, id / TILE_N);
 }
 
@@ -72,7 +72,7 @@ void find_taps(uint step, uint end) {
 
 // guarded: of the last axes, those where a place may be outside.
 void windows_fetch(uint guarded) {
-    [[unroll]] for (uint i = 0u; i < TURNS; ++i) {
+    [[unroll]] for (uint i = 0u; i < PASSES; ++i) {
         const uvec3 from = windows_from[i % PLACES];
         [[unroll]] for (uint j = 0u; j < 8u; ++j) {
             const uvec4 tap = taps[windows_own(i).y * 8u + j];
@@ -84,7 +84,7 @@ void windows_fetch(uint guarded) {
     }
 }
 
-vec4 windows_four(uint at) {
+vec4 windows_vec4(uint at) {
     return vec4(windows_read[at], windows_read[at + 1u], windows_read[at + 2u], windows_read[at + 3u]);
 }
 
@@ -92,9 +92,9 @@ vec4 windows_four(uint at) {
 void put(uint next) {
     barrier(); // the tiles of the step before have been read
     weights_put();
-    [[unroll]] for (uint i = 0u; i < TURNS; ++i) {
+    [[unroll]] for (uint i = 0u; i < PASSES; ++i) {
         const uvec2 own = windows_own(i);
-        b_tile[own.x * LINE + own.y] = uvec4(halves(windows_four(i * 8u)), halves(windows_four(i * 8u + 4u)));
+        b_tile[own.x * LINE + own.y] = uvec4(pack_fp16x4(windows_vec4(i * 8u)), pack_fp16x4(windows_vec4(i * 8u + 4u)));
     }
     find_taps(next, W_LINE);
     barrier();

@@ -7,14 +7,14 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint X_IN_FOURS = 0; // lines of x are whole fours, and begin is 1
-layout(constant_id = 5) const uint RESULT_IN_FOURS = 0;
+layout(constant_id = 4) const uint X_IN_VEC4 = 0; // lines of x are whole fours, and begin is 1
+layout(constant_id = 5) const uint RESULT_IN_VEC4 = 0;
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { float w[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 3) writeonly buffer Result { vec4 result[]; };
-layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } beside;
+layout(set = 0, binding = 4) readonly buffer Residual { uint residual[]; } residual_buffer;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint w_offset;
@@ -44,7 +44,7 @@ const uint LINES = 4u / STRIDE;
     const uint line = plane + (inside ? y * sizes[1] : 0u); \
     float before = WORD(line + before_at); \
     before = inside && before_inside ? before : 0.0; \
-    vec4 near = X_IN_FOURS != 0u ? x[(line + near_at.x) / 4u] : FOUR_WORDS(line, near_at); \
+    vec4 near = X_IN_VEC4 != 0u ? x[(line + near_at.x) / 4u] : FOUR_WORDS(line, near_at); \
     near = mix(vec4(0.0), near, inside ? near_inside : bvec4(false)); \
     TAKE_LINE }
 #if STRIDE == 1
@@ -56,7 +56,7 @@ const uint LINES = 4u / STRIDE;
     third = vec4(near.yzw, after);
 #else
 #define TAKE_LINE \
-    vec4 far = X_IN_FOURS != 0u ? x[(line + far_at.x) / 4u] : FOUR_WORDS(line, far_at); \
+    vec4 far = X_IN_VEC4 != 0u ? x[(line + far_at.x) / 4u] : FOUR_WORDS(line, far_at); \
     far = mix(vec4(0.0), far, inside ? far_inside : bvec4(false)); \
     first = vec4(before, near.yw, far.y); \
     second = vec4(near.xz, far.xz); \
@@ -68,7 +68,7 @@ const uint LINES = 4u / STRIDE;
     if (at.x + number < result_sizes[0]) { \
         const uint to = result_at + number * result_sizes[1]; \
         const vec4 done = epilogue(values, elements(to, to - at.y + result_sizes[1] - 1u)); \
-        if (RESULT_IN_FOURS != 0u) { \
+        if (RESULT_IN_VEC4 != 0u) { \
             result[to / 4u] = done; \
         } else { \
             STORE(to, 0u, done.x) STORE(to, 1u, done.y) STORE(to, 2u, done.z) STORE(to, 3u, done.w) \

@@ -1,16 +1,16 @@
 #version 450
-// extents[image, place] = the bits of the largest |x| of all channels at a place; those of NaN are above all others.
-// x: (images, channels, area), extents: (images, area up to fours). One invocation takes four neighbours at a time.
+// absmax[image, place] = the bits of the largest |x| of all channels at a place; those of NaN are above all others.
+// x: (images, channels, area), absmax: (images, area up to fours). One invocation takes four neighbours at a time.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint IN_FOURS = 0; // planes of x are whole fours
+layout(constant_id = 3) const uint IN_VEC4 = 0; // planes of x are whole fours
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
-layout(set = 0, binding = 1) writeonly buffer Extents { uvec4 extents[]; };
+layout(set = 0, binding = 1) writeonly buffer Absmax { uvec4 absmax[]; };
 layout(push_constant) uniform Push {
     uint x_offset;
-    uint extents_offset;
+    uint absmax_offset;
     uint channels;
     uint area;
     uint first_item;
@@ -28,12 +28,12 @@ void compute_item(uint item) {
     uvec4 at = x_offset + image * channels * area + place;
     for (uint channel = 0u; channel < channels; ++channel) {
         uvec4 bits;
-        if (IN_FOURS != 0u) bits = x[at.x / 4u];
+        if (IN_VEC4 != 0u) bits = x[at.x / 4u];
         else bits = uvec4(WORD(at.x), WORD(at.y), WORD(at.z), WORD(at.w));
         largest = max(largest, bits & MAGNITUDE);
         at += area;
     }
-    extents[extents_offset / 4u + item] = largest;
+    absmax[absmax_offset / 4u + item] = largest;
 }
 
 void main() {

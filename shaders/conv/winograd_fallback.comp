@@ -1,8 +1,8 @@
 #version 450
-// result[o] = sum over channels and k of x[o + k - begin] * w[k] (+ bias), for each result of a wild tile, whose points are too
+// result[o] = sum over channels and k of x[o + k - begin] * w[k] (+ bias), for each result of a overflow_mask tile, whose points are too
 // coarse: winograd_overflow_mask.comp. x: (images, channels, sizes), points: (SIDE, SIDE, rows, channels), the transformed weights, from
-// which the weights follow; bias: (rows), wild: (tiles up to a multiple of 16), result: (images, rows, result_sizes).
-// One invocation sums up one line of the wild tiles among `each`, of one row; its neighbours take the same line of the next rows.
+// which the weights follow; bias: (rows), overflow_mask: (tiles up to a multiple of 16), result: (images, rows, result_sizes).
+// One invocation sums up one line of the overflow_mask tiles among `each`, of one row; its neighbours take the same line of the next rows.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
@@ -12,14 +12,14 @@ layout(constant_id = 3) const uint HAS_BIAS = 0;
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) readonly buffer Points { float points[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 3) readonly buffer Wild { uvec4 wild[]; };
+layout(set = 0, binding = 3) readonly buffer OverflowMask { uvec4 overflow_mask[]; };
 layout(set = 0, binding = 4) writeonly buffer Result { float result[]; };
-layout(set = 0, binding = 5) readonly buffer Residual { uint residual[]; } beside;
+layout(set = 0, binding = 5) readonly buffer Residual { uint residual[]; } residual_buffer;
 layout(push_constant) uniform Push {
     uint x_offset;
     uint points_offset;
     uint bias_offset;
-    uint wild_offset;
+    uint overflow_mask_offset;
     uint result_offset;
     uint residual_offset;
     uint channels;
@@ -107,11 +107,11 @@ void compute_item(uint item) {
     const uint own_row = item - line * rows;
     const uint first = line / TILE * each;
     uvec4 found = uvec4(0u);
-    for (uint i = 0u; i < each; i += 4u) found |= wild[(wild_offset + first + i) / 4u];
+    for (uint i = 0u; i < each; i += 4u) found |= overflow_mask[(overflow_mask_offset + first + i) / 4u];
     if (any(notEqual(found, uvec4(0u)))) {
         for (uint i = 0u; i < each; ++i) {
-            const uint tile = wild_offset + first + i;
-            if (wild[tile / 4u][tile % 4u] != 0u) sum_directly(first + i, own_row, line % TILE);
+            const uint tile = overflow_mask_offset + first + i;
+            if (overflow_mask[tile / 4u][tile % 4u] != 0u) sum_directly(first + i, own_row, line % TILE);
         }
     }
 }

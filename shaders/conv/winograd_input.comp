@@ -5,7 +5,7 @@
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
-layout(constant_id = 3) const uint IN_FOURS = 0; // lines of x are whole fours, and begin is 1
+layout(constant_id = 3) const uint IN_VEC4 = 0; // lines of x are whole fours, and begin is 1
 #include "winograd.glsl"
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
@@ -44,7 +44,7 @@ VALUES_OF(float)
     float before = WORD(line + before_at); \
     before = inside && before_inside ? before : 0.0; \
     vec4 near; \
-    if (IN_FOURS != 0u) near = x[(line + near_at.x) / 4u]; \
+    if (IN_VEC4 != 0u) near = x[(line + near_at.x) / 4u]; \
     else near = vec4(WORD(line + near_at.x), WORD(line + near_at.y), WORD(line + near_at.z), WORD(line + near_at.w)); \
     near = mix(vec4(0.0), near, inside ? near_inside : bvec4(false)); \
     float after = WORD(line + after_at); \

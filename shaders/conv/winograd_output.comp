@@ -6,13 +6,13 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint IN_FOURS = 0; // lines of the result are whole fours
+layout(constant_id = 4) const uint IN_VEC4 = 0; // lines of the result are whole fours
 #include "winograd.glsl"
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer Sums { float sums[]; };
 layout(set = 0, binding = 1) readonly buffer Bias { float bias[]; };
 layout(set = 0, binding = 2) writeonly buffer Result { vec4 result[]; };
-layout(set = 0, binding = 3) readonly buffer Residual { uint residual[]; } beside;
+layout(set = 0, binding = 3) readonly buffer Residual { uint residual[]; } residual_buffer;
 layout(push_constant) uniform Push {
     uint sums_offset;
     uint bias_offset;
@@ -52,7 +52,7 @@ RESULTS_OF(float)
     if (at.x + number < sizes[0]) { \
         const uint line_to = to + number * sizes[1]; \
         const vec4 done = FINISH(vec4(d0, d1, d2, d3)); \
-        if (IN_FOURS != 0u) { \
+        if (IN_VEC4 != 0u) { \
             result[line_to / 4u] = done; \
         } else { \
             STORE(0u, done.x) STORE(1u, done.y) STORE(2u, done.z) STORE(3u, done.w) \

@@ -1,17 +1,17 @@
 #version 450
-// wild[tile] = 1 where rounding would show: the largest |x| below a tile is far above that of one of its windows, for which
+// overflow_mask[tile] = 1 where rounding would show: the largest |x| below a tile is far above that of one of its windows, for which
 // the sums at the tile's points would be too coarse, or so large that they might overflow. Also where x is not finite.
-// extents: (images, height * width up to fours), wild: (tiles, and 0 up to a multiple of 16). One invocation looks at one tile.
+// absmax: (images, height * width up to fours), overflow_mask: (tiles, and 0 up to a multiple of 16). One invocation looks at one tile.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "winograd.glsl"
 #include "window.glsl"
-layout(set = 0, binding = 0) readonly buffer Extents { uint extents[]; };
-layout(set = 0, binding = 1) writeonly buffer Wild { uint wild[]; };
+layout(set = 0, binding = 0) readonly buffer Absmax { uint absmax[]; };
+layout(set = 0, binding = 1) writeonly buffer OverflowMask { uint overflow_mask[]; };
 layout(push_constant) uniform Push {
-    uint extents_offset;
-    uint wild_offset;
+    uint absmax_offset;
+    uint overflow_mask_offset;
     uint sizes[2];
     uint result_sizes[2];
     uint begin[2];
@@ -35,7 +35,7 @@ const LINE STEPS = uvec2(0u, 1u);
 
 // Of each window the largest of one line. A condition with computed sides would be a branch, over which CPU drivers' compilers
 // take long.
-#define FOUR(line) uvec4(extents[line + near_at.x], extents[line + near_at.y], extents[line + near_at.z], extents[line + near_at.w])
+#define FOUR(line) uvec4(absmax[line + near_at.x], absmax[line + near_at.y], absmax[line + near_at.z], absmax[line + near_at.w])
 #define LOAD_NEAR(number) \
     const uint y = from.x + number; \
     const uint there = y < sizes[0] ? BEYOND : 0u; \
@@ -45,7 +45,7 @@ const LINE STEPS = uvec2(0u, 1u);
 #define LOAD_LINE(i, number) \
     LINE v##i; { \
     LOAD_NEAR(number) \
-    const uvec2 far = uvec2(extents[line + far_at.x], extents[line + far_at.y]) & far_inside & there; \
+    const uvec2 far = uvec2(absmax[line + far_at.x], absmax[line + far_at.y]) & far_inside & there; \
     v##i = max(max(near, uvec4(near.yzw, far.x)), uvec4(near.zw, far)); \
     largest = max(largest, max(v##i.x, v##i.w)); }
 #else
@@ -64,7 +64,7 @@ void compute_item(uint item) {
     const uvec3 place = split_place(min(item, count - 1u), uvec3(1u, tiles[0], tiles[1]), image);
     const uvec2 at = place.yz * TILE;
     const uvec2 from = at - uvec2(begin[0], begin[1]);
-    const uint plane = extents_offset + image * ((sizes[0] * sizes[1] + 3u) / 4u * 4u);
+    const uint plane = absmax_offset + image * ((sizes[0] * sizes[1] + 3u) / 4u * 4u);
     uvec4 near_at = from.y + uvec4(0u, 1u, 2u, 3u);
     const uvec4 near_inside = mix(uvec4(0u), uvec4(BEYOND), lessThan(near_at, uvec4(sizes[1])));
     near_at &= near_inside;
@@ -89,7 +89,7 @@ void compute_item(uint item) {
 #endif
     const float smallest = uintBitsToFloat(min(least.x, least.y));
     const uvec2 coarse = uvec2(largest >= MOST, uintBitsToFloat(largest) > MOST_TIMES * smallest);
-    wild[wild_offset + item] = (coarse.x | coarse.y) & uint(item < count);
+    overflow_mask[overflow_mask_offset + item] = (coarse.x | coarse.y) & uint(item < count);
 }
 
 void main() {

@@ -1,5 +1,5 @@
 #version 450
-// result[i] = start + i * step for i < turn, else stop - (count - 1 - i) * step, so that both ends are exact.
+// result[i] = start + i * step for i < middle, else stop - (count - 1 - i) * step, so that both ends are exact.
 // result: (count), contiguous; start, step and stop are the words of values of the result's type.
 // One group takes a run of neighbouring elements (vec4.glsl).
 // Source: none.
@@ -12,7 +12,7 @@ layout(set = 0, binding = 0) writeonly buffer Result { uint result[]; };
 layout(push_constant) uniform Push {
     uint result_offset;
     uint count;
-    uint turn;
+    uint middle;
     uint start;
     uint step;
     uint stop;
@@ -33,7 +33,7 @@ void main() {
     const uint run = run_of_group(count);
     const uint end = end_of_run(count, run);
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
-        const bool down = i >= turn;
+        const bool down = i >= middle;
         result[result_offset + i] = value_at(down ? stop : start, down ? count - 1u - i : i, down);
     }
 }

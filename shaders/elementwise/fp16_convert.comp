@@ -28,14 +28,14 @@ layout(push_constant) uniform Push {
 };
 
 uint pack(uint low, uint high) {
-    return float_to_half(uintBitsToFloat(low)) | float_to_half(uintBitsToFloat(high)) << 16;
+    return float_to_fp16(uintBitsToFloat(low)) | float_to_fp16(uintBitsToFloat(high)) << 16;
 }
-uint unpack(uint half_word) { return floatBitsToUint(half_to_float(half_word)); }
+uint unpack(uint fp16_bits) { return floatBitsToUint(fp16_to_float(fp16_bits)); }
 
 void main() {
-    const uint quads = count / 4u;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
+    const uint vec4_count = count / 4u;
+    const uint run = run_of_group(vec4_count);
+    const uint end = end_of_run(vec4_count, run);
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
 #if PACK
         const uvec4 four = words(x[x_offset / 4u + i]);
@@ -46,7 +46,7 @@ void main() {
             uvec4(unpack(pair.x & 0xffffu), unpack(pair.x >> 16), unpack(pair.y & 0xffffu), unpack(pair.y >> 16)));
 #endif
     }
-    const uint pair = 2u * quads + gl_GlobalInvocationID.x; // of the one to three last elements
+    const uint pair = 2u * vec4_count + gl_GlobalInvocationID.x; // of the one to three last elements
     const bool both = 2u * pair + 1u < count;
     if (2u * pair >= count) return;
 #if PACK

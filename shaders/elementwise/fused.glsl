@@ -4,6 +4,6 @@
 #include "fused_ops.glsl"
 #include "fused_apply.glsl"
 
-uvec4 chain(uvec4 x0, uvec4 x1, uvec4 x2, uvec4 x3, uvec4 x4, uvec4 x5) {
+uvec4 fused(uvec4 x0, uvec4 x1, uvec4 x2, uvec4 x3, uvec4 x4, uvec4 x5) {
     return every(x0, x1, x2) ^ every(x3, x4, x5);
 }

@@ -1,7 +1,7 @@
 #version 450
 // result = a chain of elementwise functions (fused.glsl) of 2 operands, with numpy broadcasting over RANK axes.
 // a, b: contiguous or, along the axes that they lack, of stride 0; result: (count), contiguous. Axes are listed innermost first.
-// One invocation computes four values (WIDE 1) or one, striding over them by the size of the whole dispatch.
+// One invocation computes four values (VEC4 1) or one, striding over them by the size of the whole dispatch.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64
@@ -31,5 +31,5 @@ layout(push_constant) uniform Push {
 
 #define OPERANDS(X) X(0, a, a_offset, a_strides) X(1, b, b_offset, b_strides)
 #define VALUES va, vb
-#define CHAIN_INPUTS va, vb, va, va, va, va
+#define FUSED_INPUTS va, vb, va, va, va, va
 #include "fused_main.glsl"

@@ -1,7 +1,7 @@
 #version 450
 // result = a chain of elementwise functions (fused.glsl) of 6 operands, with numpy broadcasting over RANK axes.
 // a, b, c, d, e, f: contiguous or, along the axes that they lack, of stride 0; result: (count), contiguous. Axes are listed innermost first.
-// One invocation computes four values (WIDE 1) or one, striding over them by the size of the whole dispatch.
+// One invocation computes four values (VEC4 1) or one, striding over them by the size of the whole dispatch.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64
@@ -49,5 +49,5 @@ layout(push_constant) uniform Push {
     X(0, a, a_offset, a_strides) X(1, b, b_offset, b_strides) X(2, c, c_offset, c_strides) \
     X(3, d, d_offset, d_strides) X(4, e, e_offset, e_strides) X(5, f, f_offset, f_strides)
 #define VALUES va, vb, vc, vd, ve, vf
-#define CHAIN_INPUTS va, vb, vc, vd, ve, vf
+#define FUSED_INPUTS va, vb, vc, vd, ve, vf
 #include "fused_main.glsl"

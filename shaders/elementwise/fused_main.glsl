@@ -1,5 +1,5 @@
 // What the chain_N shaders share: a turn of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
-// strides) for each operand, VALUES their values' names, and CHAIN_INPUTS the same filled up to six.
+// strides) for each operand, VALUES their values' names, and FUSED_INPUTS the same filled up to six.
 #include "fused.glsl"
 
 // Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in chain(), as Mesa takes
@@ -30,7 +30,7 @@ uvec3 outer_of(inout uint along) {
     return outer;
 }
 
-#if WIDE
+#if VEC4
 // Four values behind each other: a vec4 of what goes on along the innermost axis, one value of what does not.
 // That one is a load of its own on llvmpipe, which leaves out what is not used; SwiftShader would do both loads.
 #ifdef WORDS_64
@@ -52,16 +52,16 @@ uint one_of(uvec4 four, uint at) {
 
 void main() {
     nothing = uvec4(result_offset >> 31);
-    const uint quads = (count + 3u) / 4u;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
-    for (uint quad = first_of_run(run); quad < end; quad += gl_WorkGroupSize.x) {
-        const uint i = 4u * quad;
+    const uint vec4_count = (count + 3u) / 4u;
+    const uint run = run_of_group(vec4_count);
+    const uint end = end_of_run(vec4_count, run);
+    for (uint vec4_index = first_of_run(run); vec4_index < end; vec4_index += gl_WorkGroupSize.x) {
+        const uint i = 4u * vec4_index;
         uint along = i;
         const uvec3 outer = outer_of(along);
         uvec4 VALUES;
         OPERANDS(LOAD)
-        const uvec4 done = chain(CHAIN_INPUTS);
+        const uvec4 done = fused(FUSED_INPUTS);
         const uint to = result_offset + i >> 2;
         const uint left = count - i;
         if (left >= 4u) {
@@ -86,7 +86,7 @@ void main() {
         const uvec3 outer = outer_of(along);
         uvec4 VALUES;
         OPERANDS(LOAD)
-        result[result_offset + i] = chain(CHAIN_INPUTS).x;
+        result[result_offset + i] = fused(FUSED_INPUTS).x;
     }
 }
 #endif

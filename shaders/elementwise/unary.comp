@@ -27,15 +27,15 @@ layout(push_constant) uniform Push {
 uint apply(uint word) { return FUNCTION(word, alpha, beta); }
 
 void main() {
-    const uint quads = count / 4u;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
+    const uint vec4_count = count / 4u;
+    const uint run = run_of_group(vec4_count);
+    const uint end = end_of_run(vec4_count, run);
     const uint from = x_offset / 4u;
     const uint to = result_offset / 4u;
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) {
         const uvec4 four = words(x[from + i]);
         result[to + i] = stored(uvec4(apply(four.x), apply(four.y), apply(four.z), apply(four.w)));
     }
-    const uint last = 4u * quads + gl_GlobalInvocationID.x;
+    const uint last = 4u * vec4_count + gl_GlobalInvocationID.x;
     if (last < count) WORD(result, result_offset + last) = apply(WORD(x, x_offset + last));
 }

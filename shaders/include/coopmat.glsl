@@ -1,6 +1,6 @@
 // What kernels for matrix units share: one group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile of TILE_M x TILE_N
 // sums of products, each subgroup DOWN x ACROSS cooperative matrices of it.
-// Steps of TILE_K go through shared memory in eights, along k or, of a factor that is kept, along its lines. They are float16
+// Steps of TILE_K go through shared memory in eights, along k or, of a factor that is untransposed, along its lines. They are float16
 // with sums in float32 (fp16_operands.glsl fills the tiles), with OF_CODES int8 with sums in int32.
 #ifdef OF_CODES
 #define FACTOR int8_t
@@ -30,19 +30,19 @@ const uint OWN_N = ACROSS * MATRIX_N;
 const uint TILE_M = SUBGROUPS_DOWN * OWN_M;
 const uint TILE_N = SUBGROUPS_ACROSS * OWN_N;
 const uint SUBGROUPS = SUBGROUPS_DOWN * SUBGROUPS_ACROSS;
-const uint LANES = gl_WorkGroupSize.x / SUBGROUPS;
+const uint SUBGROUP_SIZE = gl_WorkGroupSize.x / SUBGROUPS;
 const uint SIZE = gl_WorkGroupSize.x;
 const uint EIGHTS = TILE_K / 8u;
 const uint LINE = EIGHTS + GAP; // lines start in different banks
-// A factor that is kept has its lines beside each other, for each step: a tile of whole eights of lines.
-#ifndef A_KEPT
-#define A_KEPT 0u
-#define B_KEPT 0u
+// A factor that is untransposed has its lines beside each other, for each step: a tile of whole eights of lines.
+#ifndef A_UNTRANSPOSED
+#define A_UNTRANSPOSED 0u
+#define B_UNTRANSPOSED 0u
 #endif
 const uint A_STEP = TILE_M / 8u + GAP;
 const uint B_STEP = TILE_N / 8u + GAP;
-shared EIGHT a_tile[A_KEPT != 0u ? TILE_K * A_STEP : TILE_M * LINE];
-shared EIGHT b_tile[B_KEPT != 0u ? TILE_K * B_STEP : TILE_N * LINE];
+shared EIGHT a_tile[A_UNTRANSPOSED != 0u ? TILE_K * A_STEP : TILE_M * LINE];
+shared EIGHT b_tile[B_UNTRANSPOSED != 0u ? TILE_K * B_STEP : TILE_N * LINE];
 shared VALUE done[SUBGROUPS * MATRIX_M * MATRIX_N];
 
 #define SUM coopmat<VALUE, gl_ScopeSubgroup, MATRIX_M, MATRIX_N, gl_MatrixUseAccumulator>
@@ -63,13 +63,13 @@ void multiply() {
         coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_M, MATRIX_K, gl_MatrixUseA> left[DOWN];
         [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
             const uint line = own.x + i * MATRIX_M;
-            if (A_KEPT != 0u) coopMatLoad(left[i], a_tile, s * A_STEP + line / 8u, A_STEP, gl_CooperativeMatrixLayoutColumnMajor);
+            if (A_UNTRANSPOSED != 0u) coopMatLoad(left[i], a_tile, s * A_STEP + line / 8u, A_STEP, gl_CooperativeMatrixLayoutColumnMajor);
             else coopMatLoad(left[i], a_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutRowMajor);
         }
         [[unroll]] for (uint j = 0u; j < ACROSS; ++j) {
             coopmat<FACTOR, gl_ScopeSubgroup, MATRIX_K, MATRIX_N, gl_MatrixUseB> right;
             const uint line = own.y + j * MATRIX_N;
-            if (B_KEPT != 0u) coopMatLoad(right, b_tile, s * B_STEP + line / 8u, B_STEP, gl_CooperativeMatrixLayoutRowMajor);
+            if (B_UNTRANSPOSED != 0u) coopMatLoad(right, b_tile, s * B_STEP + line / 8u, B_STEP, gl_CooperativeMatrixLayoutRowMajor);
             else coopMatLoad(right, b_tile, line * LINE + s / 8u, LINE, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0u; i < DOWN; ++i) {
                 sums[i * ACROSS + j] = coopMatMulAdd(left[i], right, sums[i * ACROSS + j]);
@@ -94,7 +94,7 @@ void store_sums(uint first, uint row, uint column) {
         barrier();
         const uint first_row = row + own.x + part / ACROSS * MATRIX_M;
         const uint first_column = column + own.y + part % ACROSS * MATRIX_N;
-        for (uint i = gl_SubgroupInvocationID * 4u; i < MATRIX_M * MATRIX_N; i += LANES * 4u) {
+        for (uint i = gl_SubgroupInvocationID * 4u; i < MATRIX_M * MATRIX_N; i += SUBGROUP_SIZE * 4u) {
             const VALUE4 values = VALUE4(done[to + i], done[to + i + 1u], done[to + i + 2u], done[to + i + 3u]);
             store4(first, first_row + i / MATRIX_N, first_column + i % MATRIX_N, values);
         }

@@ -1,7 +1,7 @@
 // float16 in the lower and upper half of a word, converted by integer arithmetic: packHalf2x16 may round either way, and
 // drivers may flush its subnormals.
 
-float half_to_float(uint bits) {
+float fp16_to_float(uint bits) {
     const uint sign = (bits & 0x8000u) << 16;
     const uint exponent = bits >> 10 & 31u;
     const uint mantissa = bits & 1023u;
@@ -12,13 +12,13 @@ float half_to_float(uint bits) {
     return uintBitsToFloat(sign | top + 103u << 23 | (mantissa << 23u - top & 0x007fffffu));
 }
 
-vec4 halves_to_floats(uvec2 words) {
-    const vec2 low = vec2(half_to_float(words.x & 0xffffu), half_to_float(words.x >> 16));
-    return vec4(low, half_to_float(words.y & 0xffffu), half_to_float(words.y >> 16));
+vec4 fp16x4_to_vec4(uvec2 words) {
+    const vec2 low = vec2(fp16_to_float(words.x & 0xffffu), fp16_to_float(words.x >> 16));
+    return vec4(low, fp16_to_float(words.y & 0xffffu), fp16_to_float(words.y >> 16));
 }
 
 // Rounds to nearest, ties to even.
-uint float_to_half(float value) {
+uint float_to_fp16(float value) {
     const uint word = floatBitsToUint(value);
     const uint sign = word >> 16 & 0x8000u;
     const uint size = word & 0x7fffffffu;

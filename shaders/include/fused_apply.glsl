@@ -1,4 +1,4 @@
-// The functions of CHAIN_UNARY, CHAIN_BINARY and CHAIN_TERNARY lifted to four values at once, and a call of each.
+// The functions of FUSED_UNARY, FUSED_BINARY and FUSED_TERNARY lifted to four values at once, and a call of each.
 #include "unary.glsl"
 #include "binary.glsl"
 
@@ -10,15 +10,15 @@ uint where(uint x, uint a, uint b) { return x != 0u ? a : b; }
     }
 #define LIFT_BINARY(f) \
     uvec4 f(uvec4 a, uvec4 b, uvec4 c) { return uvec4(f(a.x, b.x), f(a.y, b.y), f(a.z, b.z), f(a.w, b.w)); }
-CHAIN_UNARY(LIFT_UNARY)
-CHAIN_BINARY(LIFT_BINARY)
-CHAIN_TERNARY(LIFT_UNARY)
+FUSED_UNARY(LIFT_UNARY)
+FUSED_BINARY(LIFT_BINARY)
+FUSED_TERNARY(LIFT_UNARY)
 
 #define CALL(f) result ^= f(a, b, c);
 uvec4 every(uvec4 a, uvec4 b, uvec4 c) {
     uvec4 result = a;
-    CHAIN_UNARY(CALL)
-    CHAIN_BINARY(CALL)
-    CHAIN_TERNARY(CALL)
+    FUSED_UNARY(CALL)
+    FUSED_BINARY(CALL)
+    FUSED_TERNARY(CALL)
     return result;
 }

@@ -4,7 +4,7 @@
 #define CODES_AT(row, four) ((row) + (four) + (four) / 16u + 1u)
 #define SCALES_AT(row, four) ((row) + (four) / 16u * 17u)
 
-float q8_scale(uint scales, uint four) { return half_of(scales >> 16u * (four >> 3 & 1u)); }
+float q8_scale(uint scales, uint four) { return decode_fp16(scales >> 16u * (four >> 3 & 1u)); }
 
 vec4 q8_codes(uint codes) { return vec4(ivec4(codes << 24, codes << 16, codes << 8, codes) >> 24); }
 

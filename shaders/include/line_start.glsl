@@ -12,9 +12,9 @@ PLACES start_of_line(uint line) {
     return at + line * STRIDES(RANK - 1u);
 }
 
-// An operand is read from a line by OPEN, then QUAD(name, buffer, along, i): four words from the line's start, or, where it
+// An operand is read from a line by OPEN, then LOAD_VEC4(name, buffer, along, i): four words from the line's start, or, where it
 // does not go on along the innermost axis (along 0), the first one four times.
 #define OPEN(NAME, BUFFER, at) \
     const uint NAME##_at = (at) / 4u; \
     const uvec4 NAME##_alike = uvec4(WORD(BUFFER, at));
-#define QUAD(NAME, BUFFER, ALONG, i) mix(NAME##_alike, words(BUFFER[NAME##_at + (i) * ALONG]), bvec4(ALONG != 0u))
+#define LOAD_VEC4(NAME, BUFFER, ALONG, i) mix(NAME##_alike, words(BUFFER[NAME##_at + (i) * ALONG]), bvec4(ALONG != 0u))

@@ -1,19 +1,19 @@
 // What the matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
 // T is the element type, T4 four of them, LOAD what one access of a or b reads: T, T4, or float16 packed in words; of these
-// HALF is defined. LOAD_OF_B: that of b, where it is another one; HALF_B: b alone is float16. Sizes and strides count elements. A long k
+// FP16 is defined. LOAD_OF_B: that of b, where it is another one; FP16_B: b alone is float16. Sizes and strides count elements. A long k
 // is done in parts, one dispatch after the other; all but the first have `adds` 1 and add to the result.
 // a: (batch, m, k) and b: (batch, k, n) by strides, result: (batch, m, n), contiguous but for rows of result_row elements.
 // bias, by has_bias: 1: (n), one value per column; 2: (bias_rows, a multiple of m), one per row of all matrices in turn;
 // 3 (NUMBERS): (batches), no values but the number of the matrix of b by which each matrix of a is multiplied, matrices of b being
 // b_batch[0] apart; -1: by none, its result is 0.
-// FOURS: the bias, the result and the residual are read and written as RESULT, four at once, by functions of matmul_load_vec4.glsl.
-#ifdef HALF
+// VEC4: the bias, the result and the residual are read and written as RESULT, four at once, by functions of matmul_load_vec4.glsl.
+#ifdef FP16
 #include "fp16.glsl"
 const uint PER_WORD = 2u;
 #else
 const uint PER_WORD = 1u;
 #endif
-#ifdef HALF_B
+#ifdef FP16_B
 const uint PER_WORD_OF_B = 2u;
 #else
 const uint PER_WORD_OF_B = PER_WORD;
@@ -21,11 +21,11 @@ const uint PER_WORD_OF_B = PER_WORD;
 #ifndef LOAD_OF_B
 #define LOAD_OF_B LOAD
 #endif
-#ifdef FOURS
+#ifdef VEC4
 #define RESIDUAL RESULT
 #else
 #define RESIDUAL uint
-#ifdef HALF
+#ifdef FP16
 #define RESULT uint
 #else
 #define RESULT T
@@ -35,7 +35,7 @@ layout(set = 0, binding = 0) readonly buffer A { LOAD a[]; };
 layout(set = 0, binding = 1) readonly buffer B { LOAD_OF_B b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { RESULT bias[]; };
 layout(set = 0, binding = 3) buffer Result { RESULT result[]; };
-layout(set = 0, binding = 4) readonly buffer Residual { RESIDUAL residual[]; } beside;
+layout(set = 0, binding = 4) readonly buffer Residual { RESIDUAL residual[]; } residual_buffer;
 layout(push_constant) uniform Push {
     uint a_offset;
     uint b_offset;
@@ -62,7 +62,7 @@ layout(push_constant) uniform Push {
 
 const uint NUMBERS = 3u;
 
-#ifdef FOURS
+#ifdef VEC4
 #define NUMBER_OF(batch) bias[(bias_offset + (batch)) / 4u][(bias_offset + (batch)) % 4u]
 #else
 #define NUMBER_OF(batch) bias[bias_offset + (batch)]
@@ -77,13 +77,13 @@ const uint NUMBERS = 3u;
 uvec4 matrices(uint batch) {
     uvec4 at = uvec4(uvec3(a_offset, b_offset, result_offset) * uvec3(PER_WORD, PER_WORD_OF_B, PER_WORD), k);
     at.z += batch * m * result_row;
-#ifndef HALF
+#ifndef FP16
     const bool numbered = has_bias == NUMBERS;
     const float number = float(NUMBER_OF(numbered ? batch : 0u));
 #endif
     NEXT_AXIS(0) NEXT_AXIS(1) NEXT_AXIS(2)
     at.xy += batch * uvec2(a_batch[3], b_batch[3]);
-#ifndef HALF
+#ifndef FP16
     at.y = numbered ? b_offset + uint(max(number, 0.0)) * b_batch[0] : at.y;
     at.w = numbered && number < 0.0 ? 0u : k;
 #endif
@@ -98,12 +98,12 @@ uvec2 matrix_of_tile(uint tile) {
     return numbered ? uvec2(b_offset + uint(max(number, 0.0)) * b_batch[0], number < 0.0 ? 0u : k) : uvec2(b_offset, k);
 }
 
-#ifndef FOURS
-#ifdef HALF
+#ifndef VEC4
+#ifdef FP16
 // What the epilogue starts from: the sums of the products, with the bias, of whole fours of columns.
 T4 finish(T4 values, uint column) {
     const uint word = bias_offset + column / 2u;
-    return has_bias != 0u ? values + halves_to_floats(uvec2(bias[word], bias[word + 1u])) : values;
+    return has_bias != 0u ? values + fp16x4_to_vec4(uvec2(bias[word], bias[word + 1u])) : values;
 }
 #else
 // What the epilogue starts from: the sum of the products, with the bias and the parts before.
@@ -123,10 +123,10 @@ void store4(uint first, uint row, uint column, T4 values) {
     if (row >= m || column >= n) return;
     const uint start = first + row * result_row;
     const uint at = start + column;
-#ifdef HALF
+#ifdef FP16
     values = epilogue(finish(values, column), uvec4(at, at, at + 2u, at + 2u));
-    result[at / 2u] = float_to_half(values.x) | float_to_half(values.y) << 16;
-    result[at / 2u + 1u] = float_to_half(values.z) | float_to_half(values.w) << 16;
+    result[at / 2u] = float_to_fp16(values.x) | float_to_fp16(values.y) << 16;
+    result[at / 2u + 1u] = float_to_fp16(values.z) | float_to_fp16(values.w) << 16;
 #else
     const uvec4 own = min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u));
     values = T4(

@@ -1,5 +1,5 @@
-// Elementwise kernels make four words of the result at a time: a quad. Every tensor starts at a multiple of four words, so
-// its buffer is an array of WORDS, or of uvec4. Neighbouring invocations take neighbouring quads, and a group a run of them.
+// Elementwise kernels make four words of the result at a time: a vec4. Every tensor starts at a multiple of four words, so
+// its buffer is an array of WORDS, or of uvec4. Neighbouring invocations take neighbouring vec4s, and a group a run of them.
 #include "load_words.glsl"
 
 // Steps that a group goes along the innermost axis: a multiple of its size, so that all groups together cover `width`.

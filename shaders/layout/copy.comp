@@ -22,14 +22,14 @@ layout(push_constant) uniform Push {
 };
 
 void main() {
-    const uint quads = ((src_offset | dst_offset) & 3u) == 0u ? count / 4u : 0u;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
+    const uint vec4_count = ((src_offset | dst_offset) & 3u) == 0u ? count / 4u : 0u;
+    const uint run = run_of_group(vec4_count);
+    const uint end = end_of_run(vec4_count, run);
     const uint from = src_offset / 4u;
     const uint to = dst_offset / 4u;
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) dst[to + i] = src[from + i];
     const uint stride = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
-    for (uint i = 4u * quads + gl_GlobalInvocationID.x; i < count; i += stride) {
+    for (uint i = 4u * vec4_count + gl_GlobalInvocationID.x; i < count; i += stride) {
         WORD(dst, dst_offset + i) = WORD(src, src_offset + i);
     }
 }

@@ -33,7 +33,7 @@ uint find_source(uint element) {
     return row < many ? (slice * many + row) * inner + at % inner : NOWHERE;
 }
 
-uint take_half(uint element) {
+uint read_fp16(uint element) {
     return rows[rows_offset + element / 2u] >> (16u * (element & 1u)) & 0xffffu;
 }
 
@@ -48,8 +48,8 @@ void main() {
         if (low == NOWHERE && high == NOWHERE) continue;
         if ((low == NOWHERE ? high : low) / (many * inner) != slice) continue; // another slice's
         const uint old = low == NOWHERE || high == NOWHERE ? result[result_offset + word] : 0u;
-        const uint low_half = low == NOWHERE ? old & 0xffffu : take_half(low);
-        const uint high_half = high == NOWHERE ? old >> 16u : take_half(high);
+        const uint low_half = low == NOWHERE ? old & 0xffffu : read_fp16(low);
+        const uint high_half = high == NOWHERE ? old >> 16u : read_fp16(high);
         result[result_offset + word] = high_half << 16u | low_half;
     }
 }

@@ -20,11 +20,11 @@ layout(push_constant) uniform Push {
 };
 
 void main() {
-    const uint quads = count / 4u;
-    const uint run = run_of_group(quads);
-    const uint end = end_of_run(quads, run);
+    const uint vec4_count = count / 4u;
+    const uint run = run_of_group(vec4_count);
+    const uint end = end_of_run(vec4_count, run);
     const uint to = result_offset / 4u;
     for (uint i = first_of_run(run); i < end; i += gl_WorkGroupSize.x) result[to + i] = stored(uvec4(value));
-    const uint last = 4u * quads + gl_GlobalInvocationID.x;
+    const uint last = 4u * vec4_count + gl_GlobalInvocationID.x;
     if (last < count) WORD(result, result_offset + last) = value;
 }

@@ -1,7 +1,7 @@
 #version 450
 // result[sum index * result_strides] = x[sum index * x_strides] over the axes of a transpose that moves the last axis.
 // x: contiguous along `width` and with x_strides[0] along `columns`, result the other way round; other axes are lines (line_start.glsl).
-// One invocation turns tiles of four by four, read and written as quads; a group goes along `columns` for a while.
+// One invocation turns tiles of four by four, read and written as vec4s; a group goes along `columns` for a while.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64

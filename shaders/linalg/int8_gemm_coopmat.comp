@@ -28,13 +28,13 @@ int of_row[A_TURNS];
 shared int row_sums[TILE_M];
 
 // The line in the tile, and the eight, that an invocation loads in turn.
-uvec2 a_own(uint turn) {
-    const uint id = gl_LocalInvocationID.x + turn * SIZE;
+uvec2 a_own(uint pass) {
+    const uint id = gl_LocalInvocationID.x + pass * SIZE;
     return uvec2(id / EIGHTS, id % EIGHTS);
 }
 
-uvec2 b_own(uint turn) {
-    const uint id = gl_LocalInvocationID.x + turn * SIZE;
+uvec2 b_own(uint pass) {
+    const uint id = gl_LocalInvocationID.x + pass * SIZE;
     return uvec2(id % TILE_N, id / TILE_N);
 }
 

@@ -1,8 +1,8 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch: products of float16, summed in float32.
 // One group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
-// Steps of TILE_K go through shared memory as float16, along k, or with KEPT as factors of float16 lie. a and b lie in fours, or
-// were packed so; with WIDE what is float16 lies in eights. For devices with matrix units.
+// Steps of TILE_K go through shared memory as float16, along k, or with UNTRANSPOSED as factors of float16 lie. a and b lie in fours, or
+// were packed so; with ALIGNED what is float16 lies in eights. For devices with matrix units.
 // Source: NVIDIA, CUTLASS: efficient GEMM in CUDA, 2017 (tiles of groups, of subgroups and of matrix instructions).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -16,31 +16,31 @@ layout(constant_id = 10) const uint A_ALONG_K = 1;
 layout(constant_id = 11) const uint B_ALONG_N = 1;
 #define T float
 #define T4 vec4
-#ifdef HALF
-layout(constant_id = 12) const uint KEPT = 0;
-#define A_KEPT (KEPT * (1u - A_ALONG_K))
-#define B_KEPT (KEPT * B_ALONG_N)
+#ifdef FP16
+layout(constant_id = 12) const uint UNTRANSPOSED = 0;
+#define A_UNTRANSPOSED (UNTRANSPOSED * (1u - A_ALONG_K))
+#define B_UNTRANSPOSED (UNTRANSPOSED * B_ALONG_N)
 #else
-#define A_KEPT 0u
-#define B_KEPT 0u
+#define A_UNTRANSPOSED 0u
+#define B_UNTRANSPOSED 0u
 #endif
-#ifdef WIDE
-#define HALVES uvec4
-#define HALVES_PER 8u
+#ifdef ALIGNED
+#define FP16_LOAD uvec4
+#define FP16_PER_LOAD 8u
 #else
-#define HALVES uvec2
-#define HALVES_PER 4u
+#define FP16_LOAD uvec2
+#define FP16_PER_LOAD 4u
 #endif
-#ifdef HALF
-#define LOAD HALVES
-#define PER HALVES_PER
+#ifdef FP16
+#define LOAD FP16_LOAD
+#define PER FP16_PER_LOAD
 #else
 #define LOAD vec4
 #define PER 4u
 #endif
-#ifdef HALF_B
-#define LOAD_OF_B HALVES
-#define PER_OF_B HALVES_PER
+#ifdef FP16_B
+#define LOAD_OF_B FP16_LOAD
+#define PER_OF_B FP16_PER_LOAD
 #else
 #define LOAD_OF_B LOAD
 #define PER_OF_B PER
@@ -49,8 +49,8 @@ layout(constant_id = 12) const uint KEPT = 0;
 #include "coopmat.glsl"
 #include "fp16_operands.glsl"
 
-DEFINE_FACTOR(rows, LOAD, PER, a, a_tile, TILE_M, A_ALONG_K, A_KEPT, m, a_row, a_column)
-DEFINE_FACTOR(columns, LOAD_OF_B, PER_OF_B, b, b_tile, TILE_N, (1u - B_ALONG_N), B_KEPT, n, b_column, b_row)
+DEFINE_FACTOR(rows, LOAD, PER, a, a_tile, TILE_M, A_ALONG_K, A_UNTRANSPOSED, m, a_row, a_column)
+DEFINE_FACTOR(columns, LOAD_OF_B, PER_OF_B, b, b_tile, TILE_N, (1u - B_ALONG_N), B_UNTRANSPOSED, n, b_column, b_row)
 
 void put() {
     barrier(); // the tiles of the step before have been read

@@ -9,7 +9,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint ROWS = 1;
 layout(constant_id = 4) const uint A_ALONG_K = 1;
 layout(constant_id = 5) const uint B_ALONG_N = 1;
-#ifdef HALF
+#ifdef FP16
 #define LOAD uint
 #define READ(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
 #define WHOLE_FOUR(x, at) vec4(unpackHalf2x16(x[(at) / 2u]), unpackHalf2x16(x[(at) / 2u + 1u])) // they start words
@@ -20,9 +20,9 @@ layout(constant_id = 5) const uint B_ALONG_N = 1;
 #endif
 #include "matmul.glsl"
 
-const uint FOURS = B_ALONG_N != 0u ? gl_WorkGroupSize.x : gl_WorkGroupSize.y; // of columns, in a group
+const uint VEC4 = B_ALONG_N != 0u ? gl_WorkGroupSize.x : gl_WorkGroupSize.y; // of columns, in a group
 const uint SLICES = B_ALONG_N != 0u ? gl_WorkGroupSize.y : gl_WorkGroupSize.x;
-shared T4 slices[FOURS * SLICES];
+shared T4 slices[VEC4 * SLICES];
 
 // Four neighbours of a line, of which those from `end` on are over an edge, and 0.
 #define PART_FOUR(x, at, end) \
@@ -82,10 +82,10 @@ void compute_tile(uvec4 at, uint row, uint column, uint own, uint slice) {
     }
     for (uint i = 0u; i < ROWS; ++i) {
         barrier(); // the slices of the row before have been read
-        slices[slice * FOURS + own] = sums[i];
+        slices[slice * VEC4 + own] = sums[i];
         for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
             barrier();
-            if (slice < apart) slices[slice * FOURS + own] += slices[(slice + apart) * FOURS + own];
+            if (slice < apart) slices[slice * VEC4 + own] += slices[(slice + apart) * VEC4 + own];
         }
         if (slice == 0u) store4(at.z, row + i, column, slices[own]);
     }
@@ -96,7 +96,7 @@ void main() {
     for (uint batch = gl_WorkGroupID.z; batch < batches; batch += gl_NumWorkGroups.z) {
         const uvec4 at = matrices(batch);
         for (uint row = gl_WorkGroupID.y * ROWS; row < m; row += gl_NumWorkGroups.y * ROWS) {
-            for (uint first = gl_WorkGroupID.x * FOURS; first * 4u < n; first += gl_NumWorkGroups.x * FOURS) {
+            for (uint first = gl_WorkGroupID.x * VEC4; first * 4u < n; first += gl_NumWorkGroups.x * VEC4) {
                 compute_tile(at, row, (first + lane.x) * 4u, lane.x, lane.y);
             }
         }

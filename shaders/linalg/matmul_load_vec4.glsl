@@ -1,13 +1,13 @@
 // Four elements of a or b at once, for matrices whose rows, columns and batches start at multiples of four, or were packed so.
 #include "load_vec4.glsl"
 #define LOAD LOADED
-#define RESULT PACKED
-#define FOURS
+#define RESULT VEC4_LOAD
+#define VEC4
 #include "matmul.glsl"
 
 // Four rows of b at four columns; at: in steps of four elements.
 mat4 load_b(uvec4 at) {
-    const mat4 read = mat4(four(b[at.x]), four(b[at.y]), four(b[at.z]), four(b[at.w]));
+    const mat4 read = mat4(as_vec4(b[at.x]), as_vec4(b[at.y]), as_vec4(b[at.z]), as_vec4(b[at.w]));
     return B_ALONG_N != 0u ? read : transpose(read);
 }
 
@@ -21,7 +21,7 @@ uvec4 place_b(uint first, uint column) {
 // Four values of the bias of columns; 0 where there is none.
 T4 bias_of_columns(uint column) {
     const bool has = has_bias == 1u;
-    const T4 values = four(bias[has ? (bias_offset * PER_WORD + min(column, (n - 1u) / 4u * 4u)) / 4u : 0u]);
+    const T4 values = as_vec4(bias[has ? (bias_offset * PER_WORD + min(column, (n - 1u) / 4u * 4u)) / 4u : 0u]);
     return has ? values : T4(0);
 }
 
@@ -30,7 +30,7 @@ T bias_of_row(uint first, uint row) {
     const bool has = has_bias == 2u;
     const uint matrix = (first - result_offset * PER_WORD) / result_row;
     const uint place = has ? bias_offset * PER_WORD + matrix % max(bias_rows, 1u) + row : 0u;
-    const T value = four(bias[place / 4u])[place % 4u];
+    const T value = as_vec4(bias[place / 4u])[place % 4u];
     return has ? value : T(0);
 }
 
@@ -38,37 +38,37 @@ T bias_of_row(uint first, uint row) {
 T4 before(uint first, uint row, uint column) {
     const uvec4 at = first + row * result_row + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u));
     return T4(
-        four(result[at.x / 4u])[at.x % 4u], four(result[at.y / 4u])[at.y % 4u],
-        four(result[at.z / 4u])[at.z % 4u], four(result[at.w / 4u])[at.w % 4u]
+        as_vec4(result[at.x / 4u])[at.x % 4u], as_vec4(result[at.y / 4u])[at.y % 4u],
+        as_vec4(result[at.z / 4u])[at.z % 4u], as_vec4(result[at.w / 4u])[at.w % 4u]
     );
 }
 
 // Whether fours can be stored as they are.
-bool stores_fours() {
+bool stores_vec4() {
     return ((n | result_row | result_offset) & 3u) == 0u && adds == 0u;
 }
 
-void write_four(uint at, T4 values) {
+void write_vec4(uint at, T4 values) {
     values = epilogue(values, uvec4(at));
-#ifdef HALF
+#ifdef FP16
     result[at / 4u] = uvec2(
-        float_to_half(values.x) | float_to_half(values.y) << 16, float_to_half(values.z) | float_to_half(values.w) << 16
+        float_to_fp16(values.x) | float_to_fp16(values.y) << 16, float_to_fp16(values.z) | float_to_fp16(values.w) << 16
     );
 #else
     result[at / 4u] = values;
 #endif
 }
 
-void store_four(uint first, uint row, uint column, T4 values) {
-    if (column < n) write_four(first + row * result_row + column, values);
+void store_vec4(uint first, uint row, uint column, T4 values) {
+    if (column < n) write_vec4(first + row * result_row + column, values);
 }
 
 void store_each(uint first, uint row, uint column, T4 values) {
     const uint at = first + row * result_row + column;
     values = epilogue(values, elements(at, at - column + n - 1u));
-#ifdef HALF
+#ifdef FP16
     for (uint i = 0u; i < 4u && column + i < n; i += 2u) {
-        result[(at + i) / 4u][(at + i) / 2u % 2u] = float_to_half(values[i]) | float_to_half(values[i + 1u]) << 16;
+        result[(at + i) / 4u][(at + i) / 2u % 2u] = float_to_fp16(values[i]) | float_to_fp16(values[i + 1u]) << 16;
     }
 #else
     for (uint i = 0u; i < 4u && column + i < n; ++i) result[(at + i) / 4u][(at + i) % 4u] = values[i];
@@ -79,8 +79,8 @@ void store_each(uint first, uint row, uint column, T4 values) {
 void store_sum(uint first, uint row, uint column, T4 sum) {
     if (row >= m || column >= n) return;
     sum += bias_of_columns(column) + bias_of_row(first, row);
-    if (stores_fours()) {
-        write_four(first + row * result_row + column, sum);
+    if (stores_vec4()) {
+        write_vec4(first + row * result_row + column, sum);
     } else {
         store_each(first, row, column, sum + (adds != 0u ? before(first, row, column) : T4(0)));
     }
@@ -89,9 +89,9 @@ void store_sum(uint first, uint row, uint column, T4 sum) {
 // Stores `stores` fours of `values`, `wide` of them in a row, `apart` columns apart. Two loops of counts that no compiler knows:
 // CPU drivers go through both sides of a branch, and take seconds over many stores written out.
 #define STORE_TILE(at, row, column, values, stores, wide, apart) { \
-    const uint whole = stores_fours() ? stores : 0u; \
+    const uint whole = stores_vec4() ? stores : 0u; \
     for (uint i = 0u; i < whole; ++i) { \
-        store_four(at, row + i / wide, column + i % wide * apart, values[i] + bias_of_row(at, row + i / wide)); \
+        store_vec4(at, row + i / wide, column + i % wide * apart, values[i] + bias_of_row(at, row + i / wide)); \
     } \
     for (uint i = whole; i < stores; ++i) { \
         const uint to_row = row + i / wide, to_column = column + i % wide * apart; \

@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
-// One group is one subgroup of LANES; it computes LANES * DEEP rows and LANES * 4 * WIDE columns, each lane WIDE times four
+// One group is one subgroup of SUBGROUP_SIZE; it computes SUBGROUP_SIZE * ROW_BLOCKS rows and SUBGROUP_SIZE * 4 * VEC4S_PER_LANE columns, each lane VEC4S_PER_LANE times four
 // columns of all rows. Each lane loads other values of a, and shuffles hand them to the rest. For CPU drivers: there every
 // load takes one branch per lane and value, and a shuffle is one instruction.
 // A_ALONG_K and B_ALONG_N are defined for drivers that go through both sides of a branch over a constant, too (SwiftShader).
@@ -22,17 +22,17 @@ layout(constant_id = 4) const uint B_ALONG_N = 1;
 #define T4 vec4
 #include "matmul_load_vec4.glsl"
 
-const uint ROWS = LANES * DEEP;
-const uint COLUMNS = LANES * 4 * WIDE;
+const uint ROWS = SUBGROUP_SIZE * ROW_BLOCKS;
+const uint COLUMNS = SUBGROUP_SIZE * 4 * VEC4S_PER_LANE;
 
 #include "matmul_subgroup.glsl"
-#if DEEP == 1
+#if ROW_BLOCKS == 1
 #define EACH_LOAD(F) F(0)
 #define EACH_ROW(F) EACH_LANE(F, 0)
-#elif DEEP == 2
+#elif ROW_BLOCKS == 2
 #define EACH_LOAD(F) F(0) F(1)
 #define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1)
-#elif DEEP == 4
+#elif ROW_BLOCKS == 4
 #define EACH_LOAD(F) F(0) F(1) F(2) F(3)
 #define EACH_ROW(F) EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3)
 #else
@@ -41,21 +41,21 @@ const uint COLUMNS = LANES * 4 * WIDE;
     EACH_LANE(F, 0) EACH_LANE(F, 1) EACH_LANE(F, 2) EACH_LANE(F, 3) \
     EACH_LANE(F, 4) EACH_LANE(F, 5) EACH_LANE(F, 6) EACH_LANE(F, 7)
 #endif
-#if WIDE == 1
-#define EACH_WIDE(F, i, lane) F(0, i, lane)
-#elif WIDE == 2
-#define EACH_WIDE(F, i, lane) F(0, i, lane) F(1, i, lane)
+#if VEC4S_PER_LANE == 1
+#define EACH_VEC4(F, i, lane) F(0, i, lane)
+#elif VEC4S_PER_LANE == 2
+#define EACH_VEC4(F, i, lane) F(0, i, lane) F(1, i, lane)
 #else
-#define EACH_WIDE(F, i, lane) F(0, i, lane) F(1, i, lane) F(2, i, lane) F(3, i, lane)
+#define EACH_VEC4(F, i, lane) F(0, i, lane) F(1, i, lane) F(2, i, lane) F(3, i, lane)
 #endif
 
 // Written out, as CPU drivers keep indexed arrays in memory and not in registers.
 #define START_SUM(w, i, lane) T4 sum##i##_##lane##_##w = T4(0);
-#define START_ROW(i, lane, first, c) EACH_WIDE(START_SUM, i, lane)
-#define START_LOAD(i) uint a_at##i = place_a(at.x, row, i * LANES + gl_SubgroupInvocationID);
-#define START_WIDE(w, i, lane) uvec4 b_at##w = place_b(at.y, column + w * LANES * 4u);
+#define START_ROW(i, lane, first, c) EACH_VEC4(START_SUM, i, lane)
+#define START_LOAD(i) uint a_at##i = place_a(at.x, row, i * SUBGROUP_SIZE + gl_SubgroupInvocationID);
+#define START_VEC4(w, i, lane) uvec4 b_at##w = place_b(at.y, column + w * SUBGROUP_SIZE * 4u);
 #define LOAD_A(i) \
-    const T4 a##i = four(a[a_at##i]); \
+    const T4 a##i = as_vec4(a[a_at##i]); \
     a_at##i += advance_a;
 #define LOAD_B(w, i, lane) \
     const mat4 b##w = load_b(b_at##w); \
@@ -65,10 +65,10 @@ const uint COLUMNS = LANES * 4 * WIDE;
 #define ADD_ROW(i, lane, first, c) { \
     const T4 left = A_ALONG_K != 0u ? FROM(a##i, lane) : \
         T4(FROM(a##i.c, first), FROM(a##i.c, first + 1), FROM(a##i.c, first + 2), FROM(a##i.c, first + 3)); \
-    EACH_WIDE(ADD_SUM, i, lane) }
-#define START_SHIFT(w, i, lane) const T4 shift##w = bias_of_columns(column + w * LANES * 4u);
-#define KEEP_SUM(w, i, lane) done[(i * LANES + lane) * WIDE + w] = sum##i##_##lane##_##w + shift##w;
-#define KEEP_ROW(i, lane, first, c) EACH_WIDE(KEEP_SUM, i, lane)
+    EACH_VEC4(ADD_SUM, i, lane) }
+#define START_SHIFT(w, i, lane) const T4 shift##w = bias_of_columns(column + w * SUBGROUP_SIZE * 4u);
+#define KEEP_SUM(w, i, lane) done[(i * SUBGROUP_SIZE + lane) * VEC4S_PER_LANE + w] = sum##i##_##lane##_##w + shift##w;
+#define KEEP_ROW(i, lane, first, c) EACH_VEC4(KEEP_SUM, i, lane)
 
 // Where a lane reads first, of ROWS rows and four steps along k: a row, or four rows at one step.
 uint place_a(uint first, uint row, uint number) {
@@ -79,19 +79,19 @@ uint place_a(uint first, uint row, uint number) {
 void compute_tile(uvec4 at, uint row, uint column) {
     EACH_ROW(START_ROW)
     EACH_LOAD(START_LOAD)
-    EACH_WIDE(START_WIDE, 0, 0)
+    EACH_VEC4(START_VEC4, 0, 0)
     const uint advance_a = A_ALONG_K != 0u ? 1u : a_column;
     const uint advance_b = B_ALONG_N != 0u ? b_row : 1u;
     for (uint step = 0u; step < at.w / 4u; ++step) {
         EACH_LOAD(LOAD_A)
-        EACH_WIDE(LOAD_B, 0, 0)
+        EACH_VEC4(LOAD_B, 0, 0)
         EACH_ROW(ADD_ROW)
     }
-    EACH_WIDE(START_SHIFT, 0, 0)
-    T4 done[ROWS * WIDE];
+    EACH_VEC4(START_SHIFT, 0, 0)
+    T4 done[ROWS * VEC4S_PER_LANE];
     EACH_ROW(KEEP_ROW)
-    const uint stores = min(ROWS, m - row) * WIDE;
-    STORE_TILE(at.z, row, column, done, stores, WIDE, LANES * 4u)
+    const uint stores = min(ROWS, m - row) * VEC4S_PER_LANE;
+    STORE_TILE(at.z, row, column, done, stores, VEC4S_PER_LANE, SUBGROUP_SIZE * 4u)
 }
 
 // Groups that follow each other share columns of b, which then stay in a cache, and a is read along its lines.

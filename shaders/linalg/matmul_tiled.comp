@@ -9,7 +9,7 @@ layout(local_size_x = 16, local_size_y = 8, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint A_ALONG_K = 1;
 layout(constant_id = 4) const uint B_ALONG_N = 1;
-#ifdef HALF
+#ifdef FP16
 #define LOAD uint
 #define READ(x, at) unpackHalf2x16(x[(at) / 2u])[(at) % 2u]
 #else

@@ -2,8 +2,8 @@
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
 // One group computes a tile of TILE_M x TILE_N, each invocation DOWN x ACROSS blocks of 4 x 4 of it, which lie apart.
 // Steps of TILE_K go through shared memory, each loaded while the one before is multiplied. a and b lie in fours, or were packed so. For GPUs.
-// HALF_B: b is read as float16, with BFLOAT_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay float.
-// HALF_SUMS: sums are float16 too, two in a register.
+// FP16_B: b is read as float16, with BF16_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay float.
+// FP16_ACC: sums are float16 too, two in a register.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008; Nath, Tomov and Dongarra, An improved MAGMA GEMM for Fermi GPUs, 2010.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -13,7 +13,7 @@
 #else
 #define TILE4 vec4
 #endif
-#ifdef HALF_SUMS
+#ifdef FP16_ACC
 #define SUM4 f16vec4
 #else
 #define SUM4 vec4
@@ -28,7 +28,7 @@ layout(constant_id = 7) const uint A_ALONG_K = 1;
 layout(constant_id = 8) const uint B_ALONG_N = 1;
 #define T float
 #define T4 vec4
-#ifdef HALF_B
+#ifdef FP16_B
 #define LOAD_OF_B uvec2
 #endif
 #include "matmul_load_vec4.glsl"
@@ -47,20 +47,20 @@ SUM4 sums[SUMS];
 // is read along k, and so written step by step, in different banks.
 #define DEFINE_FACTOR(name, load, from, tile, tile_lines, along_k, lines, of_line, of_step) \
     const uint name##_IDS = tile_lines * TILE_K / 4u; \
-    const uint name##_TURNS = name##_IDS > SIZE ? name##_IDS / SIZE : 1u; \
+    const uint name##_PASSES = name##_IDS > SIZE ? name##_IDS / SIZE : 1u; \
     const uint name##_GAP = along_k ? 4u : 0u; \
     const uint name##_TILE = TILE_K * tile_lines / 4u + name##_GAP; \
     shared TILE4 tile[2u * name##_TILE]; \
-    load name##_read[name##_TURNS]; \
-    uint name##_at[name##_TURNS]; \
+    load name##_read[name##_PASSES]; \
+    uint name##_at[name##_PASSES]; \
     uint name##_of(uint step) { return step * (tile_lines / 4u) + step / 4u * name##_GAP; } \
-    uvec2 name##_own(uint turn) { /* the first line in the tile, and the step */ \
-        const uint id = (gl_LocalInvocationID.x + turn * SIZE) % name##_IDS; \
+    uvec2 name##_own(uint pass) { /* the first line in the tile, and the step */ \
+        const uint id = (gl_LocalInvocationID.x + pass * SIZE) % name##_IDS; \
         return along_k ? uvec2(id / (TILE_K / 4u), id % (TILE_K / 4u) * 4u) \
                        : uvec2(id % (tile_lines / 4u) * 4u, id / (tile_lines / 4u)); \
     } \
     void name##_start(uint first, uint line) { \
-        [[unroll]] for (uint i = 0u; i < name##_TURNS; ++i) { \
+        [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) { \
             const uvec2 own = name##_own(i); \
             name##_at[i] = along_k ? (first + min(line + own.x, lines - 1u) * of_line + own.y) / 4u \
                                    : (first + min(line + own.x, (lines - 1u) / 4u * 4u) + own.y * of_step) / 4u; \
@@ -68,10 +68,10 @@ SUM4 sums[SUMS];
     } \
     void name##_fetch(uint step) { \
         const uint on = along_k ? step / 4u : step * (of_step / 4u); \
-        [[unroll]] for (uint i = 0u; i < name##_TURNS; ++i) name##_read[i] = from[name##_at[i] + on]; \
+        [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) name##_read[i] = from[name##_at[i] + on]; \
     } \
     void name##_fetch_edge(uint steps) { \
-        [[unroll]] for (uint i = 0u; i < name##_TURNS; ++i) { \
+        [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) { \
             const bool inside = name##_own(i).y < steps; \
             const load read = from[inside ? name##_at[i] : 0u]; \
             name##_read[i] = inside ? read : load(0); \
@@ -79,10 +79,10 @@ SUM4 sums[SUMS];
     } \
     void name##_put(uint which) { \
         if (name##_IDS < SIZE && gl_LocalInvocationID.x >= name##_IDS) return; \
-        [[unroll]] for (uint i = 0u; i < name##_TURNS; ++i) { \
+        [[unroll]] for (uint i = 0u; i < name##_PASSES; ++i) { \
             const uvec2 own = name##_own(i); \
             const uint to = which * name##_TILE + name##_of(own.y) + own.x / 4u; \
-            const TILE4 values = TILE4(four(name##_read[i])); \
+            const TILE4 values = TILE4(as_vec4(name##_read[i])); \
             if (along_k) { \
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) tile[to + j * (tile_lines / 4u)][own.x % 4u] = values[j]; \
             } else { \

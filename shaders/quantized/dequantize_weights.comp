@@ -2,7 +2,7 @@
 // result[r, c] = scale * code + shift: the values of weights of few bits (quant_block.glsl).
 // b: matrices of (rows, row_words) that start `apart` words from each other, result: (matrices, rows, columns), columns a multiple
 // of 32; groups with other y take other matrices.
-// One group takes a run of neighbouring steps, each of EACH quads of results (vec4.glsl): 1, or all 8 of a run of the weight, so
+// One group takes a run of neighbouring steps, each of EACH vec4s of results (vec4.glsl): 1, or all 8 of a run of the weight, so
 // that CPU drivers read its scales once.
 // Source: ggml's ggml-quants.c.
 #extension GL_GOOGLE_include_directive : require
@@ -38,9 +38,9 @@ void main() {
         const uint from = b_offset + matrix * apart;
         const uint to = result_offset / 4u + matrix * rows * width;
         for (uint step = first_of_run(run); step < end; step += gl_WorkGroupSize.x) {
-            const uint quad = step * EACH;
-            const uint row = quad / width;
-            const uint along = quad - row * width;
+            const uint vec4_index = step * EACH;
+            const uint row = vec4_index / width;
+            const uint along = vec4_index - row * width;
             const uint number = along / 8u;
             const uint start = (from + row * row_words) / UNIT;
             const uint at = start + units_before(number / 8u);
@@ -48,7 +48,7 @@ void main() {
             const Scales scales = scales_of(head, spot_of(number % 8u));
             const Run own = run_of(head, at, number % 8u);
             for (uint i = 0u; i < EACH; ++i) {
-                result[to + quad + i] = stored(floatBitsToUint(values_of(own, scales, along % 8u + i)));
+                result[to + vec4_index + i] = stored(floatBitsToUint(values_of(own, scales, along % 8u + i)));
             }
         }
     }

@@ -20,10 +20,10 @@ VIEWS(1, b)
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6018, 6019], id = 4450)
 int dot_of_words(int a, int b, spirv_literal int packed);
 
-const uint FOURS_OF_GROUP = gl_WorkGroupSize.y;
+const uint VEC4S_PER_GROUP = gl_WorkGroupSize.y;
 const uint SLICES = gl_WorkGroupSize.x;
-const uint FOURS_OF_RUN = 3u; // of a
-shared vec4 slices[FOURS_OF_GROUP * SLICES];
+const uint VEC4S_PER_RUN = 3u; // of a
+shared vec4 slices[VEC4S_PER_GROUP * SLICES];
 
 // Codes with a sign.
 #ifdef Q8_0
@@ -34,7 +34,7 @@ shared vec4 slices[FOURS_OF_GROUP * SLICES];
 #define SHIFT_OF(scales) shift_of_codes(scales)
 #endif
 
-int dot_of_fours(ivec4 x, ivec4 y) {
+int dot_i8x4(ivec4 x, ivec4 y) {
     return dot_of_words(x.x, y.x, 0) + dot_of_words(x.y, y.y, 0) + dot_of_words(x.z, y.z, 0) + dot_of_words(x.w, y.w, 0);
 }
 
@@ -43,11 +43,11 @@ vec2 sums_of(ivec4 low, ivec4 more, uvec4 left_low, uvec4 left_more) {
 #if PARTS == 2
     const uint half_of_words = 0xffffu;
     return vec2(
-        dot_of_fours(low, ivec4(left_low & half_of_words)) + dot_of_fours(more, ivec4(left_more & half_of_words)),
-        dot_of_fours(low, ivec4(left_low & ~half_of_words)) + dot_of_fours(more, ivec4(left_more & ~half_of_words))
+        dot_i8x4(low, ivec4(left_low & half_of_words)) + dot_i8x4(more, ivec4(left_more & half_of_words)),
+        dot_i8x4(low, ivec4(left_low & ~half_of_words)) + dot_i8x4(more, ivec4(left_more & ~half_of_words))
     );
 #else
-    return vec2(dot_of_fours(low, ivec4(left_low)) + dot_of_fours(more, ivec4(left_more)), 0.0);
+    return vec2(dot_i8x4(low, ivec4(left_low)) + dot_i8x4(more, ivec4(left_more)), 0.0);
 #endif
 }
 
@@ -77,7 +77,7 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
             more[j] = SIGNED_OF(run.more);
         }
         for (uint i = 0u; i < ROWS; ++i) {
-            const uint at = a_at[i] + number * FOURS_OF_RUN;
+            const uint at = a_at[i] + number * VEC4S_PER_RUN;
             const uvec4 left_low = a[at], left_more = a[at + 1u];
             const vec4 told = uintBitsToFloat(a[at + 2u]);
 #if PARTS == 2
@@ -92,10 +92,10 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
     }
     for (uint i = 0u; i < ROWS; ++i) {
         barrier(); // the slices of the row before have been read
-        slices[slice * FOURS_OF_GROUP + own] = sums[i];
+        slices[slice * VEC4S_PER_GROUP + own] = sums[i];
         for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
             barrier();
-            if (slice < apart) slices[slice * FOURS_OF_GROUP + own] += slices[(slice + apart) * FOURS_OF_GROUP + own];
+            if (slice < apart) slices[slice * VEC4S_PER_GROUP + own] += slices[(slice + apart) * VEC4S_PER_GROUP + own];
         }
         if (slice == 0u) store4(result_offset, row + i, column, slices[own]);
     }
@@ -107,7 +107,7 @@ void main() {
     for (uint tile = gl_WorkGroupID.y; tile < tiles; tile += gl_NumWorkGroups.y) {
         const uint across = tile / batches;
         const uint from = across * a_batch[0] + (tile - across * batches) * a_batch[1];
-        for (uint first = gl_WorkGroupID.x * FOURS_OF_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * FOURS_OF_GROUP) {
+        for (uint first = gl_WorkGroupID.x * VEC4S_PER_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * VEC4S_PER_GROUP) {
             compute_tile(tile, from, (first + lane.x) * 4u, lane.x, lane.y);
         }
     }

@@ -1,20 +1,20 @@
 #version 450
 // Brings rows that chose the same matrix into tiles of `height` rows, so that each tile is multiplied by one matrix. Rows of a
 // group keep their order; a tile that is not full ends with row 0, whose results nobody reads.
-// chosen: (count) ints. plan: what group_count found, (matrices) uints, then, each from a word of its own on,
+// expert_ids: (count) ints. plan: what group_count found, (matrices) uints, then, each from a word of its own on,
 //   numbers (tiles) floats: the matrix of each tile, -1 of tiles without rows; sources (tiles * height) uints: rows of x, of which
-//   `share` neighbours of chosen are one; places (count) uints: where the row of each of chosen is among these.
+//   `share` neighbours of expert_ids are one; places (count) uints: where the row of each of expert_ids is among these.
 // status: error bits. One invocation fills the tiles of a group, the last one what is left. Source: none.
 // A number outside 0..matrices-1, or -matrices..-1 from the end, sets bit 0 of the status word.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 
-layout(set = 0, binding = 0) readonly buffer Chosen { int chosen[]; };
+layout(set = 0, binding = 0) readonly buffer ExpertIds { int expert_ids[]; };
 layout(set = 0, binding = 1) buffer Plan { uint plan[]; };
 layout(set = 0, binding = 2) buffer Status { uint status[]; };
 layout(push_constant) uniform Push {
-    uint chosen_offset;
+    uint expert_ids_offset;
     uint plan_offset;
     uint status_offset;
     uint count;
@@ -31,7 +31,7 @@ layout(push_constant) uniform Push {
 void fill_tiles(uint group, uint first, uint end) {
     uint at = first * height;
     for (uint i = 0u; i < count; ++i) {
-        const int number = chosen[chosen_offset + i];
+        const int number = expert_ids[expert_ids_offset + i];
         if (number == int(group) || number == int(group) - int(matrices)) {
             plan[plan_offset + sources + at] = i / share;
             plan[plan_offset + places + i] = at;
@@ -55,6 +55,6 @@ void main() {
         }
     }
     for (uint i = gl_GlobalInvocationID.x; i < count; i += stride) {
-        if (checked_index(chosen[chosen_offset + i], matrices) == OUT_OF_RANGE) plan[plan_offset + places + i] = 0u;
+        if (checked_index(expert_ids[expert_ids_offset + i], matrices) == OUT_OF_RANGE) plan[plan_offset + places + i] = 0u;
     }
 }

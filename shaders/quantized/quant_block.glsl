@@ -65,13 +65,13 @@ Head head_of(uint row, uint tile, uint at) {
     head.more = four_words(at + 1u);
 #endif
 #if HEAD == 6
-    head.of_all = vec2(half_of(tail.x), half_of(tail.x >> 16));
+    head.of_all = vec2(decode_fp16(tail.x), decode_fp16(tail.x >> 16));
 #elif defined(Q4_K) || defined(Q5_K)
-    head.of_all = vec2(half_of(head.four.x), half_of(head.four.x >> 16));
+    head.of_all = vec2(decode_fp16(head.four.x), decode_fp16(head.four.x >> 16));
 #elif defined(Q3_K)
-    head.of_all.x = half_of(head.four.w);
+    head.of_all.x = decode_fp16(head.four.w);
 #elif defined(IQ4_XS)
-    head.of_all.x = half_of(head.four.x);
+    head.of_all.x = decode_fp16(head.four.x);
 #endif
 #if defined(WHOLE_TILES) && HIGH == 1
     head.highs[0] = four_words(at + FRONT / UNIT);
@@ -92,11 +92,11 @@ Scales scales_of(Head head, Spot spot) {
 #if defined(FLOATS)
     made.scale = vec2(1.0);
 #elif defined(SCALES_OF_RUNS)
-    made.scale = vec2(half_of(word_of(head.four, spot.number >> 1) >> 16u * (spot.number & 1u)));
+    made.scale = vec2(decode_fp16(word_of(head.four, spot.number >> 1) >> 16u * (spot.number & 1u)));
 #elif defined(Q4_1) || defined(Q5_1)
     const uint both = word_of(head.four, head.more, spot.number);
-    made.scale = vec2(half_of(both));
-    made.shift = vec2(half_of(both >> 16));
+    made.scale = vec2(decode_fp16(both));
+    made.shift = vec2(decode_fp16(both >> 16));
 #elif defined(Q4_K) || defined(Q5_K)
     const uvec4 numbers = head.four.yzww & spot.bit * uvec4(15u, 15u, 3u, 12u);
     const vec4 parts = vec4(numbers) * spot.part;
@@ -206,7 +206,7 @@ Run run_of(Head head, uint at, uint number LOADED_TWOS) {
 }
 
 #if defined(F16) && defined(SLOW_SHIFTS)
-// As half_of. shifted: the bits but the sign, from the 14th on.
+// As decode_fp16. shifted: the bits but the sign, from the 14th on.
 vec4 floats_of(uvec4 shifted, uvec4 signs) {
     const vec4 values = uintBitsToFloat(shifted + 0x70000000u) * uintBitsToFloat(0x07800000u);
     return uintBitsToFloat(floatBitsToUint(values + min(vec4(0.0), values - 6.103515625e-5)) | signs);

@@ -34,10 +34,10 @@ void compute_tile(uint tile, uint from, uint column, uint own, uint slice) {
     }
     for (uint i = 0u; i < ROWS; ++i) {
         barrier(); // the slices of the row before have been read
-        slices[slice * FOURS_OF_GROUP + own] = sums[i];
+        slices[slice * VEC4S_PER_GROUP + own] = sums[i];
         for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
             barrier();
-            if (slice < apart) slices[slice * FOURS_OF_GROUP + own] += slices[(slice + apart) * FOURS_OF_GROUP + own];
+            if (slice < apart) slices[slice * VEC4S_PER_GROUP + own] += slices[(slice + apart) * VEC4S_PER_GROUP + own];
         }
         if (slice == 0u) store4(result_offset, row + i, column, slices[own]);
     }
@@ -49,7 +49,7 @@ void main() {
     for (uint tile = gl_WorkGroupID.y; tile < tiles; tile += gl_NumWorkGroups.y) {
         const uint across = tile / batches;
         const uint from = across * a_batch[0] + (tile - across * batches) * a_batch[1];
-        for (uint first = gl_WorkGroupID.x * FOURS_OF_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * FOURS_OF_GROUP) {
+        for (uint first = gl_WorkGroupID.x * VEC4S_PER_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * VEC4S_PER_GROUP) {
             compute_tile(tile, from, (first + lane.x) * 4u, lane.x, lane.y);
         }
     }

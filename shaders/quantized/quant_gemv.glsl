@@ -1,8 +1,8 @@
 // A product of few rows by weights of few bits, as a group of a GPU computes it: an invocation has ROWS x 4 results over a slice of the
 // runs of k. The shader defines ROWS, and LEFT(i, q), four values of row i of a in the run `number`.
-const uint FOURS_OF_GROUP = gl_WorkGroupSize.y;
+const uint VEC4S_PER_GROUP = gl_WorkGroupSize.y;
 const uint SLICES = gl_WorkGroupSize.x;
-shared vec4 slices[FOURS_OF_GROUP * SLICES];
+shared vec4 slices[VEC4S_PER_GROUP * SLICES];
 
 // Four multiply-adds, where `+ dot()` is another addition.
 float plus_dot(float sum, vec4 x, vec4 y) { return fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, sum)))); }

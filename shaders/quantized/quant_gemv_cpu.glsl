@@ -1,9 +1,9 @@
 // result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of weights b of few bits (quant_block.glsl).
-// One group is one subgroup of LANES; it computes ROWS rows and 4 * LANES columns, each lane four of them. Each value of a is loaded
+// One group is one subgroup of SUBGROUP_SIZE; it computes ROWS rows and 4 * SUBGROUP_SIZE columns, each lane four of them. Each value of a is loaded
 // by one lane and handed to all. For CPU drivers, which load lane by lane: a head is read once a tile.
 // Codes are not shifted: a mask leaves a code at its place in a word, and values of a are made smaller by the power of two by which
 // that number is larger. (So values of a under 2^-96 may count as 0.)
-// WORDS_64: for drivers that read words of 64 bits (llvmpipe, LANES 8).
+// WORDS_64: for drivers that read words of 64 bits (llvmpipe, SUBGROUP_SIZE 8).
 // Source: none.
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
@@ -12,9 +12,9 @@ layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #ifdef WORDS_64
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
-#define LANES 8
+#define SUBGROUP_SIZE 8
 #else
-#define LANES 4
+#define SUBGROUP_SIZE 4
 #define SLOW_SHIFTS
 #endif
 #define WHOLE_TILES
@@ -26,7 +26,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #include "load_vec4.glsl"
 #include "matmul.glsl"
 VIEWS(1, b)
-#if LANES == 8 && LOW == 2 && ROWS == 1
+#if SUBGROUP_SIZE == 8 && LOW == 2 && ROWS == 1
 #define TWO_RUNS // such formats have whole tiles
 #endif
 #include "quant_block.glsl"
@@ -54,7 +54,7 @@ VIEWS(1, b)
 #if defined(FLOATS)
 #define WORDS_OF(q) ((q) < 2 ? run.low : (q) < 4 ? run.more : (q) < 6 ? run.third : run.last)
 #define CODES_OF(q) floats_of(((q) & 1) == 0 ? WORDS_OF(q).xy : WORDS_OF(q).zw)
-#elif defined(TABLE) && LANES == 8
+#elif defined(TABLE) && SUBGROUP_SIZE == 8
 #define CODES_OF(q) looked_up(run.low >> 4 * (q), run.low & 8u << 4 * (q), q)
 #elif defined(MXFP4)
 #define SIZES_OF(q) ((q) < 6 ? run.low * (1u << max(22 - 4 * (q), 0)) : lower * (1u << min(30 - 4 * (q), 6)))
@@ -72,27 +72,27 @@ VIEWS(1, b)
 #define CODES_OF(q) PLACED(((q) % 2 == 0 ? run.low : run.more), 255u << 8 * ((q) / 2))
 #endif
 
-#if defined(MXFP4) && LANES == 4
+#if defined(MXFP4) && SUBGROUP_SIZE == 4
 #define LOWER const uvec4 lower = run.low >> 8;
 #else
 #define LOWER
 #endif
 
-// Of a row of a, for a run: each lane has a four (LANES 8), or two (LANES 4).
-#if LANES == 8
+// Of a row of a, for a run: each lane has a four (SUBGROUP_SIZE 8), or two (SUBGROUP_SIZE 4).
+#if SUBGROUP_SIZE == 8
 #define BROADCAST subgroupShuffle
-#define LOAD_ROW(i) vec4 first##i = four(a[a_at##i + lane]), second##i = first##i;
+#define LOAD_ROW(i) vec4 first##i = as_vec4(a[a_at##i + lane]), second##i = first##i;
 #else
 #define BROADCAST subgroupBroadcast
 #define LOAD_ROW(i) \
-    vec4 first##i = four(a[a_at##i + lane]), second##i = four(a[a_at##i + 4u + lane]);
+    vec4 first##i = as_vec4(a[a_at##i + lane]), second##i = as_vec4(a[a_at##i + 4u + lane]);
 #endif
 #if defined(FLOATS) || defined(TABLE)
 #define MAKE_SMALLER(i)
 #else
 #define MAKE_SMALLER(i) first##i *= smaller_first; second##i *= smaller_second;
 #endif
-#define HANDED(first, second, q) BROADCAST((q) < LANES ? first : second, (q) & (LANES - 1))
+#define HANDED(first, second, q) BROADCAST((q) < SUBGROUP_SIZE ? first : second, (q) & (SUBGROUP_SIZE - 1))
 #define TAKE_FOUR(i, q) const vec4 left##i##_##q = HANDED(first##i, second##i, q);
 // Sums of values of a over what has one scale.
 #ifdef SUMS
@@ -112,7 +112,7 @@ VIEWS(1, b)
     EACH_FOUR(TAKE_FOUR, i) \
     a_at##i += 8u;
 
-#if LANES == 8
+#if SUBGROUP_SIZE == 8
 #define PART vec4
 #define PRODUCT(x, y) (x) * (y)
 #define TOTAL(part) total(part)
@@ -137,7 +137,7 @@ VIEWS(1, b)
 #define BETWEEN(c) EACH_ROW(FINISH_0, c) BEGIN_WITH(4)
 #define AT_END(i, c) FINISH_1(i, c)
 #endif
-#if LANES == 8 && LOW <= 4
+#if SUBGROUP_SIZE == 8 && LOW <= 4
 // The words of a column are loaded before the one in front of it is multiplied: processors do both at once.
 #define ADD_RUN(LOAD) \
     const Spot spot = spot_of(number); \
@@ -183,7 +183,7 @@ float total(vec4 x) { return x.x + x.y + (x.z + x.w); }
 // Of both halves of a run, of what lanes have of them.
 vec2 sums_of(float first, float second) {
     const uint lane = gl_SubgroupInvocationID;
-#if LANES == 8
+#if SUBGROUP_SIZE == 8
     first += subgroupShuffle(first, lane ^ 1u);
     first += subgroupShuffle(first, lane ^ 2u);
     const vec2 both = vec2(subgroupShuffle(first, 0), subgroupShuffle(first, 4));
@@ -199,7 +199,7 @@ vec2 sums_of(float first, float second) {
 #endif
 }
 
-#if defined(TABLE) && LANES == 8
+#if defined(TABLE) && SUBGROUP_SIZE == 8
 float table_low, table_high;
 
 vec4 looked_up(float table, uvec4 at) {
@@ -224,14 +224,14 @@ vec4 smaller(uint place) { return vec4(uintBitsToFloat(127u - place << 23)) COLU
 
 void main() {
     const uint lane = gl_SubgroupInvocationID;
-    const uint column = (gl_WorkGroupID.y * LANES + lane) * 4u;
+    const uint column = (gl_WorkGroupID.y * SUBGROUP_SIZE + lane) * 4u;
     const uint tile = gl_WorkGroupID.x * batches + gl_WorkGroupID.z;
     const uint row = tile * ROWS;
     const uint from = gl_WorkGroupID.x * a_batch[0] + gl_WorkGroupID.z * a_batch[1];
     const uvec2 matrix = matrix_of_tile(tile);
     const vec4 smaller_first = smaller(PLACE_OF(lane)), smaller_second = smaller(PLACE_OF(lane + 4u));
     const uvec4 start = (matrix.x + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u)) * b_column) / UNIT;
-#if defined(TABLE) && LANES == 8
+#if defined(TABLE) && SUBGROUP_SIZE == 8
     table_low = numbers_of(uvec4(lane)).x;
     table_high = numbers_of(uvec4(lane + 8u)).x;
 #endif

@@ -21,7 +21,7 @@ layout(set = 0, binding = 2) readonly buffer B { LOAD_OF_B b[]; };
 layout(set = 0, binding = 3) readonly buffer Second { LOAD_OF_B second[]; };
 layout(set = 0, binding = 4) readonly buffer Third { LOAD_OF_B third[]; };
 layout(set = 0, binding = 5) writeonly buffer Result { float result[]; };
-layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } beside;
+layout(set = 0, binding = 6) readonly buffer Residual { uint residual[]; } residual_buffer;
 VIEWS(2, b)
 VIEWS(3, second)
 VIEWS(4, third)
@@ -78,20 +78,20 @@ vec4 left_of(uint i) {
 }
 #define LEFT(i, q) left_of(number * 8u + (q))
 #include "quant_gemv.glsl"
-shared float squares_of[FOURS_OF_GROUP * SLICES];
-shared uint largest_of[FOURS_OF_GROUP * SLICES];
+shared float squares_of[VEC4S_PER_GROUP * SLICES];
+shared uint largest_of[VEC4S_PER_GROUP * SLICES];
 
 // The sums of all slices for slice 0, and in `squares` those of the whole row for all.
 vec4 met(vec4 sum, uint own, uint slice) {
-    const uint here = slice * FOURS_OF_GROUP + own;
+    const uint here = slice * VEC4S_PER_GROUP + own;
     barrier(); // what was there before has been read
     slices[here] = sum;
     if (NORMED != 0u) squares_of[here] = squares;
     for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
         barrier();
         if (slice < apart) {
-            slices[here] += slices[here + apart * FOURS_OF_GROUP];
-            if (NORMED != 0u) squares_of[here] += squares_of[here + apart * FOURS_OF_GROUP];
+            slices[here] += slices[here + apart * VEC4S_PER_GROUP];
+            if (NORMED != 0u) squares_of[here] += squares_of[here + apart * VEC4S_PER_GROUP];
         }
     }
     barrier();
@@ -101,23 +101,23 @@ vec4 met(vec4 sum, uint own, uint slice) {
 
 // The word of the largest magnitude of the row.
 uint largest_of_row(uint own, uint slice) {
-    const uint here = slice * FOURS_OF_GROUP + own;
+    const uint here = slice * VEC4S_PER_GROUP + own;
     uint largest = 0u;
     for (uint i = slice; i < k / 4u; i += SLICES) largest = max(largest, largest_word(a[a_offset / 4u + row_at + i]));
     largest_of[here] = largest;
     for (uint apart = SLICES / 2u; apart > 0u; apart /= 2u) {
         barrier();
-        if (slice < apart) largest_of[here] = max(largest_of[here], largest_of[here + apart * FOURS_OF_GROUP]);
+        if (slice < apart) largest_of[here] = max(largest_of[here], largest_of[here + apart * VEC4S_PER_GROUP]);
     }
     barrier();
     return largest_of[own];
 }
 
 // Four results of a row by the weight that is read, for all slices. from: where it starts. column, last: of it.
-vec4 four_of(uint from, uint column, uint last, uint own, uint slice) {
+vec4 dot_vec4(uint from, uint column, uint last, uint own, uint slice) {
     by = 1.0;
     vec4 sum;
-    for (uint turn = 0u; turn < 2u; ++turn) { // again where squares left their range: all slices know that
+    for (uint pass = 0u; pass < 2u; ++pass) { // again where squares left their range: all slices know that
         vec4 sums[ROWS];
         sums[0] = vec4(0.0);
         squares = 0.0;
@@ -127,9 +127,9 @@ vec4 four_of(uint from, uint column, uint last, uint own, uint slice) {
         sum = met(sums[0], own, slice);
         if (NORMED == 0u) break;
         const float variance = squares / float(k);
-        const float rate = turn == 0u ? rate_of(variance, eps) : scale_of(variance, eps, by);
+        const float rate = pass == 0u ? rate_of(variance, eps) : scale_of(variance, eps, by);
         sum *= rate;
-        if (!is_lost(rate) || turn == 1u) break;
+        if (!is_lost(rate) || pass == 1u) break;
         by = power_for(largest_of_row(own, slice), eps);
     }
     return sum;
@@ -141,13 +141,13 @@ void main() {
     const uint own = gl_LocalInvocationID.y, slice = gl_LocalInvocationID.x;
     for (uint row = gl_WorkGroupID.y; row < m; row += gl_NumWorkGroups.y) {
         row_at = row * k / 4u;
-        for (uint first = gl_WorkGroupID.x * FOURS_OF_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * FOURS_OF_GROUP) {
+        for (uint first = gl_WorkGroupID.x * VEC4S_PER_GROUP; first * 4u < n; first += gl_NumWorkGroups.x * VEC4S_PER_GROUP) {
             const uint column = (first + own) * 4u;
             vec4 four;
             if (GATE != 0u) {
                 vec4 parts[2];
                 for (weight = 0u; weight < 2u; ++weight) {
-                    parts[weight] = four_of(weight == 0u ? b_offset : second_offset, column, n - 1u, own, slice);
+                    parts[weight] = dot_vec4(weight == 0u ? b_offset : second_offset, column, n - 1u, own, slice);
                 }
                 four = vec4(activation(parts[0].x), activation(parts[0].y), activation(parts[0].z), activation(parts[0].w)) * parts[1];
             } else {
@@ -155,7 +155,7 @@ void main() {
                 const uint from = weight == 0u ? b_offset : weight == 1u ? second_offset : third_offset;
                 const uint begin = weight == 0u ? 0u : ends[weight - 1u];
                 const uint end = weight + 1u == WEIGHTS ? n : ends[weight];
-                four = four_of(from, column - begin, end - begin - 1u, own, slice);
+                four = dot_vec4(from, column - begin, end - begin - 1u, own, slice);
             }
             if (slice == 0u && column < n) {
                 const uvec4 at = result_offset + row * n + column + uvec4(0u, 1u, 2u, 3u);

@@ -49,7 +49,7 @@ void main() {
             const uint first = x_offset + row * columns + column;
             const float scale = rounded_quotient(largest_of(first, count), 127.0);
             const float by = scale == 0.0 ? 0.0 : rounded_quotient(1.0, scale);
-            scales |= float_to_half(scale) << 16u * run;
+            scales |= float_to_fp16(scale) << 16u * run;
             for (uint start = 0u; start < count; start += 4u) {
                 uint codes = 0u;
                 const uint behind = min(count - start, 4u);

@@ -49,9 +49,9 @@ const uint PART = 64u; // rounds that are summed apart, as a long sum loses digi
 
 float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 
-// Values of a row by the number of the quad, or of the column.
-vec4 quad_of_x(uint at, uint i) { return x[(x_offset + at) / 4u + i]; }
-vec4 quad_of_h(uint at, uint i) {
+// Values of a row by the number of the vec4, or of the column.
+vec4 x_vec4(uint at, uint i) { return x[(x_offset + at) / 4u + i]; }
+vec4 h_vec4(uint at, uint i) {
     const vec4 value = g[(g_offset + at) / 4u + i];
     return HAS_GAMMA != 0u ? value * gamma[gamma_offset / 4u + i] : value;
 }
@@ -65,30 +65,30 @@ float word_of_h(uint at, uint i) {
 // there: or one past the last row, which takes part in the sums of the others.
 bool one_row(uint number, bool there, float by) {
     const uint at = number * columns;
-    const uint quads = there && columns % 4u == 0u ? columns / 4u : 0u; // rows start at a quad then
+    const uint vec4_count = there && columns % 4u == 0u ? columns / 4u : 0u; // rows start at a vec4 then
     const uint edges = there && columns % 4u != 0u ? columns : 0u;
     // around a value of the row, so that a mean far from 0 costs no digits
     const float pivot = times(word_of_x(there ? at : 0u, 0u), by);
     float mean = 0.0;
     if (CENTERED != 0u) {
         vec4 total = vec4(0.0);
-        for (uint i = lane(); i < quads; i += LANES) total += times(quad_of_x(at, i), by) - pivot;
-        for (uint i = lane(); i < edges; i += LANES) total.x += times(word_of_x(at, i), by) - pivot;
+        for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) total += times(x_vec4(at, i), by) - pivot;
+        for (uint i = lane(); i < edges; i += LANES_PER_ROW) total.x += times(word_of_x(at, i), by) - pivot;
         mean = pivot + row_sum(sum_of(total)) / float(columns);
     }
     vec4 rests = vec4(0.0); // what rounding left of the mean, found from the differences, which are small
     vec4 squares = vec4(0.0);
-    for (uint start = lane(); start < quads; start += PART * LANES) {
+    for (uint start = lane(); start < vec4_count; start += PART * LANES_PER_ROW) {
         vec4 part = vec4(0.0);
-        const uint end = min(start + PART * LANES, quads);
-        for (uint i = start; i < end; i += LANES) {
-            const vec4 centered = times(quad_of_x(at, i), by) - mean;
+        const uint end = min(start + PART * LANES_PER_ROW, vec4_count);
+        for (uint i = start; i < end; i += LANES_PER_ROW) {
+            const vec4 centered = times(x_vec4(at, i), by) - mean;
             rests += centered;
             part += centered * centered;
         }
         squares += part;
     }
-    for (uint i = lane(); i < edges; i += LANES) {
+    for (uint i = lane(); i < edges; i += LANES_PER_ROW) {
         const float centered = times(word_of_x(at, i), by) - mean;
         rests.x += centered;
         squares.x += centered * centered;
@@ -98,17 +98,17 @@ bool one_row(uint number, bool there, float by) {
     const float scale = scale_of(spread.y - rest * rest, eps, by);
     vec4 slopes = vec4(0.0);
     vec4 along = vec4(0.0);
-    for (uint start = lane(); start < quads; start += PART * LANES) {
+    for (uint start = lane(); start < vec4_count; start += PART * LANES_PER_ROW) {
         vec4 part = vec4(0.0);
-        const uint end = min(start + PART * LANES, quads);
-        for (uint i = start; i < end; i += LANES) {
-            const vec4 h = quad_of_h(at, i);
+        const uint end = min(start + PART * LANES_PER_ROW, vec4_count);
+        for (uint i = start; i < end; i += LANES_PER_ROW) {
+            const vec4 h = h_vec4(at, i);
             slopes += h;
-            part += h * (((times(quad_of_x(at, i), by) - mean) - rest) * scale);
+            part += h * (((times(x_vec4(at, i), by) - mean) - rest) * scale);
         }
         along += part;
     }
-    for (uint i = lane(); i < edges; i += LANES) {
+    for (uint i = lane(); i < edges; i += LANES_PER_ROW) {
         const float h = word_of_h(at, i);
         slopes.x += h;
         along.x += h * (((times(word_of_x(at, i), by) - mean) - rest) * scale);
@@ -116,11 +116,11 @@ bool one_row(uint number, bool there, float by) {
     const vec2 sums = row_sums(vec2(sum_of(slopes), sum_of(along))) / float(columns);
     const float middle = CENTERED != 0u ? sums.x : 0.0;
     const float rate = scale * by;
-    for (uint i = lane(); i < quads; i += LANES) {
-        const vec4 normed = ((times(quad_of_x(at, i), by) - mean) - rest) * scale;
-        result[(result_offset + at) / 4u + i] = (quad_of_h(at, i) - middle - normed * sums.y) * rate;
+    for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) {
+        const vec4 normed = ((times(x_vec4(at, i), by) - mean) - rest) * scale;
+        result[(result_offset + at) / 4u + i] = (h_vec4(at, i) - middle - normed * sums.y) * rate;
     }
-    for (uint i = lane(); i < edges; i += LANES) {
+    for (uint i = lane(); i < edges; i += LANES_PER_ROW) {
         const float normed = ((times(word_of_x(at, i), by) - mean) - rest) * scale;
         WORD(result, result_offset + at + i) = (word_of_h(at, i) - middle - normed * sums.y) * rate;
     }
@@ -131,7 +131,7 @@ bool one_row(uint number, bool there, float by) {
 float power_of_row(uint number, bool there) {
     const uint at = number * columns;
     uint largest = 0u;
-    for (uint i = lane(); i < (there ? columns : 0u); i += LANES) largest = max(largest, floatBitsToUint(word_of_x(at, i)) & 0x7fffffffu);
+    for (uint i = lane(); i < (there ? columns : 0u); i += LANES_PER_ROW) largest = max(largest, floatBitsToUint(word_of_x(at, i)) & 0x7fffffffu);
     return power_for(row_largest(largest), eps);
 }
 

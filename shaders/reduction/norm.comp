@@ -66,15 +66,15 @@ float finish(float value, uint column) {
 #define STORE_ROW(NORMED) { \
     /* gamma and beta start at a multiple of four, and so must the row */ \
     const bool along = columns % 4u == 0u || HAS_GAMMA + HAS_BETA == 0u; \
-    const uint quads = along ? row.quads : 0u; \
+    const uint vec4_count = along ? row.vec4_count : 0u; \
     const uint edges = along ? row.edges : there ? columns : 0u; \
-    /* from a word of x to that of the result, and from a quad: these wrap where it lies in front of x, so each is divided first */ \
+    /* from a word of x to that of the result, and from a vec4: these wrap where it lies in front of x, so each is divided first */ \
     const uint to = result_offset - x_offset; \
-    const uint to_quad = result_offset / 4u - x_offset / 4u; \
-    for (uint i = lane(); i < quads; i += LANES) { \
-        result[to_quad + row.quad + i] = finish(NORMED(x[row.quad + i]), 4u * i); \
+    const uint to_vec4 = result_offset / 4u - x_offset / 4u; \
+    for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) { \
+        result[to_vec4 + row.first_vec4 + i] = finish(NORMED(x[row.first_vec4 + i]), 4u * i); \
     } \
-    for (uint i = lane(); i < edges; i += LANES) { \
+    for (uint i = lane(); i < edges; i += LANES_PER_ROW) { \
         const uint column = along ? edge_column(row, i) : i; \
         WORD(result, to + row.first + column) = finish(NORMED(WORD(x, row.first + column)), column); \
     } }
@@ -85,21 +85,21 @@ float finish(float value, uint column) {
 void norm_again(uint number, bool there) {
     const Row row = row_of(x_offset + number * columns, columns, 1u, there);
     uint largest = 0u;
-    for (uint i = lane(); i < row.quads; i += LANES) largest = max(largest, largest_word(x[row.quad + i]));
-    for (uint i = lane(); i < row.edges; i += LANES) largest = max(largest, largest_word(vec4(WORD(x, row.first + edge_column(row, i)))));
+    for (uint i = lane(); i < row.vec4_count; i += LANES_PER_ROW) largest = max(largest, largest_word(x[row.first_vec4 + i]));
+    for (uint i = lane(); i < row.edges; i += LANES_PER_ROW) largest = max(largest, largest_word(vec4(WORD(x, row.first + edge_column(row, i)))));
     const float by = power_for(row_largest(largest), eps);
     vec4 total = vec4(0.0);
-    for (uint i = lane(); i < row.quads * CENTERED; i += LANES) total += times(x[row.quad + i], by);
-    for (uint i = lane(); i < row.edges * CENTERED; i += LANES) total.x += times(WORD(x, row.first + edge_column(row, i)), by);
+    for (uint i = lane(); i < row.vec4_count * CENTERED; i += LANES_PER_ROW) total += times(x[row.first_vec4 + i], by);
+    for (uint i = lane(); i < row.edges * CENTERED; i += LANES_PER_ROW) total.x += times(WORD(x, row.first + edge_column(row, i)), by);
     const float mean = row_sum(sum_of(total)) / float(columns);
     vec4 rests = vec4(0.0);
     vec4 squares = vec4(0.0);
-    for (uint i = lane(); i < row.quads; i += LANES) {
-        const vec4 centered = times(x[row.quad + i], by) - mean;
+    for (uint i = lane(); i < row.vec4_count; i += LANES_PER_ROW) {
+        const vec4 centered = times(x[row.first_vec4 + i], by) - mean;
         rests += centered;
         squares += centered * centered;
     }
-    for (uint i = lane(); i < row.edges; i += LANES) {
+    for (uint i = lane(); i < row.edges; i += LANES_PER_ROW) {
         const float centered = times(WORD(x, row.first + edge_column(row, i)), by) - mean;
         rests.x += centered;
         squares.x += centered * centered;
@@ -121,27 +121,27 @@ void main() {
         const float pivot = WORD(x, there ? row.first : x_offset);
         float mean = 0.0;
         vec4 total = vec4(0.0);
-        for (uint start = lane(); start < row.quads * CENTERED; start += PART * LANES) {
+        for (uint start = lane(); start < row.vec4_count * CENTERED; start += PART * LANES_PER_ROW) {
             vec4 part = vec4(0.0);
-            const uint end = min(start + PART * LANES, row.quads);
-            for (uint i = start; i < end; i += LANES) part += x[row.quad + i] - pivot;
+            const uint end = min(start + PART * LANES_PER_ROW, row.vec4_count);
+            for (uint i = start; i < end; i += LANES_PER_ROW) part += x[row.first_vec4 + i] - pivot;
             total += part;
         }
-        for (uint i = lane(); i < row.edges * CENTERED; i += LANES) total.x += WORD(x, row.first + edge_column(row, i)) - pivot;
+        for (uint i = lane(); i < row.edges * CENTERED; i += LANES_PER_ROW) total.x += WORD(x, row.first + edge_column(row, i)) - pivot;
         if (CENTERED != 0u) mean = pivot + row_sum(sum_of(total)) / float(columns);
         vec4 rests = vec4(0.0); // what rounding left of the mean, found from the differences, which are small
         vec4 squares = vec4(0.0);
-        for (uint start = lane(); start < row.quads; start += PART * LANES) {
+        for (uint start = lane(); start < row.vec4_count; start += PART * LANES_PER_ROW) {
             vec4 part = vec4(0.0);
-            const uint end = min(start + PART * LANES, row.quads);
-            for (uint i = start; i < end; i += LANES) {
-                const vec4 centered = x[row.quad + i] - mean;
+            const uint end = min(start + PART * LANES_PER_ROW, row.vec4_count);
+            for (uint i = start; i < end; i += LANES_PER_ROW) {
+                const vec4 centered = x[row.first_vec4 + i] - mean;
                 rests += centered;
                 part += centered * centered;
             }
             squares += part;
         }
-        for (uint i = lane(); i < row.edges; i += LANES) {
+        for (uint i = lane(); i < row.edges; i += LANES_PER_ROW) {
             const float centered = WORD(x, row.first + edge_column(row, i)) - mean;
             rests.x += centered;
             squares.x += centered * centered;

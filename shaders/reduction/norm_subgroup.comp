@@ -34,25 +34,25 @@ layout(push_constant) uniform Push {
 float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 
 // Norms a row without holding it.
-void norm_again(uint from, uint to, uint quads) {
+void norm_again(uint from, uint to, uint vec4_count) {
     uint largest = 0u;
-    for (uint i = 0u; i < quads; ++i) largest = max(largest, largest_word(four(x[from + i])));
+    for (uint i = 0u; i < vec4_count; ++i) largest = max(largest, largest_word(as_vec4(x[from + i])));
     const float by = power_for(largest, eps);
     vec4 total = vec4(0.0);
-    for (uint i = lane(); i < quads * CENTERED; i += LANES) total += times(four(x[from + i]), by);
+    for (uint i = lane(); i < vec4_count * CENTERED; i += LANES_PER_ROW) total += times(as_vec4(x[from + i]), by);
     const float mean = sum_of_lanes(sum_of(total)) / float(columns);
     vec4 rests = vec4(0.0);
     vec4 squares = vec4(0.0);
-    for (uint i = lane(); i < quads; i += LANES) {
-        const vec4 centered = times(four(x[from + i]), by) - mean;
+    for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) {
+        const vec4 centered = times(as_vec4(x[from + i]), by) - mean;
         rests += centered;
         squares += centered * centered;
     }
     const float rest = CENTERED != 0u ? sum_of_lanes(sum_of(rests)) / float(columns) : 0.0;
     const float variance = sum_of_lanes(sum_of(squares)) / float(columns) - rest * rest;
     const float scale = scale_of(variance, eps, by);
-    for (uint i = lane(); i < quads; i += LANES) {
-        vec4 done = ((times(four(x[from + i]), by) - mean) - rest) * scale;
+    for (uint i = lane(); i < vec4_count; i += LANES_PER_ROW) {
+        vec4 done = ((times(as_vec4(x[from + i]), by) - mean) - rest) * scale;
         if (HAS_GAMMA != 0u) done *= gamma[gamma_offset / 4u + i];
         if (HAS_BETA != 0u) done += beta[beta_offset / 4u + i];
         result[to + i] = stored(floatBitsToUint(done));
@@ -60,57 +60,57 @@ void norm_again(uint from, uint to, uint quads) {
 }
 
 void main() {
-    const uint quads = columns / 4u;
-    vec4 factor[HELD];
-    vec4 shift[HELD];
-    for (uint k = 0u; k < HELD; ++k) {
-        const uint quad = min(quad_of(k), quads - 1u);
+    const uint vec4_count = columns / 4u;
+    vec4 factor[VEC4S_PER_LANE];
+    vec4 shift[VEC4S_PER_LANE];
+    for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
+        const uint vec4_index = min(own_vec4(k), vec4_count - 1u);
         factor[k] = vec4(1.0);
         shift[k] = vec4(0.0);
-        if (HAS_GAMMA != 0u) factor[k] = gamma[gamma_offset / 4u + quad];
-        if (HAS_BETA != 0u) shift[k] = beta[beta_offset / 4u + quad];
+        if (HAS_GAMMA != 0u) factor[k] = gamma[gamma_offset / 4u + vec4_index];
+        if (HAS_BETA != 0u) shift[k] = beta[beta_offset / 4u + vec4_index];
     }
     const uint run = run_of_rows(rows);
     const uint end = min(gl_WorkGroupID.x * run + run, rows);
     const uint start = gl_WorkGroupID.x * run;
     bool lost = false; // alike in all lanes of a row
     for (uint first = start; first < end; first += rows_of_group()) {
-        const uint row = first + gl_LocalInvocationIndex / LANES;
-        const uint from = x_offset / 4u + min(row, rows - 1u) * quads;
-        const uint to = result_offset / 4u + row * quads;
-        vec4 held[HELD];
-        for (uint k = 0u; k < HELD; ++k) held[k] = four(x[from + min(quad_of(k), quads - 1u)]);
+        const uint row = first + gl_LocalInvocationIndex / LANES_PER_ROW;
+        const uint from = x_offset / 4u + min(row, rows - 1u) * vec4_count;
+        const uint to = result_offset / 4u + row * vec4_count;
+        vec4 held[VEC4S_PER_LANE];
+        for (uint k = 0u; k < VEC4S_PER_LANE; ++k) held[k] = as_vec4(x[from + min(own_vec4(k), vec4_count - 1u)]);
         float mean = 0.0;
         if (CENTERED != 0u) {
             // around a value of the row, so that a mean far from 0 costs no digits
-            const float pivot = subgroupShuffle(held[0].x, gl_SubgroupInvocationID / LANES * LANES);
+            const float pivot = subgroupShuffle(held[0].x, gl_SubgroupInvocationID / LANES_PER_ROW * LANES_PER_ROW);
             vec4 total = vec4(0.0);
-            for (uint k = 0u; k < HELD; ++k) {
-                total += mix(vec4(0.0), held[k] - pivot, bvec4(quad_of(k) < quads));
+            for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
+                total += mix(vec4(0.0), held[k] - pivot, bvec4(own_vec4(k) < vec4_count));
             }
             mean = pivot + sum_of_lanes(sum_of(total)) / float(columns);
         }
         vec4 rests = vec4(0.0); // what rounding left of the mean, found from the differences, which are small
         vec4 squares = vec4(0.0);
-        for (uint k = 0u; k < HELD; ++k) {
+        for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
             held[k] -= mean;
-            const vec4 counted = mix(vec4(0.0), held[k], bvec4(quad_of(k) < quads));
+            const vec4 counted = mix(vec4(0.0), held[k], bvec4(own_vec4(k) < vec4_count));
             rests += counted;
             squares += counted * counted;
         }
         const float rest = CENTERED != 0u ? sum_of_lanes(sum_of(rests)) / float(columns) : 0.0;
         const float variance = sum_of_lanes(sum_of(squares)) / float(columns) - rest * rest;
         const float scale = rate_of(variance, eps);
-        for (uint k = 0u; k < HELD; ++k) {
-            if (row < end && quad_of(k) < quads) {
+        for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
+            if (row < end && own_vec4(k) < vec4_count) {
                 const vec4 done = (held[k] - rest) * scale * factor[k] + shift[k];
-                result[to + quad_of(k)] = stored(floatBitsToUint(done));
+                result[to + own_vec4(k)] = stored(floatBitsToUint(done));
             }
         }
         lost = lost || is_lost(scale);
     }
     for (uint first = lost ? start : end; first < end; first += rows_of_group()) {
-        const uint row = first + gl_LocalInvocationIndex / LANES;
-        if (row < end) norm_again(x_offset / 4u + row * quads, result_offset / 4u + row * quads, quads);
+        const uint row = first + gl_LocalInvocationIndex / LANES_PER_ROW;
+        if (row < end) norm_again(x_offset / 4u + row * vec4_count, result_offset / 4u + row * vec4_count, vec4_count);
     }
 }

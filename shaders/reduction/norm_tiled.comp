@@ -44,8 +44,8 @@ float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 #define SCALE(known) known
 const float CENTERED = 0.0;
 // What values are multiplied by.
-float about(uint first, uint quads) {
-    const uint whole = quads / 4u * 4u;
+float about(uint first, uint vec4_count) {
+    const uint whole = vec4_count / 4u * 4u;
     float squares = 0.0;
     for (uint i = 0u; i < whole; i += 4u) {
         const vec4 a = x[first + i];
@@ -54,7 +54,7 @@ float about(uint first, uint quads) {
         const vec4 d = x[first + i + 3u];
         squares += (dot(a, a) + dot(b, b)) + (dot(c, c) + dot(d, d));
     }
-    for (uint i = whole; i < quads; ++i) {
+    for (uint i = whole; i < vec4_count; ++i) {
         const vec4 value = x[first + i];
         squares += dot(value, value);
     }
@@ -79,11 +79,11 @@ vec4 join(vec4 known, float mean, float squares, float count) {
 
 // The mean, what its rounding left out, and what differences from the mean are multiplied by. Summed up around the middle one
 // of three values, so that neither a mean far from 0 nor one value far from all others costs digits.
-vec3 about(uint first, uint quads) {
-    const uint whole = quads / 4u * 4u;
+vec3 about(uint first, uint vec4_count) {
+    const uint whole = vec4_count / 4u * 4u;
     const float one = x[first].x;
-    const float two = x[first + quads / 2u].y;
-    const float three = x[first + quads - 1u].z;
+    const float two = x[first + vec4_count / 2u].y;
+    const float three = x[first + vec4_count - 1u].z;
     const float pivot = max(min(one, two), min(max(one, two), three));
     vec4 known = vec4(0.0);
     for (uint i = 0u; i < whole; i += 4u) {
@@ -98,7 +98,7 @@ vec3 about(uint first, uint quads) {
         const vec4 h = d - mean;
         known = join(known, mean, (dot(e, e) + dot(f, f)) + (dot(g, g) + dot(h, h)), 16.0);
     }
-    for (uint i = whole; i < quads; ++i) {
+    for (uint i = whole; i < vec4_count; ++i) {
         const vec4 value = x[first + i] - pivot;
         const float mean = sum_of(value) / 4.0;
         const vec4 apart = value - mean;
@@ -117,23 +117,23 @@ vec4 normed(vec4 value, vec3 known) {
 #endif
 
 // Norms a row of which `about` gave no scale.
-void norm_again(uint source, uint target, uint quads) {
+void norm_again(uint source, uint target, uint vec4_count) {
     uint largest = 0u;
-    for (uint i = 0u; i < quads; ++i) largest = max(largest, largest_word(x[source + i]));
+    for (uint i = 0u; i < vec4_count; ++i) largest = max(largest, largest_word(x[source + i]));
     const float by = power_for(largest, eps);
     vec4 total = vec4(0.0);
-    for (uint i = 0u; i < quads; ++i) total += times(x[source + i], by);
+    for (uint i = 0u; i < vec4_count; ++i) total += times(x[source + i], by);
     const float mean = CENTERED * (sum_of(total) / float(columns));
     vec4 rests = vec4(0.0); // what rounding left of the mean
     vec4 squares = vec4(0.0);
-    for (uint i = 0u; i < quads; ++i) {
+    for (uint i = 0u; i < vec4_count; ++i) {
         const vec4 centered = times(x[source + i], by) - mean;
         rests += centered;
         squares += centered * centered;
     }
     const float rest = CENTERED * (sum_of(rests) / float(columns));
     const float known = scale_of(sum_of(squares) / float(columns) - rest * rest, eps, by);
-    for (uint i = 0u; i < quads; ++i) {
+    for (uint i = 0u; i < vec4_count; ++i) {
         const vec4 scale = gamma[gamma_offset / 4u + i];
         const vec4 shift = beta[beta_offset / 4u + i];
         result[target + i] = FINISHED(((times(x[source + i], by) - mean) - rest) * known);
@@ -141,18 +141,18 @@ void norm_again(uint source, uint target, uint quads) {
 }
 
 void main() {
-    const uint quads = columns / 4u;
+    const uint vec4_count = columns / 4u;
     const uint step = gl_NumWorkGroups.x * gl_WorkGroupSize.x;
     for (uint item = gl_GlobalInvocationID.x; item * ROWS < rows; item += step) {
         // written out: SwiftShader reads an array in a loop as slowly as a buffer; where there are no more rows, the last again
-        const uvec4 row = min(item * ROWS + uvec4(0u, 1u, 2u, 3u), uvec4(rows - 1u)) * quads;
+        const uvec4 row = min(item * ROWS + uvec4(0u, 1u, 2u, 3u), uvec4(rows - 1u)) * vec4_count;
         const uvec4 source = x_offset / 4u + row;
         const uvec4 target = result_offset / 4u + row;
-        const KNOWN a = about(source.x, quads);
-        const KNOWN b = about(source.y, quads);
-        const KNOWN c = about(source.z, quads);
-        const KNOWN d = about(source.w, quads);
-        for (uint i = 0u; i < quads; ++i) {
+        const KNOWN a = about(source.x, vec4_count);
+        const KNOWN b = about(source.y, vec4_count);
+        const KNOWN c = about(source.z, vec4_count);
+        const KNOWN d = about(source.w, vec4_count);
+        for (uint i = 0u; i < vec4_count; ++i) {
             const vec4 scale = gamma[gamma_offset / 4u + i]; // read where it is used
             const vec4 shift = beta[beta_offset / 4u + i];
             result[target.x + i] = FINISHED(normed(x[source.x + i], a));
@@ -162,6 +162,6 @@ void main() {
         }
         const bvec4 lost = bvec4(is_lost(SCALE(a)), is_lost(SCALE(b)), is_lost(SCALE(c)), is_lost(SCALE(d)));
         const uint lost_rows = any(lost) ? ROWS : 0u;
-        for (uint i = 0u; i < lost_rows; ++i) norm_again(source[i], target[i], lost[i] ? quads : 0u);
+        for (uint i = 0u; i < lost_rows; ++i) norm_again(source[i], target[i], lost[i] ? vec4_count : 0u);
     }
 }

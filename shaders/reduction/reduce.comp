@@ -24,20 +24,20 @@ layout(push_constant) uniform Push {
     uint writes_states;
     uint option;
     float divisor;
-    uint kept_sizes[3];
-    uint kept_strides[4];
+    uint outer_sizes[3];
+    uint outer_strides[4];
     uint reduced_sizes[3];
     uint reduced_strides[4];
 };
 
-uint kept_word(uint index) {
+uint outer_word(uint index) {
     uint at = 0u;
     for (uint axis = 0u; axis < 3u; ++axis) {
-        const uint next = index / kept_sizes[axis];
-        at += (index - next * kept_sizes[axis]) * kept_strides[axis];
+        const uint next = index / outer_sizes[axis];
+        at += (index - next * outer_sizes[axis]) * outer_strides[axis];
         index = next;
     }
-    return at + index * kept_strides[3];
+    return at + index * outer_strides[3];
 }
 
 uint reduced_word(uint index) {
@@ -69,7 +69,7 @@ void main() {
                 state = combine(state, read_state(x_offset + column * rows + row));
             }
         } else {
-            const uint at = x_offset + kept_word(row);
+            const uint at = x_offset + outer_word(row);
             for (uint column = start + first_column(); column < end; column += column_stride()) {
                 state = take(state, x[at + reduced_word(column)], column ^ option);
             }

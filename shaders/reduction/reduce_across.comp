@@ -1,7 +1,7 @@
 #version 450
 // result[i] = x reduced over the reduced axis at index i of the kept axes, as reduce.comp, whose second stage joins the parts.
 // x: strided by kept axes, innermost first, four rows side by side, and by the reduced one; result: (rows), contiguous.
-// One invocation computes one part, columns part * chunk and on, of four rows, whose values at a column are a quad.
+// One invocation computes one part, columns part * chunk and on, of four rows, whose values at a column are a vec4.
 // Source: Blelloch, Prefix sums and their applications, 1990 (reduction in two stages).
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
@@ -19,7 +19,7 @@ void main() {
         const uint row = (item - part * items) * 4u;
         const uint start = part * chunk;
         const uint end = min(start + chunk, columns);
-        const uint at = (x_offset + kept_word(row)) / 4u;
+        const uint at = (x_offset + outer_word(row)) / 4u;
         ROW_TYPE a = NOTHING;
         ROW_TYPE b = NOTHING;
         ROW_TYPE c = NOTHING;

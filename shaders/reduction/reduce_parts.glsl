@@ -1,4 +1,4 @@
-// What kernels that reduce quads share: their bindings and push block, where a row is, and where its part or result goes.
+// What kernels that reduce vec4s share: their bindings and push block, where a row is, and where its part or result goes.
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
 SINGLE_WORDS(0, readonly, x)
 layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };
@@ -12,19 +12,19 @@ layout(push_constant) uniform Push {
     uint writes_states;
     uint option;
     float divisor;
-    uint kept_sizes[3];
-    uint kept_strides[4];
+    uint outer_sizes[3];
+    uint outer_strides[4];
     uint stride;
 };
 
-uint kept_word(uint index) {
+uint outer_word(uint index) {
     uint at = 0u;
     for (uint axis = 0u; axis < 3u; ++axis) {
-        const uint next = index / kept_sizes[axis];
-        at += (index - next * kept_sizes[axis]) * kept_strides[axis];
+        const uint next = index / outer_sizes[axis];
+        at += (index - next * outer_sizes[axis]) * outer_strides[axis];
         index = next;
     }
-    return at + index * kept_strides[3];
+    return at + index * outer_strides[3];
 }
 
 void store(ROW_TYPE state, uint row, uint part) {

@@ -9,7 +9,7 @@ layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 #ifndef LOGARITHM
 layout(constant_id = 5) const uint LOGARITHM = 0;
 #endif
-layout(constant_id = 6) const uint QUADS = 1; // words are read four at a time
+layout(constant_id = 6) const uint USE_VEC4 = 1; // words are read four at a time
 #include "float_math.glsl"
 #include "vec4.glsl"
 

@@ -19,11 +19,11 @@ uint mask_word(uint row) {
 vec4 masked(vec4 v, uvec4 words) {
     return ADDS != 0u ? v + uintBitsToFloat(words) : mix(vec4(-INFINITY), v, notEqual(words, uvec4(0u)));
 }
-#define VALUES(i) masked(x[quad_at(row, i)], mask[first_mask / 4u + i])
+#define VALUES(i) masked(x[vec4_at(row, i)], mask[first_mask / 4u + i])
 #define VALUE(column) \
     masked(vec4(WORD(x, row.first + (column) * inner)), uvec4(WORD(mask, first_mask + (column) * mask_column))).x
 #else
-#define VALUES(i) x[quad_at(row, i)]
+#define VALUES(i) x[vec4_at(row, i)]
 #define VALUE(column) WORD(x, row.first + (column) * inner)
 #endif
 
@@ -35,21 +35,21 @@ void main() {
         const uint item = first + row_in_group();
         const uint outer = item / width;
         const uint place = outer * columns * inner + (item - outer * width) * (ACROSS != 0u ? 4u : 1u);
-        const Row row = row_of(x_offset + place, columns, QUADS != 0u ? inner : 0u, item < items);
+        const Row row = row_of(x_offset + place, columns, USE_VEC4 != 0u ? inner : 0u, item < items);
 #ifdef MASKED
         const uint first_mask = mask_word(item);
 #endif
         vec4 largest = vec4(-INFINITY); // NaN may be passed over, as it is in the sum
-        for (uint i = lane(); i < row.quads; i += LANES) largest = max(largest, VALUES(i));
-#if !QUADS_ONLY
-        for (uint i = lane(); i < row.edges; i += LANES) largest.x = max(largest.x, VALUE(edge_column(row, i)));
+        for (uint i = lane(); i < row.vec4_count; i += LANES_PER_ROW) largest = max(largest, VALUES(i));
+#if !VEC4_ONLY
+        for (uint i = lane(); i < row.edges; i += LANES_PER_ROW) largest.x = max(largest.x, VALUE(edge_column(row, i)));
 #endif
         if (ACROSS == 0u) largest = vec4(max(max(largest.x, largest.y), max(largest.z, largest.w)));
         largest = row_max(largest);
         vec4 sum = vec4(0.0);
-        for (uint i = lane(); i < row.quads; i += LANES) sum += exp_of_negative(VALUES(i) - largest);
-#if !QUADS_ONLY
-        for (uint i = lane(); i < row.edges; i += LANES) {
+        for (uint i = lane(); i < row.vec4_count; i += LANES_PER_ROW) sum += exp_of_negative(VALUES(i) - largest);
+#if !VEC4_ONLY
+        for (uint i = lane(); i < row.edges; i += LANES_PER_ROW) {
             sum.x += exp_of_negative(VALUE(edge_column(row, i)) - largest.x);
         }
 #endif
@@ -58,15 +58,15 @@ void main() {
         vec4 log_sum = vec4(0.0);
         if (LOGARITHM != 0u) log_sum = vec4(safe_log(sum.x), safe_log(sum.y), safe_log(sum.z), safe_log(sum.w));
         const vec4 scale = 1.0 / sum;
-        // from a word of x to that of the result, and from a quad: these wrap where it lies in front of x, so each is divided first
+        // from a word of x to that of the result, and from a vec4: these wrap where it lies in front of x, so each is divided first
         const uint to = result_offset - x_offset;
-        const uint to_quad = result_offset / 4u - x_offset / 4u;
-        for (uint i = lane(); i < row.quads; i += LANES) {
+        const uint to_vec4 = result_offset / 4u - x_offset / 4u;
+        for (uint i = lane(); i < row.vec4_count; i += LANES_PER_ROW) {
             const vec4 below = VALUES(i) - largest;
-            result[to_quad + quad_at(row, i)] = LOGARITHM != 0u ? below - log_sum : exp_of_negative(below) * scale;
+            result[to_vec4 + vec4_at(row, i)] = LOGARITHM != 0u ? below - log_sum : exp_of_negative(below) * scale;
         }
-#if !QUADS_ONLY
-        for (uint i = lane(); i < row.edges; i += LANES) {
+#if !VEC4_ONLY
+        for (uint i = lane(); i < row.edges; i += LANES_PER_ROW) {
             const uint column = edge_column(row, i);
             const float below = VALUE(column) - largest.x;
             WORD(result, to + row.first + column * inner) =

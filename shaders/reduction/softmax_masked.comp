@@ -8,7 +8,7 @@ layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 5) const uint LOGARITHM = 0;
 layout(constant_id = 6) const uint ADDS = 0; // the mask holds floats to add, else bools
-layout(constant_id = 7) const uint QUADS = 1; // words are read four at a time
+layout(constant_id = 7) const uint USE_VEC4 = 1; // words are read four at a time
 #define MASKED
 #include "float_math.glsl"
 #include "vec4.glsl"

@@ -27,34 +27,34 @@ layout(push_constant) uniform Push {
 };
 
 void main() {
-    const uint quads = columns / 4u;
+    const uint vec4_count = columns / 4u;
     const uint run = run_of_rows(rows);
     const uint end = min(gl_WorkGroupID.x * run + run, rows);
     for (uint first = gl_WorkGroupID.x * run; first < end; first += rows_of_group()) {
-        const uint row = first + gl_LocalInvocationIndex / LANES;
-        const uint from = x_offset / 4u + min(row, rows - 1u) * quads;
-        const uint to = result_offset / 4u + row * quads;
-        vec4 held[HELD];
+        const uint row = first + gl_LocalInvocationIndex / LANES_PER_ROW;
+        const uint from = x_offset / 4u + min(row, rows - 1u) * vec4_count;
+        const uint to = result_offset / 4u + row * vec4_count;
+        vec4 held[VEC4S_PER_LANE];
         vec4 most = vec4(-INFINITY); // NaN may be passed over, as it is in the sum
-        for (uint k = 0u; k < HELD; ++k) {
-            held[k] = four(x[from + min(quad_of(k), quads - 1u)]);
+        for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
+            held[k] = as_vec4(x[from + min(own_vec4(k), vec4_count - 1u)]);
             most = max(most, held[k]);
         }
         const float largest = largest_of_lanes(max(max(most.x, most.y), max(most.z, most.w)));
         vec4 total = vec4(0.0);
-        for (uint k = 0u; k < HELD; ++k) {
+        for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
             const vec4 below = held[k] - largest;
             const vec4 power = exp_of_negative(below);
-            total += mix(vec4(0.0), power, bvec4(quad_of(k) < quads));
+            total += mix(vec4(0.0), power, bvec4(own_vec4(k) < vec4_count));
             held[k] = LOGARITHM != 0u ? below : power;
         }
         const float sum = sum_of_lanes((total.x + total.y) + (total.z + total.w));
         const float log_sum = LOGARITHM != 0u ? safe_log(sum) : 0.0;
         const float scale = 1.0 / sum;
-        for (uint k = 0u; k < HELD; ++k) {
-            if (row < end && quad_of(k) < quads) {
+        for (uint k = 0u; k < VEC4S_PER_LANE; ++k) {
+            if (row < end && own_vec4(k) < vec4_count) {
                 const vec4 done = LOGARITHM != 0u ? held[k] - log_sum : held[k] * scale;
-                result[to + quad_of(k)] = stored(floatBitsToUint(done));
+                result[to + own_vec4(k)] = stored(floatBitsToUint(done));
             }
         }
     }

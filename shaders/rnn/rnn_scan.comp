@@ -1,8 +1,8 @@
 #version 450
-// All turns first..end-1 of a recurrent layer; h and c go from turn to turn, at last to the rows behind those of all turns.
-// gates: (directions, turns, batch, GATES * hidden), r: (directions, hidden, GATES * hidden), extra: own (directions, GATES *
-// hidden) and lengths (batch), result: (turns + states, directions, batch, hidden).
-// One group goes through all turns of SEQUENCES sequences of one direction; an invocation makes every so many of their states.
+// All steps first..end-1 of a recurrent layer; h and c go from step to step, at last to the rows behind those of all steps.
+// gates: (directions, steps, batch, GATES * hidden), r: (directions, hidden, GATES * hidden), extra: own (directions, GATES *
+// hidden) and lengths (batch), result: (steps + states, directions, batch, hidden).
+// One group goes through all steps of SEQUENCES sequences of one direction; an invocation makes every so many of their states.
 // Source: Hochreiter and Schmidhuber, Long short-term memory, 1997; Cho et al., 2014; ONNX, operators RNN, GRU and LSTM.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
@@ -19,7 +19,7 @@ layout(push_constant) uniform Push {
     uint r_offset;
     uint extra_offset;
     uint result_offset;
-    uint turns;
+    uint steps;
     uint first;
     uint end;
     uint directions;
@@ -31,7 +31,7 @@ layout(push_constant) uniform Push {
 };
 
 const uint STEPS = 4u; // along the state, of which the weights are read together
-// Areas of shared memory: h before and after a turn, by turns; what the last gate of a gru multiplies; its update gate, or c.
+// Areas of shared memory: h before and after a step, by steps; what the last gate of a gru multiplies; its update gate, or c.
 const uint RESET = 2u, KEPT = 3u, AREAS = 4u;
 shared float states[AREAS * SEQUENCES * ROOM];
 float sums[GATES * SEQUENCES]; // of an invocation: what goes into the gates of a state
@@ -41,18 +41,18 @@ uint place(uint area, uint s, uint unit) { return (area * SEQUENCES + s) * ROOM 
 
 uint sequence_of(uint s) { return min(first_sequence + s, batch - 1u); }
 
-uint row(uint turn, uint s) { return result_offset + ((turn * directions + direction) * batch + sequence_of(s)) * hidden; }
+uint row(uint step, uint s) { return result_offset + ((step * directions + direction) * batch + sequence_of(s)) * hidden; }
 
 float gate_of(uint s, uint gate, uint unit) {
-    const uint at = (direction * turns + time_now) * batch + sequence_of(s);
+    const uint at = (direction * steps + time_now) * batch + sequence_of(s);
     return gates[gates_offset + (at * GATES + gate) * hidden + unit];
 }
 
 #include "rnn_scan.glsl"
 
-void add_step(uint area, uint from, uint to, uint k, float weight[STEPS * GATES], uint steps) {
+void add_step(uint area, uint from, uint to, uint k, float weight[STEPS * GATES], uint rounds) {
     for (uint s = 0u; s < SEQUENCES; ++s) {
-        for (uint i = 0u; i < steps; ++i) {
+        for (uint i = 0u; i < rounds; ++i) {
             const float h = states[place(area, s, k + i)];
             for (uint g = from; g < to; ++g) sums[g * SEQUENCES + s] += h * weight[i * GATES + g];
         }
@@ -83,7 +83,7 @@ void begin(uint gate, uint unit) {
     for (uint s = 0u; s < SEQUENCES; ++s) sums[gate * SEQUENCES + s] = gate_of(s, gate, unit);
 }
 
-// A state after this turn.
+// A state after this step.
 void finish(uint now, uint s, uint unit, float made) {
     const bool alive = is_alive(sequence_of(s));
     states[place(1u - now, s, unit)] = mix(states[place(now, s, unit)], made, alive);
@@ -91,7 +91,7 @@ void finish(uint now, uint s, uint unit, float made) {
 }
 
 #if GATES == 1
-void turn_of(uint now) {
+void step_of(uint now) {
     for (uint unit = gl_LocalInvocationIndex; unit < hidden; unit += gl_WorkGroupSize.x) {
         begin(0u, unit);
         add_products(now, 0u, 1u, unit);
@@ -104,7 +104,7 @@ void hidden_of(uint now, uint s, uint unit, float update, float inner) {
     finish(now, s, unit, hidden + update * (states[place(now, s, unit)] - hidden));
 }
 
-void turn_of(uint now) {
+void step_of(uint now) {
     for (uint unit = gl_LocalInvocationIndex; unit < hidden; unit += gl_WorkGroupSize.x) {
         begin(0u, unit);
         begin(1u, unit);
@@ -138,7 +138,7 @@ void turn_of(uint now) {
     }
 }
 #else
-void turn_of(uint now) {
+void step_of(uint now) {
     for (uint unit = gl_LocalInvocationIndex; unit < hidden; unit += gl_WorkGroupSize.x) {
         for (uint g = 0u; g < GATES; ++g) begin(g, unit);
         add_products(now, 0u, GATES, unit);
@@ -159,20 +159,20 @@ void run() {
     const uint lane = gl_LocalInvocationIndex;
     for (uint i = lane; i < SEQUENCES * hidden; i += gl_WorkGroupSize.x) {
         const uint s = i / hidden, unit = i - s * hidden;
-        states[place(first & 1u, s, unit)] = result[row(turns, s) + unit];
-        if (GATES == 4u) states[place(KEPT, s, unit)] = result[row(turns + 1u, s) + unit];
+        states[place(first & 1u, s, unit)] = result[row(steps, s) + unit];
+        if (GATES == 4u) states[place(KEPT, s, unit)] = result[row(steps + 1u, s) + unit];
     }
     barrier();
-    for (uint turn = first; turn < end; ++turn) {
-        time_now = ((backwards >> direction) & 1u) != 0u ? turns - 1u - turn : turn;
-        turn_of(turn & 1u);
+    for (uint step = first; step < end; ++step) {
+        time_now = ((backwards >> direction) & 1u) != 0u ? steps - 1u - step : step;
+        step_of(step & 1u);
         barrier();
     }
     for (uint i = lane; i < SEQUENCES * hidden; i += gl_WorkGroupSize.x) {
         const uint s = i / hidden, unit = i - s * hidden;
         if (first_sequence + s >= batch) continue;
-        result[row(turns, s) + unit] = states[place(end & 1u, s, unit)];
-        if (GATES == 4u) result[row(turns + 1u, s) + unit] = states[place(KEPT, s, unit)];
+        result[row(steps, s) + unit] = states[place(end & 1u, s, unit)];
+        if (GATES == 4u) result[row(steps + 1u, s) + unit] = states[place(KEPT, s, unit)];
     }
 }
 

@@ -1,7 +1,7 @@
 #version 450
-// One turn of a recurrent layer, whose product of the states and the weights is made; h and c go to the next one.
-// gates: (directions, turns, batch, GATES * hidden), extra: own (directions, GATES * hidden) and lengths (batch), work: the
-// product (directions, batch, GATES * hidden), h and of a gru reset * h (directions, batch, hidden) each, result: (turns +
+// One step of a recurrent layer, whose product of the states and the weights is made; h and c go to the next one.
+// gates: (directions, steps, batch, GATES * hidden), extra: own (directions, GATES * hidden) and lengths (batch), work: the
+// product (directions, batch, GATES * hidden), h and of a gru reset * h (directions, batch, hidden) each, result: (steps +
 // states, directions, batch, hidden).
 // An invocation makes one state of a sequence at a time. PART of a gru: 1 up to what the weights of its last gate multiply, 2
 // what follows; all else has one part, 0.
@@ -20,8 +20,8 @@ layout(push_constant) uniform Push {
     uint extra_offset;
     uint work_offset;
     uint result_offset;
-    uint turns;
-    uint turn;
+    uint steps;
+    uint step;
     uint directions;
     uint batch;
     uint hidden;
@@ -41,9 +41,9 @@ uint at_result(uint row, uint line, uint unit) { return result_offset + (row * d
 void make(uint line, uint unit) {
     direction = line / batch;
     const uint sequence = line - direction * batch;
-    time_now = ((backwards >> direction) & 1u) != 0u ? turns - 1u - turn : turn;
+    time_now = ((backwards >> direction) & 1u) != 0u ? steps - 1u - step : step;
     const uint product = work_offset + line * GATES * hidden + unit;
-    const uint from = gates_offset + ((direction * turns + time_now) * batch + sequence) * GATES * hidden + unit;
+    const uint from = gates_offset + ((direction * steps + time_now) * batch + sequence) * GATES * hidden + unit;
     const uint state = line * hidden + unit;
     const float h = work[work_offset + h_at + state];
     const bool alive = is_alive(sequence);
@@ -52,13 +52,13 @@ void make(uint line, uint unit) {
 #elif GATES == 3
     float update, inner;
     if (PART == 2u) {
-        update = result[at_result(turns, line, unit)];
+        update = result[at_result(steps, line, unit)];
         inner = work[product + 2u * hidden];
     } else {
         update = activate(0u, gates[from] + work[product]);
         const float reset = activate(0u, gates[from + hidden] + work[product + hidden]);
         if (PART == 1u) {
-            result[at_result(turns, line, unit)] = update;
+            result[at_result(steps, line, unit)] = update;
             work[work_offset + reset_at + state] = reset * h;
             return;
         }
@@ -69,14 +69,14 @@ void make(uint line, uint unit) {
 #else
     vec4 given;
     for (uint g = 0u; g < GATES; ++g) given[g] = gates[from + g * hidden] + work[product + g * hidden];
-    const float before = result[at_result(turns + 1u, line, unit)];
+    const float before = result[at_result(steps + 1u, line, unit)];
     float c = before;
     const float made = lstm_of(given, own_of_gates(unit), c);
-    result[at_result(turns + 1u, line, unit)] = mix(before, c, alive);
+    result[at_result(steps + 1u, line, unit)] = mix(before, c, alive);
 #endif
     const float next = mix(h, made, alive);
     work[work_offset + h_at + state] = next;
-    result[at_result(turns, line, unit)] = next;
+    result[at_result(steps, line, unit)] = next;
     result[at_result(time_now, line, unit)] = mix(0.0, made, alive);
 }
 

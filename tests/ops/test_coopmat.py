@@ -64,7 +64,7 @@ CARD = Limits(
     ),
 )
 LARGE, SMALL = "coopmat 16x16x16 128x128", "coopmat 16x16x16 64x64"
-KEPT = [f"{LARGE} kept", f"{SMALL} kept"]
+KEPT = [f"{LARGE} untransposed", f"{SMALL} untransposed"]
 TALL = "coopmat 16x16x16 128x64"
 OF_CODES = ["coopmat 16x16x32 128x128", "coopmat 16x16x32 64x64"]
 
@@ -132,7 +132,7 @@ def test_only_what_may_be_rounded_meets_units() -> None:
 )
 def test_units_fit_the_device(change: dict[str, object], units: list[str]) -> None:
     found = units_of(call_of(64, 64, 64, replace(CARD, **change)))
-    assert found == [*(f"{name} kept" for name in units), *units]
+    assert found == [*(f"{name} untransposed" for name in units), *units]
 
 
 def test_a_factor_that_lies_across_k_may_stay_so() -> None:
@@ -142,15 +142,15 @@ def test_a_factor_that_lies_across_k_may_stay_so() -> None:
     along = replace(plain, inputs=(plain.inputs[0],) * 2, attrs=Attrs(attrs))
     assert units_of(along) == [LARGE, SMALL]
     for call, variant, shader in (
-        (plain, KEPT[0], "matmul_coopmat_wide_float16"),
+        (plain, KEPT[0], "matmul_coopmat_aligned_float16"),
         (plain, LARGE, "matmul_coopmat_float16"),
-        (along, LARGE, "matmul_coopmat_wide_float16"),
+        (along, LARGE, "matmul_coopmat_aligned_float16"),
         (call_of(256, 60, 256), KEPT[0], "matmul_coopmat_float16"),
         (call_of(256, 64, 252), KEPT[0], "matmul_coopmat_float16"),
     ):
         (dispatch,) = lower(MATMUL, replace(call, variant=variant)).dispatches
         assert dispatch.shader == shader
-        assert dict(dispatch.constants).get("KEPT", 0) == (variant in KEPT)
+        assert dict(dispatch.constants).get("UNTRANSPOSED", 0) == (variant in KEPT)
 
 
 @pytest.mark.parametrize("word", ["", "mixed"])
@@ -194,8 +194,12 @@ def test_amd_has_units_for_subgroups_of_both_sizes() -> None:
         get_op("attention"): attention_call((1, 12, 128, 64), 128, amd),
     }
     for op, call in calls.items():
-        plain = (name.partition(" kept") for name in units_of(replace(call, limits=CARD), op))
-        names = [f"{name}{of}{kept}" for name, kept, _ in plain for of in ("", " of 64")]
+        plain = (
+            name.partition(" untransposed") for name in units_of(replace(call, limits=CARD), op)
+        )
+        names = [
+            f"{name}{of}{untransposed}" for name, untransposed, _ in plain for of in ("", " of 64")
+        ]
         assert units_of(call, op) == names
         for name in names:
             run = lower(op, replace(call, variant=name)).dispatches

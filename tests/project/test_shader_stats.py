@@ -208,7 +208,9 @@ def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:
     report = shader_stats.measure(pipelines, cards, WITH_UNITS)
     assert report.problems() == []
     for pipeline in report.pipelines():
-        most = 16 if ("KEPT", 1) in pipeline.constants else 12  # values of 16 bits are read singly
+        most = (
+            16 if ("UNTRANSPOSED", 1) in pipeline.constants else 12
+        )  # values of 16 bits are read singly
         for got in (results[pipeline] for results in report.results.values()):
             assert isinstance(got, Statistics) and got.scratch_bytes == 0, pipeline
             assert all(loop.shared_reads <= most * loop.multiply_adds for loop in got.loops)

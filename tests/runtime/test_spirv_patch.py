@@ -17,11 +17,11 @@ from shader_stats import used_pipelines
 from vksched.ir.op import REGISTERS, Steps
 from vksched.runtime.vulkan.shaders import Shader, load_manifest, load_shader
 from vksched.runtime.vulkan.spirv_patch import (
-    CHAIN,
+    EPILOGUE,
+    FUSED,
     HEADER_WORDS,
     OP_DECORATE,
     OP_FUNCTION,
-    THEN,
     VECTOR,
     take_apart,
 )
@@ -36,10 +36,10 @@ def functions_of(shader: Shader) -> list[str]:
 
 
 def takes_steps(shader: Shader) -> bool:
-    if CHAIN.encode() not in shader.spirv and THEN.encode() not in shader.spirv:
+    if FUSED.encode() not in shader.spirv and EPILOGUE.encode() not in shader.spirv:
         return False  # without being taken apart
     ids = take_apart(shader.spirv).ids
-    return CHAIN in ids or THEN in ids
+    return FUSED in ids or EPILOGUE in ids
 
 
 STEPPED = [name for name in load_manifest() if takes_steps(load_shader(name))]

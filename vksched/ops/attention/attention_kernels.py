@@ -63,7 +63,7 @@ def seen_keys(attrs: Attrs) -> tuple[int, int]:
 class _Segment:
     """Keys that are gone through alike. kind: of its shaders. operands: which those are, q first.
     turned: whether keys, and values, have the length before the heads. first_part: of all parts.
-    used_behind: the word behind the first of q at which the numbers of keys in use lie. are_new:
+    kv_len_after_q: the word behind the first of q at which the numbers of keys in use lie. are_new:
     whether the keys are those behind the ones in use.
     """
 
@@ -73,7 +73,7 @@ class _Segment:
     sizes: Sizes
     cut: Launch
     first_part: int = 0
-    used_behind: int = 0
+    kv_len_after_q: int = 0
     are_new: bool = False
 
 
@@ -91,7 +91,7 @@ def _cached(call: Call) -> tuple[_Segment, ...]:
     if call.limits.storage_buffers < CACHED_BUFFERS:
         beside = SCRATCH - bool(keys or kept.cut.parts > 1)
         behind = max(1, call.inputs[0].size)
-        kept = replace(kept, kind=KVCACHE_GEMV, operands=(beside, 1, 2), used_behind=behind)
+        kept = replace(kept, kind=KVCACHE_GEMV, operands=(beside, 1, 2), kv_len_after_q=behind)
     kept = replace(kept, kind=kept.kind + KV_SUFFIX[call.inputs[1].dtype])
     return (kept, _behind(call, kept, keys)) if keys else (kept,)
 
@@ -121,14 +121,14 @@ def _parts(segments: tuple[_Segment, ...]) -> int:
     return sum(segment.cut.parts for segment in segments)
 
 
-def _used_beside(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
+def _append_kv_len(call: Call, kept: _Segment) -> tuple[Dispatch, ...]:
     """Copies queries and numbers of keys in use into one buffer."""
-    if not kept.used_behind:
+    if not kept.kv_len_after_q:
         return ()
     q, used, beside = call.inputs[0], call.inputs[3], kept.operands[0]
     return (
         copy_run(0, beside, q.size, call.limits),
-        copy_run(3, beside, used.size, call.limits, kept.used_behind),
+        copy_run(3, beside, used.size, call.limits, kept.kv_len_after_q),
     )
 
 
@@ -141,7 +141,7 @@ def _strides(shape: Shape, by_length: int) -> tuple[int, int]:
 def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     parts = _parts(segments)
     dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
-    if before := _used_beside(call, segments[0]):
+    if before := _append_kv_len(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
     if call.variant in lanes_of(call.limits) or unit_of(call, segments[0].sizes):
         fallbacks = (_fallback(call, segment, parts) for segment in segments)
@@ -182,7 +182,7 @@ def _dispatches(
         ("SOFTCAP", int(call.attrs.as_float("softcap") != 0)),
         ("IS_BIAS", int(segment.kind == MASKED and call.inputs[3].dtype == FLOAT32)),
         ("WHOLE", int(whole)),
-        _none_seen(call),
+        _fully_masked(call),
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
@@ -216,15 +216,19 @@ def _push(call: Call, segment: _Segment, cut: Launch) -> Push:
     s, (low, high) = segment.sizes, seen_keys(call.attrs)
     push: Push = (
         *(("rows", s.rows), ("queries", s.queries), ("keys", s.keys), ("depth", s.depth)),
-        *(("heads", s.heads), ("first_seen", low), ("last_seen", high)),
+        *(("heads", s.heads), ("first_visible", low), ("last_visible", high)),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
     if segment.kind.startswith(KVCACHE):
         least = LEAST_CPU_PART if call.limits.software else LEAST_PART
         part_keys = cut.part_keys if segment.are_new else min(least, cut.part_keys)
         stride = len(call.inputs[3].shape)
-        own = (("used_stride", stride), ("own_parts", cut.parts), ("are_new", int(segment.are_new)))
-        behind = (("used_behind", segment.used_behind),) if segment.used_behind else ()
+        own = (
+            ("kv_len_stride", stride),
+            ("own_parts", cut.parts),
+            ("are_new", int(segment.are_new)),
+        )
+        behind = (("kv_len_after_q", segment.kv_len_after_q),) if segment.kv_len_after_q else ()
         return (*push, ("part_keys", part_keys), *own, *behind)
     push = (*push, ("part_keys", cut.part_keys))
     if segment.kind != MASKED:
@@ -275,9 +279,9 @@ def _more_constants(
     return (("LOCAL_X", call.limits.subgroup_size),) if "_subgroup_" in shader else ()
 
 
-def _none_seen(call: Call) -> tuple[str, int]:
+def _fully_masked(call: Call) -> tuple[str, int]:
     """The bits of the result of a query that sees no key: 0, or NaN."""
-    return "NONE_SEEN", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
+    return "FULLY_MASKED", 0x7FC00000 if call.attrs.as_bool("none_seen_is_nan") else 0
 
 
 def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
@@ -297,7 +301,7 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
             (SCRATCH, OUTPUT),
             (groups, 1, 1),
             push,
-            (_none_seen(call),),
+            (_fully_masked(call),),
             barrier=True,
         ),
     )
@@ -306,7 +310,7 @@ def _combine(call: Call, s: Sizes, parts: int) -> tuple[Dispatch, ...]:
 def _scratch(call: Call, segments: tuple[_Segment, ...]) -> tuple[int, ...]:
     s, parts = segments[0].sizes, _parts(segments)
     sums = () if parts == 1 else (parts * s.batches * s.rows * (s.columns + STATE_WORDS),)
-    behind = segments[0].used_behind
+    behind = segments[0].kv_len_after_q
     return (*sums, behind + call.inputs[3].size) if behind else sums
 
 

@@ -264,7 +264,7 @@ def _about_scores(
     strides = broadcast_strides(masks[0].shape, shape) if masks else (0,) * 4
     return (
         *(("queries", queries), ("keys", s.keys), ("heads", heads), ("mask_strides", strides)),
-        *zip(("first_seen", "last_seen"), seen_keys(call.attrs), strict=True),
+        *zip(("first_visible", "last_visible"), seen_keys(call.attrs), strict=True),
         *((name, call.attrs.as_float(name)) for name in ("scale", "softcap")),
     )
 

@@ -168,8 +168,8 @@ def conv_depthwise_3x3(call: Call, window: Window) -> tuple[Dispatch, ...]:
     )
     constants = (
         *conv_constants(call),
-        ("X_IN_FOURS", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
-        ("RESULT_IN_FOURS", int(sizes[1] % 4 == 0)),
+        ("X_IN_VEC4", int(window.sizes[1] % 4 == 0 and window.begin[1] == 1)),
+        ("RESULT_IN_VEC4", int(sizes[1] % 4 == 0)),
     )
     return tuple(
         Dispatch(

@@ -298,7 +298,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
                 ("begin", shape.begin),
                 *(*across, ("row", row), *launch.push),
             ),
-            (("IN_FOURS", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
+            (("IN_VEC4", int(shape.sizes[1] % 4 == 0 and shape.begin[1] == 1)),),
             barrier=launch.barrier,
         )
     # the wild tiles are found beside the products of the first pass
@@ -318,7 +318,7 @@ def _pass(call: Call, shape: _Shape, first: int, tiles: int) -> Iterator[Dispatc
             (_SUMS, _bias_of(call), OUTPUT),
             launch.groups,
             (("rows", shape.rows), ("sizes", shape.results), *across, *steps, *launch.push),
-            (*_constants(call), ("IN_FOURS", int(shape.results[1] % 4 == 0))),
+            (*_constants(call), ("IN_VEC4", int(shape.results[1] % 4 == 0))),
             barrier=True,
         )
 
@@ -365,7 +365,7 @@ def _extents(call: Call, shape: _Shape) -> Iterator[Dispatch]:
             (0, _EXTENTS),
             launch.groups,
             (("channels", shape.channels), ("area", area), *launch.push),
-            (("IN_FOURS", int(area % 4 == 0)),),
+            (("IN_VEC4", int(area % 4 == 0)),),
         )
 
 

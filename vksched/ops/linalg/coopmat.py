@@ -3,7 +3,7 @@ Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
     one group:    2 x 2 subgroups, which share both factors in shared memory
-    kept:         a factor of float16 that lies across k stays so there
+    untransposed: a factor of float16 that lies across k stays so there
 
 The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
 8 bits (integer_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate such
@@ -48,7 +48,7 @@ _ASIDE_BYTES = 512
 _MOST_SUMS = 128
 """Values of a result that one lane holds."""
 _USUAL_SUBGROUP = 32
-_KEPT = " kept"
+_UNTRANSPOSED = " untransposed"
 LEAST_SIDE = 16
 """Rows and columns of a result from which matrix units are worth a measurement."""
 
@@ -57,9 +57,9 @@ LEAST_SIDE = 16
 class MatrixTile:
     """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: HALVES or
     CODES. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
-    computes. subgroup: its lanes. kept: a factor that lies across k is not turned on its way to
-    shared memory; the device turns it as it loads matrices, which takes some nothing, and some many
-    loads.
+    computes. subgroup: its lanes. untransposed: a factor that lies across k is not transposed
+    on its way to shared memory. The device transposes it as it loads matrices: free on some
+    devices, many loads on others.
     """
 
     types: str
@@ -67,12 +67,12 @@ class MatrixTile:
     rows: int
     columns: int
     subgroup: int
-    kept: bool = False
+    untransposed: bool = False
 
     @property
     def name(self) -> str:
         name = unit_name(self.shape, self.rows, self.columns, self.subgroup)
-        return f"{name}{_KEPT}" if self.kept else name
+        return f"{name}{_UNTRANSPOSED}" if self.untransposed else name
 
     @property
     def local(self) -> int:
@@ -93,7 +93,7 @@ class MatrixTile:
             *(("MATRIX_M", rows), ("MATRIX_N", columns), ("MATRIX_K", depth)),
             ("DOWN", self.rows // _SUBGROUPS // rows),
             ("ACROSS", self.columns // _SUBGROUPS // columns),
-            *((("KEPT", 1),) if self.kept else ()),
+            *((("UNTRANSPOSED", 1),) if self.untransposed else ()),
         )
 
     def fits(self, limits: Limits) -> bool:
@@ -101,7 +101,7 @@ class MatrixTile:
         rows, columns, depth = self.shape
         across = self.columns % (_SUBGROUPS * columns) == 0
         tiles = across and self.rows % (_SUBGROUPS * rows) == _STEPS[self.types] % depth == 0
-        eights = not self.kept or rows % 8 == columns % 8 == 0
+        eights = not self.untransposed or rows % 8 == columns % 8 == 0
         whole = tiles and depth % 8 == columns % 4 == 0 and eights
         most = min(limits.max_invocations, limits.max_local_size[0])
         fits = self.local <= most and self.shared_bytes <= limits.shared_bytes
@@ -142,8 +142,8 @@ def unit_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: in
 def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     types = _TYPES[of]
     tiles = [
-        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, kept)
-        for kept in ((True, False) if of == PRODUCT else (False,))
+        MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, untransposed)
+        for untransposed in ((True, False) if of == PRODUCT else (False,))
         for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
         for subgroup in unit_subgroups(limits)
@@ -167,7 +167,9 @@ def matrix_variants(
     """
     if min(rows, columns) < LEAST_SIDE or not (of == OF_CODES or rounds(call)):
         return ()
-    return tuple(name for name, tile in _tiles(call.limits, of).items() if across or not tile.kept)
+    return tuple(
+        name for name, tile in _tiles(call.limits, of).items() if across or not tile.untransposed
+    )
 
 
 def rounds(call: Call) -> bool:
@@ -175,4 +177,6 @@ def rounds(call: Call) -> bool:
     return call.output.dtype == FLOAT16 or may_round(call)
 
 
-MATRIX_SHADERS = tuple(f"matmul_coopmat_{kind}" for kind in (FLOAT32, FLOAT16, f"wide_{FLOAT16}"))
+MATRIX_SHADERS = tuple(
+    f"matmul_coopmat_{kind}" for kind in (FLOAT32, FLOAT16, f"aligned_{FLOAT16}")
+)

@@ -227,7 +227,7 @@ def _in_fours(call: Call) -> bool:
 def _in_eights(call: Call, units: MatrixTile) -> bool:
     """Whether both operands are float16, can be read in eights, and need not be turned."""
     factors = operands_of(call)[:2]
-    kept = all(each.along_k or units.kept for each in factors)
+    kept = all(each.along_k or units.untransposed for each in factors)
     whole = all(each.along % 8 == 0 for each in factors)
     return call.output.dtype == FLOAT16 and kept and whole
 
@@ -450,8 +450,8 @@ def _algorithm(
         return f"matmul_gemv_{dtype}", (4 * across, rows), (*local, ("ROWS", rows), *along)
     units = matrix_tile(call)
     if units is not None:
-        wide = "wide_" if _in_eights(call, units) else ""
-        shader = f"matmul_coopmat_{wide}{dtype}"
+        aligned = "aligned_" if _in_eights(call, units) else ""
+        shader = f"matmul_coopmat_{aligned}{dtype}"
         return shader, (units.columns, units.rows), (*along, *units.constants)
     tile = lanes_of(call.limits).get(call.variant)
     if tile is not None:

@@ -79,7 +79,7 @@ def launch_lines(
     groups_x = min(-(-across // rounds), limits.max_groups[0])
     lines_each = max(1, rounds // -(-across // groups_x))
     groups_y = min(-(-down // lines_each), limits.max_groups[1])
-    constants = (("LOCAL_X", local_x), ("LOCAL_Y", local_y), ("QUADS", int(quads)))
+    constants = (("LOCAL_X", local_x), ("LOCAL_Y", local_y), ("USE_VEC4", int(quads)))
     return (groups_x, groups_y, 1), constants
 
 
@@ -138,7 +138,7 @@ def launch_rows(
         lanes = min(1 << max(0, steps // _LANE_QUADS - 1).bit_length(), 1 << most.bit_length() - 1)
         local_size = max(LOCAL_SIZE, lanes)
     groups = min(-(-items // (local_size // lanes)), limits.max_groups[0])
-    constants = (("LOCAL_X", local_size), ("LANES", lanes), ("ACROSS", int(across)))
+    constants = (("LOCAL_X", local_size), ("LANES_PER_ROW", lanes), ("ACROSS", int(across)))
     return (groups, 1, 1), constants
 
 
@@ -188,5 +188,5 @@ def launch_held(columns: int, rows: int, limits: Limits) -> tuple[tuple[int, int
     least = -(-rows * held * _HELD_ROUNDS // LOOP_STEPS)
     groups = max(min(-(-rows // _HELD_ROWS), _SOFTWARE_GROUPS), least)
     groups = min(groups, limits.max_groups[0])
-    constants = (("LOCAL_X", lanes), ("LANES", lanes), ("HELD", held))
+    constants = (("LOCAL_X", lanes), ("LANES_PER_ROW", lanes), ("VEC4S_PER_LANE", held))
     return (groups, 1, 1), constants

@@ -111,20 +111,20 @@ class _Rows:
 
     rows: int
     columns: int
-    kept_sizes: tuple[int, ...]
-    kept_strides: tuple[int, ...]
+    outer_sizes: tuple[int, ...]
+    outer_strides: tuple[int, ...]
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def side_by_side(self) -> int:
         """How many neighbouring rows lie side by side in memory."""
-        return self.kept_sizes[0] if self.kept_strides[0] == 1 else 1
+        return self.outer_sizes[0] if self.outer_strides[0] == 1 else 1
 
     @property
     def across(self) -> bool:
         """Whether a quad of x holds values of four rows, each time."""
-        shifts = (*self.kept_sizes[:1], *self.kept_strides[1:], *self.strides)
+        shifts = (*self.outer_sizes[:1], *self.outer_strides[1:], *self.strides)
         return self.side_by_side > 1 and not any(shift % 4 for shift in shifts)
 
     @property
@@ -137,14 +137,14 @@ def _rows(call: Call) -> _Rows:
     x, axes = call.inputs[0], call.attrs.as_ints("axes")
     strides = contiguous_strides(x.shape)
     kept = [a for a in range(x.rank) if a not in axes]
-    kept_sizes, (kept_strides,) = collapse(
+    outer_sizes, (outer_strides,) = collapse(
         tuple(x.shape[a] for a in kept), [tuple(strides[a] for a in kept)]
     )
     sizes, (reduced_strides,) = collapse(
         tuple(x.shape[a] for a in axes), [tuple(strides[a] for a in axes)]
     )
     rows, columns = call.output.size, math.prod(x.shape[a] for a in axes)
-    return _Rows(rows, columns, kept_sizes, kept_strides, sizes, reduced_strides)
+    return _Rows(rows, columns, outer_sizes, outer_strides, sizes, reduced_strides)
 
 
 def _variants(call: Call) -> tuple[str, ...]:
@@ -184,12 +184,12 @@ def _quads_dispatch(
         *(("rows", given.rows), ("columns", given.columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
         *(("writes_states", int(launch.parts > 1)), *options),
-        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
-        ("kept_strides", pad(given.kept_strides, 4)),
+        ("outer_sizes", pad(given.outer_sizes, 3, 1)),
+        ("outer_strides", pad(given.outer_strides, 4)),
         ("stride", given.strides[0]),
     )
     constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
-    constants += (("WIDE", wide),) if call.variant == WORKGROUP else ()
+    constants += (("VEC4S_PER_INVOCATION", wide),) if call.variant == WORKGROUP else ()
     how = WORKGROUP if call.variant == WORKGROUP else "across" if given.across else VEC4
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
     name = reading(name, call.limits) if how == VEC4 else name
@@ -212,8 +212,8 @@ def _dispatch(
         *(("rows", given.rows), ("columns", columns)),
         *(("parts", launch.parts), ("chunk", launch.chunk)),
         *(("reads_states", int(reads)), ("writes_states", int(writes)), *options),
-        ("kept_sizes", pad(given.kept_sizes, 3, 1)),
-        ("kept_strides", pad(given.kept_strides, 4)),
+        ("outer_sizes", pad(given.outer_sizes, 3, 1)),
+        ("outer_strides", pad(given.outer_strides, 4)),
         ("reduced_sizes", pad([max(1, s) for s in given.sizes], 3, 1)),
         ("reduced_strides", pad(given.strides, 4)),
     )

@@ -183,7 +183,7 @@ def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
             return (Dispatch(f"{op}_vec4", (0, OUTPUT), groups, push, constants[:1]),)
         return (Dispatch(f"softmax{suffix}", (0, OUTPUT), groups, push, constants),)
     mask_push, along = _mask_push(call)
-    constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("QUADS", int(along)))
+    constants += (("ADDS", int(call.inputs[1].dtype != BOOL)), ("USE_VEC4", int(along)))
     shader = f"softmax_masked{suffix}"
     return (Dispatch(shader, (0, 1, OUTPUT), groups, (*push, *mask_push), constants),)
 

@@ -2,7 +2,7 @@
 of the result, so a submission may end there.
 
     groups   state -> result -> some turns -> more turns -> ...          one dispatch each
-    turns    state -> result, work -> h @ r -> turn -> h @ r -> ...      two dispatches for a turn
+    steps    state -> result, work -> h @ r -> step -> h @ r -> ...      two dispatches for a step
 
 A group has some sequences of one direction, whose states are in its shared memory; each weight that
 an invocation reads is for all of them. Where there are many weights, or on a CPU driver, a product
@@ -86,7 +86,7 @@ class _Layer:
 
     @property
     def in_two_parts(self) -> bool:
-        """Whether a turn has two products, one after the other."""
+        """Whether a step has two products, one after the other."""
         return self.cell.kind == "gru" and not self.cell.linear
 
     @property
@@ -109,7 +109,7 @@ class _Layer:
     def push(self) -> tuple[tuple[str, int | float], ...]:
         backwards = sum(1 << d for d, back in enumerate(self.cell.backwards) if back)
         return (
-            ("turns", self.time),
+            ("steps", self.time),
             ("directions", self.count),
             ("batch", self.batch),
             ("hidden", self.hidden),
@@ -137,7 +137,7 @@ class _Layer:
         return scratch, copies
 
     def start(self) -> tuple[Dispatch, ...]:
-        """Copies the states behind the rows of all turns."""
+        """Copies the states behind the rows of all steps."""
         line = (1,)
         size, at = self.given.state.size, self.time * self.states
         return copy_strided(self.call, (size,), 2, (0, line), (at, line))
@@ -153,7 +153,7 @@ def _layer(call: Call) -> _Layer:
 
 
 def _variants(call: Call) -> tuple[str, ...]:
-    """How many sequences a group has, or turn by turn; the best guess first."""
+    """How many sequences a group has, or step by step; the best guess first."""
     if not call.output.size:
         return ()
     layer = _layer(call)
@@ -186,7 +186,7 @@ def _lanes(hidden: int, limits: Limits) -> int:
 
 
 def _rounds(layer: _Layer, sequences: int, lanes: int) -> tuple[int, int]:
-    """Returns how often an invocation goes round its loops in a turn, and beside all turns, at
+    """Returns how often an invocation goes round its loops in a step, and beside all steps, at
     most: some compilers write out none of those over sequences.
     """
     hidden, products = layer.hidden, 1 + layer.in_two_parts
@@ -258,20 +258,20 @@ def _by_turns(layer: _Layer) -> Iterator[Dispatch]:
     yield copy_run(2, _WORK, layer.states, layer.limits, to=h_at)
     shader, groups = STEP_SHADERS[layer.cell.kind], spread(layer.states, layer.limits)
 
-    def part(number: int, turn: int) -> Dispatch:
-        push = (("turn", turn), ("h_at", h_at), ("reset_at", reset_at), *layer.push)
+    def part(number: int, step: int) -> Dispatch:
+        push = (("step", step), ("h_at", h_at), ("reset_at", reset_at), *layer.push)
         constants = (*layer.constants, ("PART", number))
         operands = (0, extra, _WORK, OUTPUT)
         return Dispatch(shader, operands, groups, push, constants, barrier=True)
 
-    for turn in range(layer.time):
+    for step in range(layer.time):
         yield from _times_weights(layer, h_at)
         if layer.in_two_parts:
-            yield part(1, turn)
+            yield part(1, step)
             yield from _times_weights(layer, reset_at)
-            yield part(2, turn)
+            yield part(2, step)
         else:
-            yield part(0, turn)
+            yield part(0, step)
 
 
 # -- both --------------------------------------------------------------------------------------
