@@ -1,4 +1,4 @@
-// Attention by matrix units: a group of SUBGROUPS subgroups works on ROWS rows of q, each subgroup on MATRIX_M of them, KEYS keys at
+// Attention by cooperative matrices: a group of SUBGROUPS subgroups works on ROWS rows of q, each subgroup on MATRIX_M of them, KEYS keys at
 // a time. Both products are of float16, summed in float32; the softmax between is float32.
 //
 //     queries (registers) x keys (shared memory) -> scores -> weights (shared memory) x values (shared memory) -> sums (registers)

@@ -7,7 +7,7 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint X_IN_VEC4 = 0; // lines of x are whole fours, and begin is 1
+layout(constant_id = 4) const uint X_IN_VEC4 = 0; // lines of x are whole vec4s, and begin is 1
 layout(constant_id = 5) const uint RESULT_IN_VEC4 = 0;
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };

@@ -6,7 +6,7 @@
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint HAS_BIAS = 0;
-layout(constant_id = 4) const uint IN_VEC4 = 0; // lines of the result are whole fours
+layout(constant_id = 4) const uint IN_VEC4 = 0; // lines of the result are whole vec4s
 #include "winograd.glsl"
 #include "window.glsl"
 layout(set = 0, binding = 0) readonly buffer Sums { float sums[]; };

@@ -90,7 +90,7 @@ uvec4 matrices(uint batch) {
     return at;
 }
 
-// Tile number `tile` of rows of a result by weights of few bits: where its matrix of b starts, and the steps along k. b has several
+// Tile number `tile` of rows of a result by quantized weights: where its matrix of b starts, and the steps along k. b has several
 // matrices, b_batch[0] apart, if the bias is of NUMBERS, of which there is one for each tile then.
 uvec2 matrix_of_tile(uint tile) {
     const bool numbered = has_bias == NUMBERS;
@@ -100,7 +100,7 @@ uvec2 matrix_of_tile(uint tile) {
 
 #ifndef VEC4
 #ifdef FP16
-// What the epilogue starts from: the sums of the products, with the bias, of whole fours of columns.
+// What the epilogue starts from: the sums of the products, with the bias, of whole vec4s of columns.
 T4 finish(T4 values, uint column) {
     const uint word = bias_offset + column / 2u;
     return has_bias != 0u ? values + fp16x4_to_vec4(uvec2(bias[word], bias[word + 1u])) : values;

@@ -1,7 +1,7 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
 // One group computes a tile of TILE_M x TILE_N, each invocation DOWN x ACROSS blocks of 4 x 4 of it, which lie apart.
-// Steps of TILE_K go through shared memory, each loaded while the one before is multiplied. a and b lie in fours, or were packed so. For GPUs.
+// Steps of TILE_K go through shared memory, each loaded while the one before is multiplied. a and b lie in vec4s, or were packed so. For GPUs.
 // FP16_B: b is read as float16, with BF16_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay float.
 // FP16_ACC: sums are float16 too, two in a register.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008; Nath, Tomov and Dongarra, An improved MAGMA GEMM for Fermi GPUs, 2010.
@@ -41,7 +41,7 @@ const uint WIDE = 8u; // blocks across of the invocations that follow each other
 const uint SUMS = DOWN * 4u * ACROSS;
 SUM4 sums[SUMS];
 
-// How lines (rows of a, columns of b) come to shared memory, for each step along k in fours of lines: `start` at a tile, then for each
+// How lines (rows of a, columns of b) come to shared memory, for each step along k in vec4s of lines: `start` at a tile, then for each
 // TILE_K steps `fetch`, which begins to load them, and `put` into one of two tiles. `fetch_edge` is for the first steps, where these
 // are fewer; the others are 0. Lines over the edge repeat the last one, and are not stored. A gap behind every four steps keeps what
 // is read along k, and so written step by step, in different banks.

@@ -1,4 +1,4 @@
-// How weights of few bits are read (quant_formats.glsl): heads, scales, codes.
+// How quantized weights are read (quant_formats.glsl): heads, scales, codes.
 // The shader has such a weight as b, of WORDS, and VIEWS of it. What one access of b reads is a unit. A
 // shader that reads several weights defines UNIT_OF_B, PAIR_OF_B and WORD_OF_B, which read a unit, two words and a single one.
 #ifndef UNIT_OF_B

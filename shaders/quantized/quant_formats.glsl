@@ -1,4 +1,4 @@
-// Weights of few bits, as vksched/ops/quantized/quant_layout.py lays them out: rows of tiles of 256 values, each a head with scales and
+// Quantized weights, as vksched/ops/quantized/quant_layout.py lays them out: rows of tiles of 256 values, each a head with scales and
 // then the high and low bits of eight runs of 32. One format is defined, as Q4_K. This file has no code: quant_block.glsl reads them.
 // HEAD: words of a head. TAIL: those that lie in front of a pair of tiles. LOW, HIGH: bits of codes. ZERO: what is subtracted from them. SIGN_BITS: of words, whose codes are in two's
 // complement, those that are turned over to have codes that are not.

@@ -1,5 +1,5 @@
 #version 450
-// result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of weights b of few bits (quant_block.glsl).
+// result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of quantized weights b (quant_block.glsl).
 // One group computes ROWS rows of some columns, each invocation ROWS x 4 of them over a slice of the runs of k; slices then meet
 // in shared memory. Lanes that follow each other read runs that follow each other. For GPUs.
 // Source: none.

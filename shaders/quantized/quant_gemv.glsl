@@ -1,4 +1,4 @@
-// A product of few rows by weights of few bits, as a group of a GPU computes it: an invocation has ROWS x 4 results over a slice of the
+// A product of few rows by quantized weights, as a group of a GPU computes it: an invocation has ROWS x 4 results over a slice of the
 // runs of k. The shader defines ROWS, and LEFT(i, q), four values of row i of a in the run `number`.
 const uint VEC4S_PER_GROUP = gl_WorkGroupSize.y;
 const uint SLICES = gl_WorkGroupSize.x;

@@ -1,5 +1,5 @@
 #version 450
-// result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias), a row at a time, of weights b of few bits: quant_gemv_cpu.glsl.
+// result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias), a row at a time, of quantized weights b: quant_gemv_cpu.glsl.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #define ROWS 1

@@ -1,5 +1,5 @@
 #version 450
-// codes[r] = runs of 32 values of x[r] as whole numbers, round(x * 127 / largest), in the order in which weights of few bits have theirs.
+// codes[r] = runs of 32 values of x[r] as whole numbers, round(x * 127 / largest), in the order in which quantized weights have theirs.
 // x: (runs, 32), codes: (runs, 12): 8 words of four codes, the scale, and of both halves the sum of codes times the scale.
 // One invocation rounds a run; a group strides over runs by the size of the whole dispatch. What is not finite makes its run NaN.
 // Source: vksched/ops/quantized/q8_activations.py.

@@ -1,4 +1,4 @@
-// Rows that LANES_PER_ROW invocations of a subgroup, side by side, hold in registers: each value is read once. Quads of a row go
+// Rows that LANES_PER_ROW invocations of a subgroup, side by side, hold in registers: each value is read once. Vec4s of a row go
 // round the lanes, VEC4S_PER_LANE of them for each; where they do not come out even, the last one stands in, and counts for nothing.
 layout(constant_id = 3) const uint LANES_PER_ROW = 8; // a power of two, at most the subgroup's size
 layout(constant_id = 4) const uint VEC4S_PER_LANE = 1;

@@ -1,5 +1,5 @@
-"""Products and convolutions by matrix units: which calls meet them, that none is used unmeasured,
-results.
+"""Products and convolutions by cooperative matrices: which calls meet them, that none is used
+unmeasured, results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vksched.ops.lowering.lower import choice_of, key_of, lower, variants_of
 from vksched.ops.lowering.variants import UNITS
 from vksched.runtime.vulkan import device_probe
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
-from vksched.testing.coopmat_tolerance import CUT, lost_by_units
+from vksched.testing.coopmat_tolerance import CUT, coopmat_tolerance
 from vksched.testing.kernel_runner import Runner, check
 from vksched.testing.op_cases.conv.conv import CASES as CONVOLUTIONS
 from vksched.testing.op_cases.conv.conv import call as convolution
@@ -355,7 +355,7 @@ ROUNDED = [
     for case in (*ATTENTION, *CACHED, *OF_MANY_ROWS, *FEW_BITS)
     if case.declaration.factors
 ]
-WITH_UNITS = [
+WITH_COOPMAT = [
     case
     for case in (*HALVES, *MIXED, *ROUNDED, *INTEGERS)
     if any(units_of(case.call(CARD), case.declaration)) and not case.large
@@ -419,7 +419,7 @@ def test_a_graph_runs_by_the_unit_that_was_measured(
         np.testing.assert_allclose(run(a=a), np.maximum(expected, 0), rtol=1e-5, atol=cut)
 
 
-@pytest.mark.parametrize("case", WITH_UNITS, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", WITH_COOPMAT, ids=lambda case: case.id)
 def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     limits = runner.device.limits
     units = units_of(case.call(limits), case.declaration)
@@ -428,7 +428,7 @@ def test_units_compute_what_numpy_does(case: Case, runner: Runner) -> None:
     for variant in units:
         got = runner.run(case, limits, variant)
         what = f"{runner.device.name} {variant}"
-        check(case, got, case.expected(), what, lost_by_units(case, variant))
+        check(case, got, case.expected(), what, coopmat_tolerance(case, variant))
 
 
 def by_units_that_cut(a: NDArray, b: NDArray, step: int) -> NDArray:
@@ -447,7 +447,7 @@ def test_what_units_cut_off_is_allowed_and_no_more() -> None:
     attrs = call_of(64, 2048, 48).attrs
     case = Case("matmul", (a.astype(np.float32), b.astype(np.float32)), dict(attrs))
     expected, got = case.expected(), by_units_that_cut(a, b, 8)
-    lost = lost_by_units(case, "coopmat 16x8x8 128x128")
+    lost = coopmat_tolerance(case, "coopmat 16x8x8 128x128")
     check(case, got, expected, "units that cut", lost)
     with pytest.raises(Mismatch, match="was expected"):
         check(case, got, expected, "a kernel that rounds")

@@ -42,7 +42,7 @@ from vksched.ops.elementwise import BINARY, CASTS, UNARY
 from vksched.ops.lowering.lower import CONVERTER_SHADERS, lower
 from vksched.runtime.vulkan.shaders import DIRECTORY, left_out, load_manifest, load_shader
 from vksched.runtime.vulkan.vulkan_device import VulkanDevice
-from vksched.testing.coopmat_tolerance import lost_by_units
+from vksched.testing.coopmat_tolerance import coopmat_tolerance
 from vksched.testing.kernel_runner import Runner, check, check_device, check_function
 from vksched.testing.op_cases.op_sample import Case
 from vksched.testing.op_table import CASES, DOUBLES, FAMILIES, FUNCTIONS, HALVES, PRECISE
@@ -112,7 +112,7 @@ def test_op_equals_numpy(
             if run.source == OWN_TYPES:
                 check_device(run.case, got, expected, where)
             elif run.source == OTHER_TYPES:
-                check(run.case, got, expected, where, lost_by_units(run.case, run.variant))
+                check(run.case, got, expected, where, coopmat_tolerance(run.case, run.variant))
             else:
                 check(run.case, got, expected, where)
 

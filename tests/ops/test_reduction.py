@@ -16,11 +16,11 @@ from vksched.ops.reduction.reduce_launch import (
     MOST_PARTS,
     ROUNDED_CHUNK,
     SOFTWARE_CHUNK,
-    WIDE_CHUNK,
+    WORKGROUP_CHUNK,
     Launch,
     choose_last_launch,
     choose_launch,
-    choose_quads_launch,
+    choose_vec4_launch,
 )
 from vksched.testing.op_cases.op_sample import Case, floats
 from vksched.topology.limits import Limits
@@ -39,12 +39,12 @@ def test_parts_cover_all_columns_and_none_is_empty(side_by_side: int, limits: Li
             assert launch.parts * launch.chunk >= columns
 
 
-@pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WIDE_CHUNK])
+@pytest.mark.parametrize("most", [SOFTWARE_CHUNK, WORKGROUP_CHUNK])
 @pytest.mark.parametrize("across", [False, True])
 def test_parts_in_quads_cover_all_columns_and_none_is_empty(across: bool, most: int) -> None:
     for rows in SIZES:
         for columns in (0, *SIZES):
-            launch = choose_quads_launch(rows, columns, across, most)
+            launch = choose_vec4_launch(rows, columns, across, most)
             assert (launch.parts - 1) * launch.chunk < max(columns, 1)
             assert launch.parts * launch.chunk >= columns
             assert launch.chunk <= SOFTWARE_CHUNK
@@ -63,9 +63,9 @@ def test_a_cpu_driver_goes_round_no_loop_too_often() -> None:
 
 @pytest.mark.parametrize("across", [False, True])
 def test_quads_are_cut_only_where_rows_are_few_or_long(across: bool) -> None:
-    assert choose_quads_launch(4096, 4096, across).parts == 1
-    assert choose_quads_launch(4, 4096, across).parts > 1
-    assert choose_quads_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
+    assert choose_vec4_launch(4096, 4096, across).parts == 1
+    assert choose_vec4_launch(4, 4096, across).parts > 1
+    assert choose_vec4_launch(4096, 4 * SOFTWARE_CHUNK, across).parts == 4
 
 
 @pytest.mark.parametrize("whole_group", [False, True])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ...common.dtypes import FLOAT16, FLOAT32, UINT32, Shape
 from ...common.errors import UnsupportedOp
 from ...ir.attrs import Attrs
-from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, halves_of
+from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel, fp16_operands
 from ..layout.strided_copy import WHOLE_COPIES, copy_run
 from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS, MAX_DISPATCHES, broadcast_strides
 from .attention_launch import (
@@ -28,11 +28,11 @@ from .attention_launch import (
     Launch,
     Sizes,
     by_heads,
-    lanes_of,
+    coopmat_of,
     launch,
     rows_of_parts,
     sizes_of,
-    unit_of,
+    subgroup_tiles,
     variants,
 )
 
@@ -143,7 +143,7 @@ def _lower(call: Call, segments: tuple[_Segment, ...]) -> tuple[Dispatch, ...]:
     dispatches = list(_side_by_side(_main(call, segment, parts) for segment in segments))
     if before := _append_kv_len(call, segments[0]):
         dispatches = [*before, replace(dispatches[0], barrier=True), *dispatches[1:]]
-    if call.variant in lanes_of(call.limits) or unit_of(call, segments[0].sizes):
+    if call.variant in subgroup_tiles(call.limits) or coopmat_of(call, segments[0].sizes):
         fallbacks = (_fallback(call, segment, parts) for segment in segments)
         first, *others = _side_by_side(fallbacks)
         dispatches += [replace(first, barrier=True), *others]
@@ -186,7 +186,7 @@ def _dispatches(
     )
     operands = (*segment.operands, OUTPUT if whole else SCRATCH)
     shifts = (*(0 for _ in segment.operands), segment.first_part * row)
-    unit = unit_of(call, s) if shader.startswith(COOPMAT) else None
+    unit = coopmat_of(call, s) if shader.startswith(COOPMAT) else None
     most, own_parts = call.limits.max_groups[0], min(cut.parts, call.limits.max_groups[1])
     for block in range(0, s.columns, cut.columns):
         columns = min(cut.columns, s.columns - block)
@@ -259,7 +259,7 @@ def _shader(call: Call, segment: _Segment) -> str:
         return f"attention_{TILED_SHADERS[kind]}{segment.kind}"
     if call.variant == ROWS:
         return f"attention_rows{segment.kind}"
-    if unit_of(call, segment.sizes):
+    if coopmat_of(call, segment.sizes):
         return f"{COOPMAT}{segment.kind}"
     low, high = seen_keys(call.attrs)
     s = segment.sizes
@@ -338,9 +338,9 @@ _GEMV_SHADERS = tuple(
 )
 
 
-def _kept_halves(call: Call) -> tuple[int, ...]:
+def _fp16_kvcache(call: Call) -> tuple[int, ...]:
     """Keys and values that are kept as float16 are read as they are."""
-    return tuple(operand for operand in halves_of(call) if operand in (1, 2))
+    return tuple(operand for operand in fp16_operands(call) if operand in (1, 2))
 
 
 KERNEL = Kernel(
@@ -354,5 +354,5 @@ CACHED_KERNEL = Kernel(
     lambda call: _lower(call, _cached(call)) if call.output.size else (),
     lambda call: _scratch(call, _cached(call)) if call.output.size else (),
     variants=variants,
-    takes_halves=_kept_halves,
+    takes_fp16=_fp16_kvcache,
 )

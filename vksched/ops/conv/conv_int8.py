@@ -45,7 +45,7 @@ from .window import (
 
 
 def rows_of(channels: int, taps: int) -> int:
-    """Returns the rows of the matrix of weights: channels in fours, tap by tap."""
+    """Returns the rows of the matrix of weights: channels in vec4s, tap by tap."""
     return taps * depth_of(channels) * PER_WORD
 
 

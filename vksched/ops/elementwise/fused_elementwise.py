@@ -381,7 +381,7 @@ def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> W
     return Work(flops, float(moved))
 
 
-# a single operand is contiguous, and read in fours
+# a single operand is contiguous, and read in vec4s
 SHADERS = (
     *(f"fused_{n}" for n in SHADER_INPUTS[1:]),
     *both_readings(f"fused_{n}_vec4" for n in SHADER_INPUTS),

@@ -25,7 +25,7 @@ from ...ir.op import (
     Kernel,
     Op,
     Work,
-    halves_of,
+    fp16_operands,
     register,
 )
 from ...ir.tensor import Tensor, TensorLike, apply, as_tensor
@@ -124,7 +124,7 @@ def _words(call: Call) -> Call | None:
 
 def _halves(call: Call) -> tuple[int, ...]:
     """Rows of no whole words are written half by half, all others as words."""
-    return () if _words(call) else halves_of(call)
+    return () if _words(call) else fp16_operands(call)
 
 
 def _work(inputs: tuple[TensorType, ...], output: TensorType, attrs: Attrs) -> Work:
@@ -141,7 +141,7 @@ register(
             (*WHOLE_COPIES, "dynamic_update_slice", "dynamic_update_slice_fp16"),
             _lower,
             as_words=_words,
-            takes_halves=_halves,
+            takes_fp16=_halves,
         ),
         attrs={"axis": Axis()},
         operands=(3, 3),

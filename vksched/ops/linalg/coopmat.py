@@ -1,5 +1,5 @@
-"""Products by matrix units: which of a device's cooperative matrices compute a call, in what tiles.
-Convolutions take the same tiles.
+"""Products by cooperative matrices: which of a device's cooperative matrices compute a call, in
+what tiles. Convolutions take the same tiles.
 
     one subgroup: 64 x 64 results or fewer, as cooperative matrices of one of the device's shapes
     one group:    2 x 2 subgroups, which share both factors in shared memory
@@ -21,7 +21,7 @@ from ...common.dtypes import FLOAT16, FLOAT32
 from ...ir.op import Call
 from ...ir.precision import may_round
 from ...topology.limits import Limits
-from ..lowering.variants import UNITS
+from ..lowering.variants import COOPMAT
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
 HALVES, CODES = "float16*float16+float32", "int8*int8+int32"
@@ -50,7 +50,7 @@ _MOST_SUMS = 128
 _USUAL_SUBGROUP = 32
 _UNTRANSPOSED = " untransposed"
 LEAST_SIDE = 16
-"""Rows and columns of a result from which matrix units are worth a measurement."""
+"""Rows and columns of a result from which cooperative matrices are worth a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class MatrixTile:
 
     @property
     def name(self) -> str:
-        name = unit_name(self.shape, self.rows, self.columns, self.subgroup)
+        name = coopmat_name(self.shape, self.rows, self.columns, self.subgroup)
         return f"{name}{_UNTRANSPOSED}" if self.untransposed else name
 
     @property
@@ -119,8 +119,8 @@ def shapes_of(limits: Limits, types: str = HALVES) -> list[tuple[int, int, int]]
     return [(int(m), int(n), int(k)) for _, m, n, k in found]
 
 
-def unit_subgroups(limits: Limits) -> tuple[int, ...]:
-    """Returns the lanes that subgroups may have which compute by matrix units.
+def coopmat_subgroups(limits: Limits) -> tuple[int, ...]:
+    """Returns the lanes that subgroups may have which compute by cooperative matrices.
 
     Drivers that offer several sizes have units for the smallest one, and Intel's for no other;
     AMD's, which offer 32 and 64, for both: one of 64 reads and holds half as much in each lane.
@@ -132,10 +132,10 @@ def unit_subgroups(limits: Limits) -> tuple[int, ...]:
     return (least, 2 * least) if amd else (least,)
 
 
-def unit_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
+def coopmat_name(shape: tuple[int, int, int], rows: int, columns: int, subgroup: int) -> str:
     """Returns the name of a variant: the matrices, a group's tile, and the lanes where many."""
     lanes = f" of {subgroup}" if subgroup > _USUAL_SUBGROUP else ""
-    return f"{UNITS}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
+    return f"{COOPMAT}{'x'.join(map(str, shape))} {rows}x{columns}{lanes}"
 
 
 @lru_cache(maxsize=64)
@@ -146,20 +146,20 @@ def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
         for untransposed in ((True, False) if of == PRODUCT else (False,))
         for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
-        for subgroup in unit_subgroups(limits)
+        for subgroup in coopmat_subgroups(limits)
     ]
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
 
 
-def matrix_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
+def coopmat_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
     """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT,
     CONVOLUTION or OF_CODES.
     """
-    named = call.variant.startswith(UNITS)
+    named = call.variant.startswith(COOPMAT)
     return _tiles(call.limits, of).get(call.variant) if named else None
 
 
-def matrix_variants(
+def coopmat_variants(
     call: Call, rows: int, columns: int, of: str = PRODUCT, across: bool = False
 ) -> tuple[str, ...]:
     """Returns the variants that can compute a call as a product with such a result: of codes, or of
@@ -177,6 +177,6 @@ def rounds(call: Call) -> bool:
     return call.output.dtype == FLOAT16 or may_round(call)
 
 
-MATRIX_SHADERS = tuple(
+COOPMAT_SHADERS = tuple(
     f"matmul_coopmat_{kind}" for kind in (FLOAT32, FLOAT16, f"aligned_{FLOAT16}")
 )

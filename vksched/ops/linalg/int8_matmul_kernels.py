@@ -12,7 +12,7 @@ exact there.
 
 A matrix is an image whose places are its rows and whose channels are what is summed up. Devices
 with integer dot products take a word of each side at once, others its four codes, and those with
-matrix units of int8 tiles of words, once the tuner has measured that (coopmat.py).
+cooperative matrices of int8 tiles of words, once the tuner has measured that (coopmat.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES
-from .coopmat import OF_CODES, matrix_tile, matrix_variants
+from .coopmat import OF_CODES, coopmat_tile, coopmat_variants
 from .int8_weights import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product
 from .matmul_kernels import SHADERS as MATMUL_SHADERS
@@ -41,8 +41,8 @@ DOT = " dot"
 ROWS = {"rows 1": 1, "rows 8": 8}
 """Variants of `int8_gemm_cpu_*`: rows of an invocation, which has one column."""
 TILED = "tiled"
-UNITS = "int8_gemm_coopmat"
-"""The shader for matrix units."""
+COOPMAT = "int8_gemm_coopmat"
+"""The shader for cooperative matrices."""
 FLOATS = "float32"
 """The variant that multiplies codes less their zero points in float32."""
 PART = 256
@@ -59,7 +59,7 @@ _PACKED_EACH = 64
 PRODUCT_SHADERS = (
     *("int8_pack_activations", "int8_unpack_activations", "int8_unpack_weights", "int8_row_sums"),
     *(f"int8_gemm_{kind}{dot}" for kind in ("tiled", "cpu_1", "cpu_8") for dot in ("", "_dot")),
-    UNITS,
+    COOPMAT,
     *MATMUL_SHADERS,
 )
 
@@ -134,9 +134,9 @@ def integer_kernel(unfolded: Callable[[Call], Unfolded]) -> Kernel:
 
 def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     """Returns the variants, the best guess first: dot products where they are one instruction,
-    matrix units last.
+    cooperative matrices last.
     """
-    units = matrix_variants(call, own.rows, own.columns, OF_CODES) if own.depth else ()
+    units = coopmat_variants(call, own.rows, own.columns, OF_CODES) if own.depth else ()
     few = "rows 1" if own.rows == 1 else "rows 8"
     kinds: tuple[str, ...] = (few,)
     if not call.limits.software:
@@ -165,7 +165,7 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 def _tile_of(call: Call) -> tuple[int, int]:
     """Returns the rows and columns of the tile of a group."""
-    name, limits, unit = call.variant.removesuffix(DOT), call.limits, matrix_tile(call, OF_CODES)
+    name, limits, unit = call.variant.removesuffix(DOT), call.limits, coopmat_tile(call, OF_CODES)
     if unit is not None:
         return unit.rows, unit.columns
     if name == TILED:
@@ -281,7 +281,7 @@ def _words(
 
 
 def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
-    limits, tile, unit = call.limits, _tile_of(call), matrix_tile(call, OF_CODES)
+    limits, tile, unit = call.limits, _tile_of(call), coopmat_tile(call, OF_CODES)
     tiles = -(-own.columns // tile[1])
     across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
     if limits.software and -(-tiles // across) * (own.depth + 1) > LOOP_STEPS:
@@ -291,7 +291,7 @@ def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Disp
         *(("count", own.taps * own.channels), ("zero_step", int(call.inputs[3].size > 1))),
         *(("words_first", image * own.words_step), *_result_of(own, image, row)),
     )
-    shader, constants = _shader(call, tile) if unit is None else (UNITS, unit.constants)
+    shader, constants = _shader(call, tile) if unit is None else (COOPMAT, unit.constants)
     return Dispatch(
         shader,
         (SCRATCH, 1, 3, OUTPUT),
@@ -313,7 +313,7 @@ def _result_of(own: Unfolded, image: int, row: int) -> tuple[tuple[str, int], ..
 
 
 def _shader(call: Call, tile: tuple[int, int]) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """Returns the shader without matrix units, and its constants."""
+    """Returns the shader without cooperative matrices, and its constants."""
     name, dot = call.variant.removesuffix(DOT), "_dot" if call.variant.endswith(DOT) else ""
     kind, local = (TILED, _TILED_LOCAL) if name == TILED else (f"cpu_{tile[0]}", (tile[1], 1))
     return f"int8_gemm_{kind}{dot}", (("LOCAL_X", local[0]), ("LOCAL_Y", local[1]))

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from ...topology.limits import Limits
-from ..lowering.vec4 import has_lanes
+from ..lowering.vec4 import has_subgroup_kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +23,11 @@ class Lanes:
     rows: int
     columns: int
     lanes: int
-    few: bool = False
+    gemv: bool = False
 
     @property
     def kind(self) -> str:
-        return "gemv_cpu" if self.few else "subgroup"
+        return "gemv_cpu" if self.gemv else "subgroup"
 
     @property
     def fixed(self) -> bool:
@@ -85,11 +85,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 """Of a and b: n as they are multiplied, t transposed."""
 
 
-def lanes_of(limits: Limits) -> dict[str, Lanes]:
+def subgroup_tiles(limits: Limits) -> dict[str, Lanes]:
     """Returns the variants for the subgroups of a CPU driver, by name."""
-    if not has_lanes(limits, TILES):
+    if not has_subgroup_kernels(limits, TILES):
         return {}
     lanes = limits.subgroup_size
-    few = [Lanes(r, c, lanes, few=True) for r, c in _ROWS[lanes]]
+    few = [Lanes(r, c, lanes, gemv=True) for r, c in _ROWS[lanes]]
     many = [Lanes(r, c, lanes) for r, c in TILES[lanes]]
     return {f"{tile.kind} {tile.rows}x{tile.columns}": tile for tile in (*few, *many)}

@@ -22,7 +22,7 @@ with contextlib.suppress(ImportError, OSError):
     native = importlib.import_module("vksched_native.loops")
 
 WORDS_VERSION = 2
-"""Of how words hold weights of few bits (ops/quantized/quant_layout.py), with that of
+"""Of how words hold quantized weights (ops/quantized/quant_layout.py), with that of
 native/loops/packed/packed.hpp. Who changes one counts both up.
 """
 PROGRAM_VERSION = 3
@@ -81,7 +81,7 @@ def norm_gradient(
 def linear_packed(
     format: str, x: NDArray, words: NDArray, bias: NDArray | None, out: NDArray
 ) -> bool:
-    """Writes x @ values.T (+ bias) of a weight of few bits; returns False where numpy has to.
+    """Writes x @ values.T (+ bias) of a quantized weight; returns False where numpy has to.
 
     x: (m, k), words: (n, words of a row), bias: (n,), out: (m, n), of which rows may lie apart.
     """
@@ -160,7 +160,7 @@ def recurrent_functions() -> tuple[str, ...]:
 
 
 def unpack(format: str, words: NDArray, out: NDArray) -> bool:
-    """Writes the values of a weight of few bits, (n, k); returns False where numpy has to."""
+    """Writes the values of a quantized weight, (n, k); returns False where numpy has to."""
     if not (has_packed(format) and _lie_plain(words)):
         return False
     native.unpack(format, words, out)
@@ -168,7 +168,7 @@ def unpack(format: str, words: NDArray, out: NDArray) -> bool:
 
 
 def repack(format: str, blocks: NDArray, words: NDArray) -> bool:
-    """Writes the words of a weight of few bits, (n, words of a row), of its blocks, (n, bytes of a
+    """Writes the words of a quantized weight, (n, words of a row), of its blocks, (n, bytes of a
     row); returns False where numpy has to.
     """
     if not (_knows_words() and _lie_plain(blocks, words)):

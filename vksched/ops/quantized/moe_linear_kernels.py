@@ -23,7 +23,7 @@ from ...ir.op import OUTPUT, SCRATCH, STATUS, Call, Dispatch
 from ..layout.index import pick_lines
 from ..linalg.matmul_kernels import (
     DISPATCH_FLOPS,
-    MOST_FEW,
+    MAX_GEMV_ROWS,
     NUMBERS,
     Tiling,
     in_place_variants,
@@ -31,16 +31,16 @@ from ..linalg.matmul_kernels import (
     tilings,
 )
 from ..lowering.strides import LOOP_STEPS, spread
-from .quantized_linear import FEW, ROWS, few_rows, has_rows, unpack_rows
+from .quantized_linear import GEMV, ROWS, gemv_dispatch, has_rows, unpack_rows
 
 PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
-"""Scratch buffers: the plan, rows in tiles, their products, and values of weights of few bits."""
+"""Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
 UNPACKED = "dequantize "
-"""How variants begin that unpack weights of few bits for an ordinary product."""
+"""How variants begin that unpack quantized weights for an ordinary product."""
 VALUE_BYTES, LEAST_COLUMNS = 64 << 20, 32
 """Of the values that are unpacked at a time, and columns of each matrix at least."""
 FEWER = 1
-"""Rows for each matrix up to which each row is a tile of weights of few bits."""
+"""Rows for each matrix up to which each row is a tile of quantized weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,17 @@ def _has_groups(call: Call, sizes: Sizes, tiling: Tiling) -> bool:
 
 
 def packed_variants(call: Call) -> tuple[str, ...]:
-    """As `variants`; weights of few bits are read as they are for few rows of each matrix."""
+    """As `variants`; quantized weights are read as they are for few rows of each matrix."""
     sizes, limits = sizes_of(call), call.limits
     if not call.output.size:
         return ()
-    wide = [name for name in variants(call) if _height(call, sizes, UNPACKED + name) > MOST_FEW]
+    wide = [
+        name for name in variants(call) if _height(call, sizes, UNPACKED + name) > MAX_GEMV_ROWS
+    ]
     unpacked = [UNPACKED + name for name in wide]
     few: list[str] = []
     if not limits.software or has_rows(call):
-        own = ROWS if limits.software else FEW
+        own = ROWS if limits.software else GEMV
         few = [
             name
             for name, height in own.items()
@@ -124,14 +126,14 @@ def packed_variants(call: Call) -> tuple[str, ...]:
         ]
     if sizes.count > FEWER * sizes.matrices:
         few.reverse()
-    if sizes.count > MOST_FEW * sizes.matrices:
+    if sizes.count > MAX_GEMV_ROWS * sizes.matrices:
         return (*unpacked, *few)
     return (*few, *unpacked)
 
 
 def _height(call: Call, sizes: Sizes, variant: str) -> int:
     """Returns the rows of a tile."""
-    few = (FEW | ROWS).get(variant)
+    few = (GEMV | ROWS).get(variant)
     if few is not None and "format" in call.attrs:
         return few
     return _fitting(call, sizes)[variant.removeprefix(UNPACKED)].rows
@@ -307,14 +309,14 @@ def _by_floats(
 
 
 def _by_words(call: Call, sizes: Sizes, part: _Part) -> Dispatch:
-    """By the kernels for few rows of weights of few bits."""
+    """By the kernels for few rows of quantized weights."""
     k, m = sizes.k, part.across * part.each * part.height
     if part.height > 1:
-        made = few_rows(call, m, part.across, (0, part.height * k), k)
+        made = gemv_dispatch(call, m, part.across, (0, part.height * k), k)
     elif part.shared:
-        made = few_rows(call, m, part.each, (k, 0), k)
+        made = gemv_dispatch(call, m, part.each, (k, 0), k)
     else:
-        made = few_rows(call, m, part.each, (part.each * k, k), k)
+        made = gemv_dispatch(call, m, part.each, (part.each * k, k), k)
     return part.place(made, 1, sizes.n)
 
 

@@ -1,4 +1,4 @@
-"""How weights of few bits lie on devices: in words, row by row.
+"""How quantized weights lie on devices: in words, row by row.
 
     row     tile | tile | tile | last tile, shorter     a tile holds 256 values
     tile    head | high bits | low bits                 all of them whole words

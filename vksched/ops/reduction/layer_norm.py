@@ -21,10 +21,10 @@ from ..lowering.strides import LOCAL_SIZE, LOOP_STEPS
 from ..lowering.vec4 import (
     SUBGROUP,
     WORKGROUP,
-    held_quads,
-    launch_held,
     launch_rows,
+    launch_subgroup_rows,
     row_variants,
+    vec4s_per_lane,
 )
 
 NORM_PASSES = 3
@@ -170,7 +170,7 @@ def _norm_variants(call: Call) -> tuple[str, ...]:
     columns = math.prod(call.output.shape[call.attrs.as_int("axis") :])
     rows = call.output.size // max(columns, 1)
     plain = row_variants(columns, rows, False, NORM_PASSES, call.limits)
-    if held_quads(columns, call.limits):
+    if vec4s_per_lane(columns, call.limits):
         return (SUBGROUP, *plain, TILED)
     if not call.limits.software or columns % 4 or 4 * columns > LOOP_STEPS:
         return plain
@@ -234,7 +234,7 @@ def _norm_lower(call: Call) -> tuple[Dispatch, ...]:
     check_row(attrs.as_str("kind"), columns, NORM_PASSES, call)
     items = -(-rows // ROWS_TOGETHER) if call.variant == TILED else rows
     if call.variant == SUBGROUP:
-        groups, constants = launch_held(columns, rows, call.limits)
+        groups, constants = launch_subgroup_rows(columns, rows, call.limits)
     else:
         groups, constants = launch_rows(columns, items, False, call.variant, call.limits)
     scaled, shifted = attrs.as_bool("scaled"), attrs.as_bool("shifted")

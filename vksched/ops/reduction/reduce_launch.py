@@ -4,7 +4,7 @@
     many or short rows x ------------------------ one stage -----------------------------> result
 
 A row is cut into parts where the device would otherwise have too few groups at work, and on a CPU
-driver where one invocation would go round its loops too often. There one invocation reads quads
+driver where one invocation would go round its loops too often. There one invocation reads vec4s
 where one axis is reduced: along a row (reduce_vec4.comp), of four rows that lie side by
 side (reduce_across.comp), or of more of these (reduce_workgroup.comp).
 Examples: tests/ops/test_reduction.py.
@@ -39,14 +39,14 @@ VEC4, WORKGROUP, SCALAR = "vec4", "workgroup", "scalar"
 """Variants on a CPU driver: how a row is read."""
 ROUNDED_CHUNK = 1024
 """Columns of one invocation, on every device, where it rounds a sum with each of them."""
-WIDE_QUADS, WIDE_CHUNK = 4, 256
-"""Quads of an invocation side by side, so that a group reads half a KiB of each page, and columns
+WORKGROUP_VEC4S, WORKGROUP_CHUNK = 4, 256
+"""Vec4s of an invocation side by side, so that a group reads half a KiB of each page, and columns
 of a part. It is for vectors of eight; SwiftShader has an array in memory.
 """
-QUADS_LOCAL_SIZE = 8
+VEC4_LOCAL_SIZE = 8
 BUSY_LANES = 128
 """Invocations that keep a CPU driver's threads busy: 16 groups."""
-LEAST_QUADS_CHUNK, LEAST_ACROSS_CHUNK = 2048, 1024
+MIN_VEC4_CHUNK, MIN_ACROSS_CHUNK = 2048, 1024
 """Columns along a row, and across four, that are worth an invocation more and a second stage."""
 MOST_GROUPS = 1024
 STEPS_BESIDE = 8
@@ -83,14 +83,12 @@ def choose_launch(rows: int, columns: int, side_by_side: int, limits: Limits) ->
     return Launch(max(1, -(-columns // max(chunk, 1))), chunk, whole_group)
 
 
-def choose_quads_launch(
-    rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK
-) -> Launch:
-    """Returns parts and their columns where a CPU driver reads quads.
+def choose_vec4_launch(rows: int, columns: int, across: bool, most: int = SOFTWARE_CHUNK) -> Launch:
+    """Returns parts and their columns where a CPU driver reads vec4s.
 
     across: whether a quad is of four rows. most: columns of a part, of MOST_PARTS or fewer.
     """
-    lines, least = (-(-rows // 4), LEAST_ACROSS_CHUNK) if across else (rows, LEAST_QUADS_CHUNK)
+    lines, least = (-(-rows // 4), MIN_ACROSS_CHUNK) if across else (rows, MIN_VEC4_CHUNK)
     busy = min(-(-BUSY_LANES // lines), columns // least)
     short = min(-(-columns // most), MOST_PARTS)
     parts = max(1, busy, short, -(-columns // SOFTWARE_CHUNK))
@@ -128,8 +126,8 @@ class _Rows:
         return self.side_by_side > 1 and not any(shift % 4 for shift in shifts)
 
     @property
-    def in_quads(self) -> bool:
-        """Whether quads can be read: along the one axis that is reduced, or across it."""
+    def is_vec4(self) -> bool:
+        """Whether vec4s can be read: along the one axis that is reduced, or across it."""
         return len(self.sizes) == 1 and (self.strides[0] == 1 or self.across)
 
 
@@ -151,18 +149,18 @@ def _variants(call: Call) -> tuple[str, ...]:
     if not call.limits.software:
         return ()
     given = _rows(call)
-    if not given.in_quads:
+    if not given.is_vec4:
         return (SCALAR,)
     wide = reads_64(call.limits) and given.across
-    wide = wide and given.side_by_side >= 4 * QUADS_LOCAL_SIZE * WIDE_QUADS
+    wide = wide and given.side_by_side >= 4 * VEC4_LOCAL_SIZE * WORKGROUP_VEC4S
     return (WORKGROUP, VEC4, SCALAR) if wide else (VEC4, SCALAR)
 
 
 def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
     rows, columns = max(given.rows, 1), given.columns
     if call.variant in (VEC4, WORKGROUP):
-        most = WIDE_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
-        launch = choose_quads_launch(rows, columns, given.across, most)
+        most = WORKGROUP_CHUNK if call.variant == WORKGROUP else SOFTWARE_CHUNK
+        launch = choose_vec4_launch(rows, columns, given.across, most)
     else:
         launch = choose_launch(rows, columns, given.side_by_side, call.limits)
     return launch.at_most(ROUNDED_CHUNK, columns) if rounds else launch
@@ -171,13 +169,13 @@ def _choose(given: _Rows, call: Call, rounds: bool) -> Launch:
 Push = tuple[tuple[str, int | float | tuple[int, ...]], ...]
 
 
-def _quads_dispatch(
+def _vec4_dispatch(
     shader: str, given: _Rows, launch: Launch, options: Push, call: Call
 ) -> Dispatch:
     target = SCRATCH if launch.parts > 1 else OUTPUT
-    wide = WIDE_QUADS if call.variant == WORKGROUP else 1
+    wide = WORKGROUP_VEC4S if call.variant == WORKGROUP else 1
     lines = -(-given.rows // (4 * wide)) if given.across else given.rows
-    wanted = -(-lines * launch.parts // QUADS_LOCAL_SIZE)
+    wanted = -(-lines * launch.parts // VEC4_LOCAL_SIZE)
     most = max(MOST_GROUPS, -(-wanted * (wide * launch.chunk + STEPS_BESIDE) // LOOP_STEPS))
     groups = min(wanted, most, call.limits.max_groups[0])
     push = (
@@ -188,7 +186,7 @@ def _quads_dispatch(
         ("outer_strides", pad(given.outer_strides, 4)),
         ("stride", given.strides[0]),
     )
-    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", QUADS_LOCAL_SIZE),)
+    constants: tuple[tuple[str, int], ...] = (("LOCAL_X", VEC4_LOCAL_SIZE),)
     constants += (("VEC4S_PER_INVOCATION", wide),) if call.variant == WORKGROUP else ()
     how = WORKGROUP if call.variant == WORKGROUP else "across" if given.across else VEC4
     name = f"reduce_{how}_{shader.removeprefix('reduce_')}"
@@ -243,7 +241,7 @@ def reduction(
         shader, launch = shaders[call.inputs[0].dtype], _choose(given, call, rounds)
         options = (("option", option(call)), ("divisor", divisor(call, given.columns)))
         if call.variant in (VEC4, WORKGROUP):
-            first = _quads_dispatch(shader, given, launch, options, call)
+            first = _vec4_dispatch(shader, given, launch, options, call)
         else:
             operands = (0, SCRATCH if launch.parts > 1 else OUTPUT)
             first = _dispatch(shader, operands, given, given.columns, launch, options, call.limits)

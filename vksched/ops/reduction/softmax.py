@@ -29,11 +29,11 @@ from ..lowering.vec4 import (
     ROWS,
     SUBGROUP,
     WORKGROUP,
-    can_take_quads,
-    held_quads,
-    launch_held,
+    can_use_vec4,
     launch_rows,
+    launch_subgroup_rows,
     row_variants,
+    vec4s_per_lane,
 )
 from .layer_norm import check_row
 
@@ -99,7 +99,7 @@ def _sizes(call: Call) -> tuple[int, int, bool, int]:
 def _variants(call: Call) -> tuple[str, ...]:
     columns, inner, across, items = _sizes(call)
     rows = row_variants(columns, items, across, PASSES, call.limits)
-    holds = inner == 1 and len(call.inputs) == 1 and held_quads(columns, call.limits)
+    holds = inner == 1 and len(call.inputs) == 1 and vec4s_per_lane(columns, call.limits)
     return (SUBGROUP, *rows) if holds else rows
 
 
@@ -115,7 +115,7 @@ def _mask_push(call: Call) -> tuple[tuple[tuple[str, int | tuple[int, ...]], ...
         ("mask_sizes", pad(sizes, MASK_RANK - 1, 1)),
         ("mask_strides", pad(kept_strides, MASK_RANK)),
     )
-    along = strides[axis] == 1 and can_take_quads(shape[axis], [(1, *kept_strides)])
+    along = strides[axis] == 1 and can_use_vec4(shape[axis], [(1, *kept_strides)])
     return push, along
 
 
@@ -162,13 +162,13 @@ def _cut(inputs: tuple[NDArray, ...], attrs: Attrs, out: NDArray) -> Iterator[Pi
 
 
 def _lower(op: str, logarithm: bool, call: Call) -> tuple[Dispatch, ...]:
-    """op: names the kernel of whole quads, and the errors. logarithm: of the result."""
+    """op: names the kernel of whole vec4s, and the errors. logarithm: of the result."""
     if call.output.size == 0:
         return ()
     columns, inner, across, items = _sizes(call)
     check_row(op, columns, PASSES, call)
     if call.variant == SUBGROUP:
-        groups, constants = launch_held(columns, items, call.limits)
+        groups, constants = launch_subgroup_rows(columns, items, call.limits)
     else:
         groups, constants = launch_rows(columns, items, across, call.variant, call.limits)
     push: tuple[tuple[str, int | tuple[int, ...]], ...] = (
