@@ -1,7 +1,7 @@
 #version 450
 // result[i, c] = sum over parts of partial[i, part, c] * w[part] / sum of total[part] * w[part], w = exp(largest[part] - largest).
 // partial: (rows, parts, row + 4), behind each row its largest score and the total of its weights; result: (batch, heads, queries, row), by strides.
-// One group strides over the elements by the size of the whole dispatch.
+// One workgroup strides over the elements by the size of the whole dispatch.
 // Source: Dao et al., Flash-Decoding for long-context inference, 2023.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // result = softmax(q k^T * scale + mask) v for every head, without the scores in memory.
 // q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), mask: strided, result: as q with columns, or its parts.
-// One group computes a tile of rows, by way of shared memory; for devices with cooperative matrices.
+// One workgroup computes a tile of rows, by way of shared memory; for devices with cooperative matrices.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,4 +1,4 @@
-// Attention for CPU drivers with subgroups. One group is one subgroup of SUBGROUP_SIZE; it works on ROWS rows of q, SUBGROUP_SIZE * 4 keys at a
+// Attention for CPU drivers with subgroups. One workgroup is one subgroup of SUBGROUP_SIZE; it works on ROWS rows of q, SUBGROUP_SIZE * 4 keys at a
 // time, and SUBGROUP_SIZE * 4 * VEC4S_PER_LANE columns. Each lane loads other values of q, k and v, and shuffles hand them to the rest: a lane has
 // four keys of the scores of all rows, then four columns, VEC4S_PER_LANE times, of their sums. Of what a row has one of, lane l holds that
 // of row l, or of row SUBGROUP_SIZE + l.

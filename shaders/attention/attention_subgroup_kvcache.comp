@@ -1,6 +1,6 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys, without the scores in memory.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), used: (batch) or one number, result: as q with columns, or its parts.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: (batch) or one number, result: as q with columns, or its parts.
 // One subgroup computes ROWS rows; for CPU drivers, and sizes that are multiples of four.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require

@@ -1,7 +1,7 @@
 #version 450
 // result = softmax(q k^T * scale) v for every head, over the first kv_len[batch] keys, without the scores in memory.
-// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), used: (batch) or one number, behind q, result: as q with columns, or its parts.
-// One group computes a tile of rows, by way of shared memory; for GPUs.
+// q: (batch, heads * queries, depth), k: (batch, keys, depth), v: (batch, keys, columns), kv_len: (batch) or one number, behind q, result: as q with columns, or its parts.
+// One workgroup computes a tile of rows, by way of shared memory; for GPUs.
 // Source: Dao et al., FlashAttention, 2022; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,7 +1,7 @@
 #version 450
 // weight = softmax(s) along rows, s = softcap tanh(score scale / softcap) + mask; slope = weight (slope - sum of weight slope) by that
 // of s. scores, grad_scores: (rows, keys), from one row of all heads on, overwritten by weights and their grad_scores; mask: strided.
-// One invocation or some lanes of a group compute one row.
+// One invocation or some invocations of a workgroup compute one row.
 // Source: Dao, FlashAttention-2, 2023; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // TARGET of the state of queries, dq, dk and dv of result = softmax(s) v, s = q k^T * scale, without the scores in memory.
 // own and other rows of q and g or of k and v: (batch, rows, depth or columns), state: (batch, rows, 4), result: own rows.
-// One group computes a tile of rows, by way of shared memory; for GPUs.
+// One workgroup computes a tile of rows, by way of shared memory; for GPUs.
 // Source: Dao, FlashAttention-2, 2023; Milakov and Gimelshein, Online normalizer calculation for softmax, 2018.
 #extension GL_GOOGLE_include_directive : require
 #include "float_math.glsl"

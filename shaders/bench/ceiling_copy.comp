@@ -1,7 +1,7 @@
 #version 450
 // dst[i] = src[i] for i < count, as values of type T: the device's memory and nothing else.
 // src: (count), dst: (count); `vksched bench` holds the bytes per second of kernels against this one.
-// One group copies a run of neighbouring values.
+// One workgroup copies a run of neighbouring values.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64

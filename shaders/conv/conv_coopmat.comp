@@ -1,7 +1,7 @@
 #version 450
 // result[o] = sum over channels and k of x[o * stride + k * dilation - begin] * w[k] (+ bias), x being 0 outside, as the product of w,
 // a matrix of rows by channels * taps for each group, and the windows of all images, one to a column: float16, summed in float32.
-// Shapes: conv.glsl; w: (groups, rows, channels * taps), of lines that are packed to whole vec4s. One group of invocations computes
+// Shapes: conv.glsl; w: (groups, rows, channels * taps), of lines that are packed to whole vec4s. One workgroup of invocations computes
 // a tile of one group's rows and of columns; it gathers the windows as they go to shared memory. For devices with cooperative matrices.
 // Source: Chetlur et al., cuDNN: efficient primitives for deep learning, 2014.
 #extension GL_GOOGLE_include_directive : require

@@ -1,7 +1,7 @@
 #version 450
 // result[n, c, p] = sum over taps of weight * x[n, c, tap], the taps around the point p of the grid.
 // x: (batch, channels, depth, height, width), grid: (batch, points, DIMS), innermost axis first, result: (batch, channels, points).
-// One group strides over the elements start..end by the size of the whole dispatch.
+// One workgroup strides over the elements start..end by the size of the whole dispatch.
 // Source: ONNX GridSample; Keys, Cubic convolution interpolation for digital image processing, 1981.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

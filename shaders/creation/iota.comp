@@ -1,7 +1,7 @@
 #version 450
 // result[i] = start + i * step for i < middle, else stop - (count - 1 - i) * step, so that both ends are exact.
 // result: (count), contiguous; start, step and stop are the words of values of the result's type.
-// One group takes a run of neighbouring elements (vec4.glsl).
+// One workgroup takes a run of neighbouring elements (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // result = x, int32; with SHIFTED x - zero, with SCALED float32(that) * scale. One zero and scale for all, or for each channel.
 // x: (count) integers of BITS in words, the first in the lowest bits; element i has channel i / inner % channels.
-// One group takes a run of neighbouring vec4s of results (vec4.glsl).
+// One workgroup takes a run of neighbouring vec4s of results (vec4.glsl).
 // Source: ONNX DequantizeLinear.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64

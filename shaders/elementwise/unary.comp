@@ -1,7 +1,7 @@
 #version 450
 // out[i] = OP(x[i]; alpha, beta) for i < count.
 // x: (count) words, out: (count) words; OP is FUNCTION of include/unary.glsl, named by the variant.
-// One group computes a run of neighbouring elements, four at a time (vec4.glsl).
+// One workgroup computes a run of neighbouring elements, four at a time (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64

@@ -1,4 +1,4 @@
-// What kernels for cooperative matrices share: one group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile of TILE_M x TILE_N
+// What kernels for cooperative matrices share: one workgroup of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile of TILE_M x TILE_N
 // sums of products, each subgroup DOWN x ACROSS cooperative matrices of it.
 // Steps of TILE_K go through shared memory in eights, along k or, of a factor that is untransposed, along its lines. They are float16
 // with sums in float32 (fp16_operands.glsl fills the tiles), with OF_CODES int8 with sums in int32.

@@ -1,7 +1,7 @@
 #version 450
 // dst[i] = src[i] for i < count, as 32-bit words whatever they hold.
 // src: (count), dst: (count); uploads, downloads and copies between windows and pages.
-// One group copies a run of neighbouring words, four at a time where both start at a multiple of four (vec4.glsl).
+// One workgroup copies a run of neighbouring words, four at a time where both start at a multiple of four (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64

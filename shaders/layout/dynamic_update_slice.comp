@@ -1,7 +1,7 @@
 #version 450
 // result[slice, start + r, c] = rows[slice, r, c] where 0 <= start + r < size; all else of the result stays as it is.
 // rows: (count / (many * inner), many, inner) words, start: one int for every `shared_slices`, result: (slices, size, inner).
-// One group strides over the words of rows by the size of the whole dispatch.
+// One workgroup strides over the words of rows by the size of the whole dispatch.
 // Source: none.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

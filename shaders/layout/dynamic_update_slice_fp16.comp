@@ -1,7 +1,7 @@
 #version 450
 // result[slice, start + r, c] = rows[slice, r, c] where 0 <= start + r < size, of float16, two a word; all else of the result stays as it is.
 // rows: (slices, many, inner), start: one int for every `shared_slices`, result: (slices, size, inner), with rows of no whole words.
-// One group strides over the words that the rows of all slices may touch, `each` of a slice; a word of two slices is the first one's.
+// One workgroup strides over the words that the rows of all slices may touch, `each` of a slice; a word of two slices is the first one's.
 // Source: none.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

@@ -1,7 +1,7 @@
 #version 450
 // result[i] = value for i < count, a 32-bit word whatever it holds.
 // result: (count).
-// One group takes a run of neighbouring words, four at a time (vec4.glsl).
+// One workgroup takes a run of neighbouring words, four at a time (vec4.glsl).
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #ifdef WORDS_64

@@ -1,7 +1,7 @@
 #version 450
 // result[p] = table[p with indices[p] at the axis] for every position p of indices; negative indices count from the end.
 // table: strided by RANK axes of indices, innermost first, 0 at the axis; indices, result: (count), contiguous.
-// One group takes a run of neighbouring elements (RUNS), or strides over them by the size of the whole dispatch.
+// One workgroup takes a run of neighbouring elements (RUNS), or strides over them by the size of the whole dispatch.
 // Source: ONNX GatherElements. An index outside the axis sets bit 0 of the status word and writes all bits of a NaN.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

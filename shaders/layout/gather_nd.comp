@@ -1,7 +1,7 @@
 #version 450
 // result[r, i] = table[batch of r, indices[r, 0], ..., indices[r, DEPTH - 1], i]; negative indices count from the end.
 // table: (batches, *sizes, inner), indices: (rows, DEPTH) ints, result: (rows, inner), contiguous; batch = r / batch_rows.
-// One group strides over the elements by the size of the whole dispatch.
+// One workgroup strides over the elements by the size of the whole dispatch.
 // Source: ONNX GatherND. An index outside its axis sets bit 0 of the status word and writes all bits of a NaN.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

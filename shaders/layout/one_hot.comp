@@ -1,7 +1,7 @@
 #version 450
 // result[o, d, i] = values[1] where d = indices[o, i], else values[0]; negative indices count from depth.
 // indices: (outer, inner) ints, values: off and on, result: (outer, depth, inner), contiguous.
-// One group takes a run of neighbouring elements (vec4.glsl).
+// One workgroup takes a run of neighbouring elements (vec4.glsl).
 // Source: ONNX OneHot. An index outside the depth makes all of its line off.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // targets[p] = word of the element that update p is for: p with indices[p] at the axis.
 // indices, targets: (count), contiguous; the elements: strided by RANK axes of indices, innermost first, 0 at the axis.
-// One group strides over the updates by the size of the whole dispatch.
+// One workgroup strides over the updates by the size of the whole dispatch.
 // Source: ONNX ScatterElements. An index outside the axis sets bit 0 of the status word; its target is 2^32 - 1.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // targets[r] = number of the slice that the tuple indices[r, 0..DEPTH - 1] names.
 // indices: (count, DEPTH) ints, targets: (count), contiguous.
-// One group strides over the tuples by the size of the whole dispatch.
+// One workgroup strides over the tuples by the size of the whole dispatch.
 // Source: ONNX ScatterND. An index outside its axis sets bit 0 of the status word; the target is 2^32 - 1.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // result[b, r, c] = x[b, r, c] on one side of a diagonal, with it, else 0: c - r >= diagonal when UPPER, else <=.
 // x, result: (batches, rows, columns), contiguous words.
-// One group strides over the elements by the size of the whole dispatch.
+// One workgroup strides over the elements by the size of the whole dispatch.
 // Source: ONNX Trilu.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

@@ -1,7 +1,7 @@
 #version 450
 // result[row, column] = sum over words of a[row] * b[column], less what zero points take off (int8.glsl): products of int8, summed
 // in int32. a: (rows, depth) words behind 4 with the zero point, b: tiles of 16 columns, result: rows and columns at steps of their own.
-// One group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
+// One workgroup of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
 // Each tile of words is loaded while the one before is multiplied; the sums of rows of a are added up on the way. For devices with
 // cooperative matrices of int8.
 // Source: NVIDIA, CUTLASS: efficient GEMM in CUDA, 2017 (tiles of groups, of subgroups and of matrix instructions).

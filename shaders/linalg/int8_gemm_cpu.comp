@@ -2,7 +2,7 @@
 // result[row, column] = sum over words of a[row] * b[column], less what zero points take off (int8.glsl), for ROWS rows and a
 // column in each invocation, without shared memory or barriers: for CPU drivers, and few rows.
 // a: (rows, depth) words behind 4 with the zero point, b: tiles of 16 columns, result: rows and columns at steps of their own.
-// One group computes ROWS rows of neighbouring columns, and strides over columns by the size of the whole dispatch.
+// One workgroup computes ROWS rows of neighbouring columns, and strides over columns by the size of the whole dispatch.
 // Source: Goto and van de Geijn, Anatomy of high-performance matrix multiplication, 2008 (the register kernel).
 #extension GL_GOOGLE_include_directive : require
 #ifdef DOT

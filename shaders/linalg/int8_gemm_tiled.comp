@@ -1,7 +1,7 @@
 #version 450
 // result[row, column] = sum over words of a[row] * b[column], less what zero points take off (int8.glsl).
 // a: (rows, depth) words behind 4 with the zero point, b: tiles of 16 columns, result: rows and columns at steps of their own.
-// One group computes 64 x 64 results; eight words of their rows and columns at a time lie in shared memory. An invocation has
+// One workgroup computes 64 x 64 results; eight words of their rows and columns at a time lie in shared memory. An invocation has
 // 8 rows and 4 columns.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require

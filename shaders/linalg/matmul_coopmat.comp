@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch: products of float16, summed in float32.
-// One group of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
+// One workgroup of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile, each subgroup DOWN x ACROSS cooperative matrices of it.
 // Steps of TILE_K go through shared memory as float16, along k, or with UNTRANSPOSED as factors of float16 lie. a and b lie in vec4s, or
 // were packed so; with ALIGNED what is float16 lies in eights. For devices with cooperative matrices.
 // Source: NVIDIA, CUTLASS: efficient GEMM in CUDA, 2017 (tiles of groups, of subgroups and of matrix instructions).

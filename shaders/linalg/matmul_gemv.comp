@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, where m is so small that reading b bounds it.
-// One group computes ROWS rows of some columns, each invocation ROWS x 4 of them over a slice of k; slices then meet in shared
+// One workgroup computes ROWS rows of some columns, each invocation ROWS x 4 of them over a slice of k; slices then meet in shared
 // memory. Lanes that follow each other read b along its contiguous axis, each four elements of four lines at once. For GPUs.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require

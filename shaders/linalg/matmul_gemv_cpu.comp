@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, of few rows; a lies along k.
-// One group is one subgroup of SUBGROUP_SIZE; it computes ROWS rows and SUBGROUP_SIZE * 4 * VEC4S_PER_LANE columns, each lane VEC4S_PER_LANE times four columns.
+// One workgroup is one subgroup of SUBGROUP_SIZE; it computes ROWS rows and SUBGROUP_SIZE * 4 * VEC4S_PER_LANE columns, each lane VEC4S_PER_LANE times four columns.
 // The lanes load 4 * SUBGROUP_SIZE steps of a row at once and shuffles hand them to all; every value of b is loaded once. For CPU drivers.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require

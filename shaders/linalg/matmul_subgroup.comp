@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
-// One group is one subgroup of SUBGROUP_SIZE; it computes SUBGROUP_SIZE * ROW_BLOCKS rows and SUBGROUP_SIZE * 4 * VEC4S_PER_LANE columns, each lane VEC4S_PER_LANE times four
+// One workgroup is one subgroup of SUBGROUP_SIZE; it computes SUBGROUP_SIZE * ROW_BLOCKS rows and SUBGROUP_SIZE * 4 * VEC4S_PER_LANE columns, each lane VEC4S_PER_LANE times four
 // columns of all rows. Each lane loads other values of a, and shuffles hand them to the rest. For CPU drivers: there every
 // load takes one branch per lane and value, and a shuffle is one instruction.
 // A_ALONG_K and B_ALONG_N are defined for drivers that go through both sides of a branch over a constant, too (SwiftShader).

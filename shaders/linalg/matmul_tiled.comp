@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch.
-// One group computes a tile of 4 * LOCAL_Y rows and 4 * LOCAL_X columns, each invocation 4 x 4 of it.
+// One workgroup computes a tile of 4 * LOCAL_Y rows and 4 * LOCAL_X columns, each invocation 4 x 4 of it.
 // Steps of TILE_K go through shared memory, read along whichever axis of a and b is contiguous. For GPUs, and operands of any size.
 // Source: Volkov and Demmel, Benchmarking GPUs to tune dense linear algebra, 2008.
 #extension GL_GOOGLE_include_directive : require

@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[k, n] (+ bias), for every matrix of a batch, read four elements at once.
-// One group computes a tile of TILE_M x TILE_N, each invocation DOWN x ACROSS blocks of 4 x 4 of it, which lie apart.
+// One workgroup computes a tile of TILE_M x TILE_N, each invocation DOWN x ACROSS blocks of 4 x 4 of it, which lie apart.
 // Steps of TILE_K go through shared memory, each loaded while the one before is multiplied. a and b lie in vec4s, or were packed so. For GPUs.
 // FP16_B: b is read as float16, with BF16_B as bfloat16. MIXED: tiles hold float16, which halves what is read of them; sums stay float.
 // FP16_ACC: sums are float16 too, two in a register.

@@ -1,7 +1,7 @@
 #version 450
 // result[r, c] = code * scale: the values of rows in q8_0 (kv_q8_0.glsl).
 // words: (rows, row_words), result: (rows, columns), count of it in all.
-// One group strides over the values by the size of the whole dispatch.
+// One workgroup strides over the values by the size of the whole dispatch.
 // Source: ggml's ggml-quants.c.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -2,7 +2,7 @@
 // result[r, c] = scale * code + shift: the values of quantized weights (quant_block.glsl).
 // b: matrices of (rows, row_words) that start `apart` words from each other, result: (matrices, rows, columns), columns a multiple
 // of 32; groups with other y take other matrices.
-// One group takes a run of neighbouring steps, each of EACH vec4s of results (vec4.glsl): 1, or all 8 of a run of the weight, so
+// One workgroup takes a run of neighbouring steps, each of EACH vec4s of results (vec4.glsl): 1, or all 8 of a run of the weight, so
 // that CPU drivers read its scales once.
 // Source: ggml's ggml-quants.c.
 #extension GL_GOOGLE_include_directive : require

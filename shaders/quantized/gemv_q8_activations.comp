@@ -1,7 +1,7 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of quantized weights b (quant_block.glsl) and codes a of 8 bits.
 // a: (m, runs, 12) as quantize_activations.comp writes them. Words of four codes meet by integer dot products (OpSDot, 4450, of packed words,
-// 6018 and 6019), whose sums are exact. One group computes ROWS rows of some columns, as quant_gemv.comp does. For GPUs.
+// 6018 and 6019), whose sums are exact. One workgroup computes ROWS rows of some columns, as quant_gemv.comp does. For GPUs.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_spirv_intrinsics : require

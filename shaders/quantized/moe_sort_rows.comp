@@ -1,7 +1,7 @@
 #version 450
 // Brings rows that chose the same matrix into tiles of `height` rows, so that each tile is multiplied by one matrix. Rows of a
 // group keep their order; a tile that is not full ends with row 0, whose results nobody reads.
-// expert_ids: (count) ints. plan: what group_count found, (matrices) uints, then, each from a word of its own on,
+// expert_ids: (count) ints. plan: what moe_count found, (matrices) uints, then, each from a word of its own on,
 //   numbers (tiles) floats: the matrix of each tile, -1 of tiles without rows; sources (tiles * height) uints: rows of x, of which
 //   `share` neighbours of expert_ids are one; places (count) uints: where the row of each of expert_ids is among these.
 // status: error bits. One invocation fills the tiles of a group, the last one what is left. Source: none.

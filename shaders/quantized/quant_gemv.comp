@@ -1,6 +1,6 @@
 #version 450
 // result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of quantized weights b (quant_block.glsl).
-// One group computes ROWS rows of some columns, each invocation ROWS x 4 of them over a slice of the runs of k; slices then meet
+// One workgroup computes ROWS rows of some columns, each invocation ROWS x 4 of them over a slice of the runs of k; slices then meet
 // in shared memory. Lanes that follow each other read runs that follow each other. For GPUs.
 // Source: none.
 #extension GL_GOOGLE_include_directive : require

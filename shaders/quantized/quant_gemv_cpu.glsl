@@ -1,5 +1,5 @@
 // result[m, n] = sum over k of a[m, k] * b[n, k] (+ bias) for few rows m, of quantized weights b (quant_block.glsl).
-// One group is one subgroup of SUBGROUP_SIZE; it computes ROWS rows and 4 * SUBGROUP_SIZE columns, each lane four of them. Each value of a is loaded
+// One workgroup is one subgroup of SUBGROUP_SIZE; it computes ROWS rows and 4 * SUBGROUP_SIZE columns, each lane four of them. Each value of a is loaded
 // by one lane and handed to all. For CPU drivers, which load lane by lane: a head is read once a tile.
 // Codes are not shifted: a mask leaves a code at its place in a word, and values of a are made smaller by the power of two by which
 // that number is larger. (So values of a under 2^-96 may count as 0.)

@@ -2,7 +2,7 @@
 // result[m, n] = sum over k of x[m, k] * w[n, k] for few rows m, of up to three weights w of few bits (quant_block.glsl) whose columns stand
 // beside each other; or of two, with a GATE: activation(x W1) * (x W2), of as many columns as one of them. x is a, or with NORMED
 // a / sqrt(mean of a^2 over the row + eps) * scale, scale: (k).
-// One group computes some columns of one row, of one weight or of both, as quant_gemv.glsl says. For GPUs.
+// One workgroup computes some columns of one row, of one weight or of both, as quant_gemv.glsl says. For GPUs.
 // Source: Zhang and Sennrich, Root mean square layer normalization, 2019.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 32, local_size_y = 4, local_size_z = 1) in;

@@ -1,7 +1,7 @@
 #version 450
 // result = (h - mean(h) - n mean(h n)) * rate with h = g * gamma, n = (x - mean(x)) * rate, rate = 1 / sqrt(variance(x) + eps);
 // g, x, result: (rows, columns), gamma: (columns). CENTERED 0: the means of x and h are 0, which is the RMS norm.
-// One invocation or some lanes of a group compute one row (vec4_rows.glsl).
+// One invocation or some invocations of a workgroup compute one row (vec4_rows.glsl).
 // Source: Ba, Kiros and Hinton, Layer normalization, 2016, differentiated; Zhang and Sennrich, Root mean square layer normalization, 2019.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

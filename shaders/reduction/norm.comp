@@ -1,7 +1,7 @@
 #version 450
 // result = (x - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over each row.
 // x, result: (rows, columns), gamma, beta: (columns). CENTERED 0: mean is 0, which is the RMS norm.
-// One invocation or some lanes of a group compute one row (vec4_rows.glsl).
+// One invocation or some invocations of a workgroup compute one row (vec4_rows.glsl).
 // Source: Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983 (the two-pass form); Ba, Kiros and Hinton, Layer normalization, 2016; Zhang and Sennrich, Root mean square layer normalization, 2019.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

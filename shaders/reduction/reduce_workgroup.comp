@@ -1,7 +1,7 @@
 #version 450
 // result[i] = x reduced over the reduced axis at index i of the kept axes, as reduce.comp, whose second stage joins the parts.
 // x: strided by kept axes, innermost first, four rows side by side, and by the reduced one; result: (rows), contiguous.
-// One group computes one part, columns part * chunk and on, of VEC4S_PER_INVOCATION vec4s of rows for each invocation: long pieces of memory.
+// One workgroup computes one part, columns part * chunk and on, of VEC4S_PER_INVOCATION vec4s of rows for each invocation: long pieces of memory.
 // Source: Blelloch, Prefix sums and their applications, 1990 (reduction in two stages).
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require

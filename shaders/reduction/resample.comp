@@ -1,7 +1,7 @@
 #version 450
 // result[o, i, n] = sum over t of weights[i, t] * x[o, indices[i, t], n]; a tap of weight 0 is not read.
 // x: (outer, size, inner), indices: (outs, taps) ints, clamped to the axis, weights: (outs, taps), result: (outer, outs, inner).
-// One group strides over the elements start..end by the size of the whole dispatch.
+// One workgroup strides over the elements start..end by the size of the whole dispatch.
 // Source: none.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

@@ -1,7 +1,7 @@
 #version 450
 // result[i] = exp(v[i] - max) / sum of exp(v - max), max and sum over the row of i; or its log.
 // x, result: (rows / inner, columns, inner), contiguous; a row has one outer and one inner index.
-// One invocation or some lanes of a group compute one row, or four that lie side by side (vec4_rows.glsl).
+// One invocation or some invocations of a workgroup compute one row, or four that lie side by side (vec4_rows.glsl).
 // Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018 (the safe, three-pass form).
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

@@ -2,7 +2,7 @@
 // All steps first..end-1 of a recurrent layer; h and c go from step to step, at last to the rows behind those of all steps.
 // gates: (directions, steps, batch, GATES * hidden), r: (directions, hidden, GATES * hidden), extra: own (directions, GATES *
 // hidden) and lengths (batch), result: (steps + states, directions, batch, hidden).
-// One group goes through all steps of SEQUENCES sequences of one direction; an invocation makes every so many of their states.
+// One workgroup goes through all steps of SEQUENCES sequences of one direction; an invocation makes every so many of their states.
 // Source: Hochreiter and Schmidhuber, Long short-term memory, 1997; Cho et al., 2014; ONNX, operators RNN, GRU and LSTM.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;

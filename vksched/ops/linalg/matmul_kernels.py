@@ -1,11 +1,11 @@
 """Which kernels compute a matrix product, and their dispatches.
 
 CPU drivers load every value of every lane by itself, at the price of some fifty multiplications, so
-there a value should be loaded by one lane and handed to the others (`subgroup`, `gemv_cpu`), in vec4s;
-matrices of other sizes are first packed into scratch memory, where that costs little beside the
-product. GPUs stage tiles in shared memory, in vec4s too (`vec4`) or one by one (`tiled`), and read
-b once where rows are few (`gemv`). Cooperative matrices, where there are some, also read fours
-(`coopmat`).
+there a value should be loaded by one lane and handed to the others (`subgroup`, `gemv_cpu`), in
+vec4s; matrices of other sizes are first packed into scratch memory, if that costs little compared
+to the product. GPUs stage tiles in shared memory, in vec4s too (`vec4`) or one by one (`tiled`),
+and read b once if rows are few (`gemv`). Cooperative matrices, if the device has any, also read
+vec4s (`coopmat`).
 
     a, b --matmul_pack--> scratch, rows of a multiple of four --> product --> result + bias
 """

@@ -92,8 +92,9 @@ def launch_run(steps: int, limits: Limits) -> tuple[tuple[int, int, int], Consta
 
 
 ROWS, WORKGROUP, SUBGROUP = "rows", "workgroup", "subgroup"
-"""Variants of kernels over rows: one invocation for a row, or several lanes of a group, or those of
-a subgroup, which hold the row in registers (shaders/reduction/subgroup_rows.glsl).
+"""Variants of kernels over rows: an invocation computes a row, or several invocations of a
+workgroup do, or a subgroup does, which holds the row in registers
+(shaders/reduction/subgroup_rows.glsl).
 """
 WORDS_64 = "_64"
 """The end of the names of shaders that move words of 64 bits."""
