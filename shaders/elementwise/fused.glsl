@@ -1,5 +1,5 @@
-// A chain: a small program of elementwise steps on four values at once, one after the other.
-// The runtime writes the body of chain() anew (vksched/runtime/vulkan/spirv_patch.py), with calls of what the steps are; the one below calls
+// A fused program: elementwise steps on four values at once, one after the other.
+// The runtime writes the body of fused() anew (vksched/runtime/vulkan/spirv_patch.py), with calls of what the steps are; the one below calls
 // every function, so that the module holds it.
 #include "fused_ops.glsl"
 #include "fused_apply.glsl"

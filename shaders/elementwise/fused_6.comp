@@ -1,5 +1,5 @@
 #version 450
-// result = a chain of elementwise functions (fused.glsl) of 6 operands, with numpy broadcasting over RANK axes.
+// result = a fused program of elementwise functions (fused.glsl) of 6 operands, with numpy broadcasting over RANK axes.
 // a, b, c, d, e, f: contiguous or, along the axes that they lack, of stride 0; result: (count), contiguous. Axes are listed innermost first.
 // One invocation computes four values (VEC4 1) or one, striding over them by the size of the whole dispatch.
 // Source: none.

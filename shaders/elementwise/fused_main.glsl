@@ -1,8 +1,8 @@
-// What the chain_N shaders share: a turn of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
+// What the fused_N shaders share: one iteration of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
 // strides) for each operand, VALUES their values' names, and FUSED_INPUTS the same filled up to six.
 #include "fused.glsl"
 
-// Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in chain(), as Mesa takes
+// Always 0, as no buffer has so many words, which no compiler knows: constants are combined with it in fused(), as Mesa takes
 // x * 0 for 0 and x + 0 for x, which NaN, infinities and -0 are not.
 uvec4 nothing;
 
