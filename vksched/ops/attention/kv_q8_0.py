@@ -4,7 +4,7 @@
     tile    a word of two scales | 16 words of codes, four in each, the first in its lowest bits
 
 A value is code * scale: scales are float16, of 32 neighbours, codes are in -127 .. 127. Both are
-rounded as ggml does it. Weights of a file lie otherwise (block_layout.py): they are read run by
+rounded as ggml does it. Weights of a file lie otherwise (quant_layout.py): they are read run by
 run, these four by four, and a row of 64 values takes 17 words here, 20 there.
 
 Sources: ggml's ggml-quants.c; `gguf.quants`, the oracle.

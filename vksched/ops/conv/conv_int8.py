@@ -5,7 +5,7 @@
 
 Codes of x are held as int32, of which 8 bits count. Words of w are those of a matrix of taps * C'
 rows, C' being C up to fours: a window reads four channels of a place at once. How devices compute
-it: integer_kernels.py.
+it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations

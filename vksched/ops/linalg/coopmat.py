@@ -6,9 +6,9 @@ what tiles. Convolutions take the same tiles.
     untransposed: a factor of float16 that lies across k stays so there
 
 The factors are float16, or are rounded to that as a tile is loaded; the sums are float32. Codes of
-8 bits (integer_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate such
-units slowly or get them wrong: these variants come last, so that none is used before the tuner has
-measured it, there or at smaller sizes, and compared its result with another kernel's.
+8 bits (int8_matmul_kernels.py) are factors of int8, with exact sums in int32. Some drivers emulate
+such units slowly or get them wrong: these variants come last, so that none is used before the tuner
+has measured it, there or at smaller sizes, and compared its result with another kernel's.
 """
 
 from __future__ import annotations

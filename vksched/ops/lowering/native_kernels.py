@@ -26,7 +26,9 @@ WORDS_VERSION = 2
 native/loops/packed/packed.hpp. Who changes one counts both up.
 """
 PROGRAM_VERSION = 3
-"""The same of what recipes tell (recipe.py), with that of native/loops/program/program.cpp."""
+"""The same of what recipes tell (native_program.py), with that of
+native/loops/program/program.cpp.
+"""
 
 Into = Callable[[NDArray, NDArray], object]
 """(float32 values, result) -> None, which writes all of the result."""
@@ -358,8 +360,8 @@ def has_packed(format: str) -> bool:
 
 
 def has_programs() -> bool:
-    """Whether there are native programs that are told what recipes tell (recipe.py); those of other
-    modules than set-up builds from these sources may not be.
+    """Whether there are native programs that are told what recipes tell (native_program.py); those
+    of other modules than set-up builds from these sources may not be.
     """
     return getattr(native, "program_version", 0) == PROGRAM_VERSION
 

@@ -4,7 +4,7 @@
 
 It is what layers of experts are made of: each expert is computed for its own tokens. The weight may
 be of few bits: a pass makes `grouped_packed` of it (vksched/passes/fuse_dequantize.py). Kernels and
-how they bring rows together: grouped_kernels.py.
+how they bring rows together: moe_linear_kernels.py.
 """
 
 from __future__ import annotations

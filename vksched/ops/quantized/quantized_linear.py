@@ -5,7 +5,7 @@
 
 `packed` makes such a weight a tensor of floats for all ops. A pass finds the products of one and
 makes each a `linear_packed` (vksched/passes/fuse_dequantize.py). Layout of the words:
-block_layout.py.
+quant_layout.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reductions over any axes: sum, mean, product, largest, least, any, all, norms, variance.
 
-How they run on devices: reduction.py.
+How they run on devices: reduce_launch.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     short rows   x ------------------------------------------------------> result
     long rows    x -- totals of the parts -- scanned: their carries -- x -> result
 
-Cut into parts as reductions are (reduction.py).
+Cut into parts as reductions are (reduce_launch.py).
 """
 
 from __future__ import annotations
