@@ -1,4 +1,4 @@
-// What the attention algorithms share: which keys a row sees, scores, and the steps of the online softmax.
+// Shared by the attention kernels: which keys a row sees, scores, and the steps of the online softmax.
 // A row of q, one query of one head, is worked on in tiles of rows, and its keys in parts.
 // With WHOLE 0 a part leaves the sums, the largest score and the total of its weights for attention_combine.comp.
 // Such a part ends with four words: the largest score, the total and two of no meaning.

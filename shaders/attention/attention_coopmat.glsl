@@ -104,7 +104,7 @@ void load_keys(uint k_at, uint v_at, uint end) {
     }
 }
 
-// What lanes of a subgroup wrote to shared memory, others of it read.
+// Lanes of a subgroup read values that other lanes of it wrote to shared memory.
 void meet() { controlBarrier(gl_ScopeSubgroup, gl_ScopeSubgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease); }
 
 void attend(uint batch, uint first, uint part) {

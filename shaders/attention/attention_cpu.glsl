@@ -1,4 +1,4 @@
-// What the kernels of attention for CPU drivers have in common: the size of a group and the constants.
+// Shared by the attention kernels for CPU drivers: the size of a group and the constants.
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;
 layout(constant_id = 3) const uint SOFTCAP = 0;

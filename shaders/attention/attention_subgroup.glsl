@@ -140,7 +140,7 @@ mat4 codes_times(mat4 codes, vec4 by) { return mat4(codes[0] * by.x, codes[1] * 
 #define ADD(i, lane, first, c) { \
     const vec4 weights = WEIGHTS_OF(score##i##_##lane, from); \
     EACH_VEC4(ADD_VEC4, i, lane) }
-// What the four keys of one lane add to all sums.
+// Add the four keys of one lane to all sums.
 #define ADD_FOUR { \
     const uvec4 v_at = v_from + min(start + from * 4u + uvec4(0u, 1u, 2u, 3u), uvec4(end - 1u)) * VEC4_INDEX(v_row); \
     EACH_VEC4(LOAD_VEC4, 0, 0) \

@@ -1,4 +1,4 @@
-// What the convolution kernels share: buffers, push block, the stored value. T is the element type, T4 four of them.
+// Shared by the convolution kernels: buffers, push block, the stored value. T is the element type, T4 four of them.
 // LOAD_OF_W: what one access of w reads, where that is not T.
 // x: (images, groups * channels, x_sizes), w: weights, bias: (groups * rows), result: (images, groups * rows,
 // result_sizes). A long sum is done in parts, one dispatch after the other: channels start..end of each group; all parts

@@ -112,7 +112,7 @@ void compute_tile(uint group, uint row, uint column) {
     clear_sums();
     weights_start(w_offset + group * rows * W_LINE, row);
     windows_start(group, column);
-    // What is over an edge comes first, so that all other steps are whole. Each tile is loaded while the one before is multiplied.
+    // The steps over an edge come first, so that all other steps are whole. Each tile is loaded while the one before is multiplied.
     uint step = W_LINE % TILE_K;
     find_taps(0u, step > 0u ? step : TILE_K);
     barrier();

@@ -36,7 +36,7 @@ const uint LINES = 4u / STRIDE;
 #define WORD(at) x[(at) / 4u][(at) % 4u]
 #define FOUR_WORDS(at, i) vec4(WORD(at + i.x), WORD(at + i.y), WORD(at + i.z), WORD(at + i.w))
 
-// What four neighbours meet at each of the three steps of the window along a line of x. Reads are within x, whatever is taken
+// The values that four neighbours read at each of the three steps of the window along a line of x. Reads are within x, whatever is taken
 // of them: nothing branches. All of it is written out, as functions and arrays here cost SwiftShader's compiler minutes.
 #define LOAD_LINE(number) { \
     const uint y = from.x + number; \

@@ -1,4 +1,4 @@
-// What kernels over windows share: one invocation takes items first_item..last_item - 1 in turn; three spatial axes.
+// Shared by the kernels over windows: one invocation takes items first_item..last_item - 1 in turn; three spatial axes.
 // An item is a block of results with the last spatial axis innermost.
 
 // Index along each spatial axis of a place among sizes; what is left beyond them goes to rest.

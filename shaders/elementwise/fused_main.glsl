@@ -1,4 +1,4 @@
-// What the fused_N shaders share: one iteration of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
+// Shared by the fused_N shaders: one iteration of the loop for four values, or for one. OPERANDS(X) is X(i, x, its offset, its
 // strides) for each operand, VALUES their values' names, and FUSED_INPUTS the same filled up to six.
 #include "fused.glsl"
 

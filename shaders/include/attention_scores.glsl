@@ -1,4 +1,4 @@
-// What attention and its gradients share: the weight of a score, and where the mask of a row lies.
+// Shared by attention and its gradients: the weight of a score, and where the mask of a row lies.
 
 // exp(score - largest), which is not over 1; 0 for a hidden key.
 float weigh(float score, float largest) {

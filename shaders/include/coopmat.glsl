@@ -1,4 +1,4 @@
-// What kernels for cooperative matrices share: one workgroup of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile of TILE_M x TILE_N
+// Shared by the kernels for cooperative matrices: one workgroup of SUBGROUPS_DOWN x SUBGROUPS_ACROSS subgroups computes a tile of TILE_M x TILE_N
 // sums of products, each subgroup DOWN x ACROSS cooperative matrices of it.
 // Steps of TILE_K go through shared memory in eights, along k or, of a factor that is untransposed, along its lines. They are float16
 // with sums in float32 (fp16_operands.glsl fills the tiles), with OF_CODES int8 with sums in int32.
@@ -78,7 +78,7 @@ void multiply() {
     }
 }
 
-// What a kernel does with four neighbours of a row of the result; `first` is what it gave store_sums.
+// Store four neighbours of a row of the result; `first` is the argument of store_sums.
 void store4(uint first, uint row, uint column, VALUE4 values);
 
 // Stores the sums of a tile that begins at `row` and `column`.

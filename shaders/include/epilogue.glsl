@@ -1,4 +1,4 @@
-// What follows a product or a convolution in its kernel: a fused program (fused.glsl) of the values that are stored, which is register 0,
+// The epilogue of a matmul or a convolution in its kernel: a fused program (fused.glsl) of the values that are stored, which is register 0,
 // and of what a residual of the result's shape holds there, register 1. The shader has the residual as `residual_buffer`.
 // The runtime writes the body of epilogue_steps() anew (vksched/runtime/vulkan/spirv_patch.py), as that of a fused program; without steps it returns what goes
 // in, and neither the residual nor any function is part of the module.

@@ -1,4 +1,4 @@
-// How both factors of a product by cooperative matrices come to shared memory as float16 (coopmat.glsl).
+// Load both factors of a product by cooperative matrices into shared memory as float16 (coopmat.glsl).
 
 // Four values as halves, in two words.
 uvec2 pack_fp16x4(uvec2 words) { return words; }

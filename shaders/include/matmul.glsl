@@ -1,4 +1,4 @@
-// What the matmul algorithms share: buffers, push block, where the matrices of a batch lie, and the stored value.
+// Shared by the matmul kernels: buffers, push block, where the matrices of a batch lie, and the stored value.
 // T is the element type, T4 four of them, LOAD what one access of a or b reads: T, T4, or float16 packed in words; of these
 // FP16 is defined. LOAD_OF_B: that of b, where it is another one; FP16_B: b alone is float16. Sizes and strides count elements. A long k
 // is done in parts, one dispatch after the other; all but the first have `adds` 1 and add to the result.
@@ -100,13 +100,13 @@ uvec2 matrix_of_tile(uint tile) {
 
 #ifndef VEC4
 #ifdef FP16
-// What the epilogue starts from: the sums of the products, with the bias, of whole vec4s of columns.
+// The input of the epilogue: the sums of the products, with the bias, of whole vec4s of columns.
 T4 finish(T4 values, uint column) {
     const uint word = bias_offset + column / 2u;
     return has_bias != 0u ? values + fp16x4_to_vec4(uvec2(bias[word], bias[word + 1u])) : values;
 }
 #else
-// What the epilogue starts from: the sum of the products, with the bias and the parts before.
+// The input of the epilogue: the sum of the products, with the bias and the parts before.
 // at: the element of the result; first: that of its matrix.
 T finish(T value, uint at, uint first, uint row, uint column) {
     if (has_bias != 0u && has_bias != NUMBERS) {

@@ -1,4 +1,4 @@
-// What the scatter kernels do with the value that stands in the result and an update of it.
+// Combine a value of the result with an update, in the scatter kernels.
 #include "float_math.glsl"
 const uint NONE = 0u;
 const uint ADD = 1u;

@@ -1,4 +1,4 @@
-// What products of codes share: words of four codes with a sign, and what zero points take off.
+// Shared by the int8 matmul kernels: words of four codes with a sign, and the correction by zero points.
 //
 //   sum of (a - a_zero) * (b - b_zero) = sum of a * b - a_zero * sum of b - b_zero * (sum of a - count * a_zero)
 //

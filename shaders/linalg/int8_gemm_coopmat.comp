@@ -92,7 +92,7 @@ void store4(uint first, uint row, uint column, ivec4 values) {
 void compute_tile(uint row, uint column) {
     clear_sums();
     start(row, column);
-    // What is over an edge comes first, so that all other steps are whole.
+    // The steps over an edge come first, so that all other steps are whole.
     uint word = depth % WORDS;
     if (word > 0u) {
         fetch_edge(word);

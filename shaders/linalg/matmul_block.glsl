@@ -1,4 +1,4 @@
-// What the matmul algorithms for CPU drivers share: 8 x 8 results of one invocation, kept in registers and stored at the end.
+// Shared by the matmul kernels for CPU drivers: 8 x 8 results of one invocation, kept in registers and stored at the end.
 // T4 is four of T. An algorithm has left<i> and right<i>, the two halves of row i.
 const uint BLOCK = 8u;
 

@@ -68,7 +68,7 @@ void compute_tile(uvec4 at, uint row, uint column) {
     clear_sums();
     rows_start(at.x, row);
     columns_start(at.y, column);
-    // What is over an edge comes first, so that all other steps are whole. Each tile is loaded while the one before is multiplied.
+    // The steps over an edge come first, so that all other steps are whole. Each tile is loaded while the one before is multiplied.
     uint step = k % TILE_K;
     if (step > 0u) {
         rows_fetch_edge(step);

@@ -34,7 +34,7 @@ T bias_of_row(uint first, uint row) {
     return has ? value : T(0);
 }
 
-// What the result holds in four columns: the sum of the parts of k before.
+// The result in four columns so far: the sum of the earlier parts of k.
 T4 before(uint first, uint row, uint column) {
     const uvec4 at = first + row * result_row + min(column + uvec4(0u, 1u, 2u, 3u), uvec4(n - 1u));
     return T4(

@@ -127,7 +127,7 @@ void multiply(uint which) {
 void add_products(uvec4 at, uint row, uint column) {
     rows_start(at.x, row);
     columns_start(at.y, column);
-    // What is over an edge comes first, so that all other steps are whole.
+    // The steps over an edge come first, so that all other steps are whole.
     uint step = at.w % TILE_K;
     if (step > 0u) {
         rows_fetch_edge(step);

@@ -125,7 +125,7 @@ Scales scales_of(Head head, Spot spot) {
     return made;
 }
 
-// What values have beside scale * code, where ZERO is not subtracted from codes.
+// The offset of values from scale * code, if ZERO is not subtracted from codes.
 vec2 shift_of_codes(Scales scales) { return scales.shift - float(ZERO) * scales.scale; }
 
 // 32 codes, in columns: value 4 * i + c is entry i of column c. Bytes of `low` are entries 0, 2, 4 and 6 of a column, of `more` 1, 3,

@@ -219,7 +219,7 @@ vec4 looked_up(uvec4 shifted, uvec4 high, uint q) {
 #ifndef COLUMN_PLACES
 #define COLUMN_PLACES
 #endif
-// What a four of a is multiplied by, whose codes are at a place.
+// The factor of a vec4 of a whose codes are at a place.
 vec4 smaller(uint place) { return vec4(uintBitsToFloat(127u - place << 23)) COLUMN_PLACES; }
 
 void main() {

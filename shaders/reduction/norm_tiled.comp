@@ -43,7 +43,7 @@ float sum_of(vec4 four) { return (four.x + four.y) + (four.z + four.w); }
 #define KNOWN float
 #define SCALE(known) known
 const float CENTERED = 0.0;
-// What values are multiplied by.
+// The factor of values.
 float about(uint first, uint vec4_count) {
     const uint whole = vec4_count / 4u * 4u;
     float squares = 0.0;

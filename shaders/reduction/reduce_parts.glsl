@@ -1,4 +1,4 @@
-// What kernels that reduce vec4s share: their bindings and push block, where a row is, and where its part or result goes.
+// Shared by the kernels that reduce vec4s: their bindings and push block, where a row is, and where its part or result goes.
 layout(set = 0, binding = 0) readonly buffer X { WORDS x[]; };
 SINGLE_WORDS(0, readonly, x)
 layout(set = 0, binding = 1) writeonly buffer Result { uint result[]; };

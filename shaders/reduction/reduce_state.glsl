@@ -1,4 +1,4 @@
-// What a lane of reduce.comp knows of its part of a row, for each variant: NOTHING is the state before the first value, take
+// The state of a lane of reduce.comp over its part of a row, for each variant: NOTHING is the state before the first value, take
 // adds a value, combine joins two states, finish is the result. A state is STATE_WORDS words in memory. take and combine have
 // no branches: SwiftShader goes through all of them, one lane's after another's, and takes seconds to compile some in a row.
 // Source: Knuth, The Art of Computer Programming 2, 4.2.2 (means and deviations in one pass).

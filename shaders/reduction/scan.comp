@@ -71,7 +71,7 @@ void scan_alone(inout ROW_TYPE state, uint row, uint start, uint end) {
     }
 }
 
-// What the lanes before this one hold; all: what all hold. All lanes of a group must call it.
+// The state of the lanes before this one; all: the state of all lanes. All lanes of a group must call it.
 ROW_TYPE scan_lanes(ROW_TYPE value, out ROW_TYPE all) {
     const uint lane = gl_LocalInvocationIndex;
     barrier(); // the result before has been read

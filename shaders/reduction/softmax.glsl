@@ -1,4 +1,4 @@
-// What softmax and softmax_masked share: all but their bindings.
+// Shared by softmax and softmax_masked: all but their bindings.
 #include "exp_quad.glsl"
 #include "vec4_rows.glsl"
 vec4 larger(vec4 left, vec4 right) { return max(left, right); }

@@ -1,4 +1,4 @@
-// What the ways to run a recurrent layer share: what gates make of a state. Before it stand the buffer `extra`, a push block
+// Shared by both RNN kernels: the new state from the gates. Before it stand the buffer `extra`, a push block
 // with `hidden`, `lengths_at` and `clip`, and `direction` and `time_now`, where a state is.
 #include "float_math.glsl"
 layout(constant_id = 3) const uint FIRST_ACTIVATIONS = 0;
