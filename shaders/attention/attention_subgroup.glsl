@@ -45,7 +45,7 @@ const uint KEYS = SUBGROUP_SIZE * 4;
     float total##i##_##lane = 0.0;
 #define START_SCORE(i, lane, first, c) vec4 score##i##_##lane = vec4(0.0);
 #if ROWS < SUBGROUP_SIZE
-// Lanes without a row of their own hold the next fours of one.
+// Lanes without a row of their own hold the next vec4s of one.
 #define LOAD_Q(i) \
     const vec4 q##i = as_vec4(q[q_at##i + min(block + gl_SubgroupInvocationID / ROWS, depth / 4u - 1u)]);
 #define MULTIPLY(i, lane, first, c) score##i##_##lane += subgroupShuffle(q##i, (d - block) * ROWS + lane) * of_keys;
@@ -69,7 +69,7 @@ const uint KEYS = SUBGROUP_SIZE * 4;
     EACH_ROW(MULTIPLY) }
 
 #ifdef Q8_0_KV
-// Eight fours of a key share a scale.
+// Eight vec4s of a key share a scale.
 #define SCALED(codes) codes_times(codes, scales)
 #define SCALE_OF(row) q8_scale(k[SCALES_AT(row, begin)], begin)
 #define ADD_DEPTH \

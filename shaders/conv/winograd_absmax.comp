@@ -1,6 +1,6 @@
 #version 450
 // absmax[image, place] = the bits of the largest |x| of all channels at a place; those of NaN are above all others.
-// x: (images, channels, area), absmax: (images, area up to fours). One invocation takes four neighbours at a time.
+// x: (images, channels, area), absmax: (images, area up to vec4s). One invocation takes four neighbours at a time.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

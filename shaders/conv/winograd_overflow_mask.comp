@@ -1,7 +1,7 @@
 #version 450
 // overflow_mask[tile] = 1 where rounding would show: the largest |x| below a tile is far above that of one of its windows, for which
 // the sums at the tile's points would be too coarse, or so large that they might overflow. Also where x is not finite.
-// absmax: (images, height * width up to fours), overflow_mask: (tiles, and 0 up to a multiple of 16). One invocation looks at one tile.
+// absmax: (images, height * width up to vec4s), overflow_mask: (tiles, and 0 up to a multiple of 16). One invocation looks at one tile.
 #extension GL_GOOGLE_include_directive : require
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

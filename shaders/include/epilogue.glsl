@@ -13,7 +13,7 @@
 
 uvec4 nothing; // as in fused_main.glsl
 
-// The residual at four elements of the result; of kernels that take fours at once `at.x` is where one of both starts.
+// The residual at four elements of the result; of kernels that take vec4s at once `at.x` is where one of both starts.
 uvec4 residual_at(uvec4 at) {
 #if defined(VEC4) && defined(FP16)
     return floatBitsToUint(fp16x4_to_vec4(residual_buffer.residual[(at.x / 2u - result_offset + residual_offset) / 2u]));

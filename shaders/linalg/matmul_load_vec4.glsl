@@ -43,7 +43,7 @@ T4 before(uint first, uint row, uint column) {
     );
 }
 
-// Whether fours can be stored as they are.
+// Whether vec4s can be stored as they are.
 bool stores_vec4() {
     return ((n | result_row | result_offset) & 3u) == 0u && adds == 0u;
 }
@@ -86,7 +86,7 @@ void store_sum(uint first, uint row, uint column, T4 sum) {
     }
 }
 
-// Stores `stores` fours of `values`, `wide` of them in a row, `apart` columns apart. Two loops of counts that no compiler knows:
+// Stores `stores` vec4s of `values`, `wide` of them in a row, `apart` columns apart. Two loops of counts that no compiler knows:
 // CPU drivers go through both sides of a branch, and take seconds over many stores written out.
 #define STORE_TILE(at, row, column, values, stores, wide, apart) { \
     const uint whole = stores_vec4() ? stores : 0u; \

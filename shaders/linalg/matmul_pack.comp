@@ -1,7 +1,7 @@
 #version 450
 // result = x, matrices of rows x columns, each widened to padded_rows x padded_columns by zeros.
 // x: (matrices, rows, columns), result: (matrices, padded_rows, padded_columns), padded_columns a multiple of four.
-// One invocation copies RUN neighbouring fours of a line, and strides on by the size of the whole dispatch.
+// One invocation copies RUN neighbouring vec4s of a line, and strides on by the size of the whole dispatch.
 // Source: none.
 layout(local_size_x = 64, local_size_y = 1, local_size_z = 1) in;
 layout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;

@@ -66,7 +66,7 @@ uint word_of_b(uint at) {
 #define WORD_OF_B(at) word_of_b(at)
 #include "quant_block.glsl"
 
-uint row_at; // fours before the row in a
+uint row_at; // vec4s before the row in a
 float by; // what a is multiplied by first
 float squares; // of what this invocation has seen of it
 vec4 left_of(uint i) {

@@ -17,7 +17,7 @@ layout(push_constant) uniform Push {
 
 const uint INFINITE = 0x7f800000u;
 
-// Four words, the numbers of each in a byte of its own: of four fours, the first in the lowest.
+// Four words, the numbers of each in a byte of its own: of four vec4s, the first in the lowest.
 uvec4 in_bytes(ivec4 a, ivec4 b, ivec4 c, ivec4 d) {
     return uvec4(a) & 255u | (uvec4(b) & 255u) << 8 | (uvec4(c) & 255u) << 16 | uvec4(d) << 24;
 }
