@@ -14,7 +14,7 @@ from dataclasses import replace
 from ...common.dtypes import TensorType
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
-from ..linalg.coopmat import CONVOLUTION, MatrixTile, coopmat_variants
+from ..linalg.coopmat import CONV, MatrixTile, coopmat_variants
 from ..linalg.matmul_kernels import DISPATCH_FLOPS
 from ..linalg.operands import product_attrs, round_up_to_vec4
 from ..lowering.strides import LOOP_STEPS
@@ -30,7 +30,7 @@ def conv_coopmat_variants(call: Call) -> tuple[str, ...]:
     columns = call.output.shape[0] * sums.places
     if not 0 < sums.steps <= LOOP_STEPS or call.inputs[0].size == 0:
         return ()
-    return coopmat_variants(call, sums.rows, columns, CONVOLUTION)
+    return coopmat_variants(call, sums.rows, columns, CONV)
 
 
 def _weights_call(call: Call) -> Call:

@@ -18,7 +18,7 @@ from ...common.dtypes import FLOAT32, TensorType
 from ...common.errors import UnsupportedOp
 from ...ir.op import SCRATCH, Call, Dispatch
 from ..linalg import matmul
-from ..linalg.coopmat import CONVOLUTION, coopmat_tile
+from ..linalg.coopmat import CONV, coopmat_tile
 from ..linalg.operands import product_attrs
 from ..lowering.strides import MAX_DISPATCHES
 from .conv_coopmat import CONV_COOPMAT, conv_by_coopmat, conv_coopmat_variants, coopmat_scratch
@@ -226,7 +226,7 @@ def lower_conv(call: Call) -> tuple[Dispatch, ...]:
     """Returns the dispatches of a convolution."""
     if call.output.size == 0:
         return ()
-    window, tile = conv_window(call.inputs, call.attrs), coopmat_tile(call, CONVOLUTION)
+    window, tile = conv_window(call.inputs, call.attrs), coopmat_tile(call, CONV)
     if tile is not None:
         return conv_by_coopmat(call, window, tile)
     if call.variant == MATMUL:
@@ -256,7 +256,7 @@ def conv_scratch(call: Call) -> tuple[int, ...]:
     """Returns the words of unfolded windows that a convolution needs at a time, or of weights."""
     if call.output.size == 0:
         return ()
-    if coopmat_tile(call, CONVOLUTION):
+    if coopmat_tile(call, CONV):
         return coopmat_scratch(call)
     if call.variant != IM2COL:
         return ()

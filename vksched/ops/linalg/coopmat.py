@@ -24,16 +24,16 @@ from ...topology.limits import Limits
 from ..lowering.variants import COOPMAT
 
 _SHAPE = re.compile(r"(\S+) (\d+)x(\d+)x(\d+)", re.ASCII)
-HALVES, CODES = "float16*float16+float32", "int8*int8+int32"
+FP16, INT8 = "float16*float16+float32", "int8*int8+int32"
 """Types of factors and sums. Whatever sign codes have, words hold them with one."""
-_STEPS = {HALVES: 32, CODES: 64}
+_STEPS = {FP16: 32, INT8: 64}
 """Along k that shared memory holds: TILE_K of shaders/include/coopmat.glsl."""
-PRODUCT, CONVOLUTION, OF_CODES = "product", "convolution", "product of codes"
-_TYPES = {PRODUCT: HALVES, CONVOLUTION: HALVES, OF_CODES: CODES}
+MATMUL, CONV, INT8_MATMUL = "matmul", "conv", "int8_matmul"
+_TYPES = {MATMUL: FP16, CONV: FP16, INT8_MATMUL: INT8}
 _TILES = {
-    PRODUCT: {False: ((64, 64), (32, 32)), True: ((16, 16),)},
-    CONVOLUTION: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
-    OF_CODES: {False: ((64, 64), (32, 32)), True: ((8, 8),)},
+    MATMUL: {False: ((64, 64), (32, 32)), True: ((16, 16),)},
+    CONV: {False: ((64, 32), (32, 32)), True: ((16, 16),)},
+    INT8_MATMUL: {False: ((64, 64), (32, 32)), True: ((8, 8),)},
 }
 """Rows and columns that one subgroup computes, by whether the device is a CPU driver: llvmpipe
 takes a minute to compile 32. Convolutions hold more registers beside the sums, and gather windows
@@ -55,8 +55,8 @@ LEAST_SIDE = 16
 
 @dataclass(frozen=True, slots=True)
 class MatrixTile:
-    """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: HALVES or
-    CODES. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
+    """A variant of `matmul_coopmat`, `conv_coopmat` or `int8_gemm_coopmat`. types: FP16 or
+    INT8. shape: rows, columns and depth of one cooperative matrix. rows, columns: that one group
     computes. subgroup: its lanes. untransposed: a factor that lies across k is not transposed
     on its way to shared memory. The device transposes it as it loads matrices: free on some
     devices, many loads on others.
@@ -111,9 +111,9 @@ class MatrixTile:
         return whole and fits and even and self.rows * self.columns // self.local <= _MOST_SUMS
 
 
-def shapes_of(limits: Limits, types: str = HALVES) -> list[tuple[int, int, int]]:
+def shapes_of(limits: Limits, types: str = FP16) -> list[tuple[int, int, int]]:
     """Returns rows, columns and depth of a device's matrices of such types."""
-    if not (limits.int8 if types == CODES else limits.float16):
+    if not (limits.int8 if types == INT8 else limits.float16):
         return []
     found = [m.groups() for m in map(_SHAPE.fullmatch, limits.matrices) if m and m[1] == types]
     return [(int(m), int(n), int(k)) for _, m, n, k in found]
@@ -143,7 +143,7 @@ def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     types = _TYPES[of]
     tiles = [
         MatrixTile(types, shape, _SUBGROUPS * rows, _SUBGROUPS * columns, subgroup, untransposed)
-        for untransposed in ((True, False) if of == PRODUCT else (False,))
+        for untransposed in ((True, False) if of == MATMUL else (False,))
         for shape in shapes_of(limits, types)
         for rows, columns in _TILES[of][limits.software]
         for subgroup in coopmat_subgroups(limits)
@@ -151,21 +151,21 @@ def _tiles(limits: Limits, of: str) -> dict[str, MatrixTile]:
     return {tile.name: tile for tile in tiles if tile.fits(limits)}
 
 
-def coopmat_tile(call: Call, of: str = PRODUCT) -> MatrixTile | None:
-    """Returns the tile of a call's variant, None where that is another kernel. of: PRODUCT,
-    CONVOLUTION or OF_CODES.
+def coopmat_tile(call: Call, of: str = MATMUL) -> MatrixTile | None:
+    """Returns the tile of a call's variant, None where that is another kernel. of: MATMUL,
+    CONV or INT8_MATMUL.
     """
     named = call.variant.startswith(COOPMAT)
     return _tiles(call.limits, of).get(call.variant) if named else None
 
 
 def coopmat_variants(
-    call: Call, rows: int, columns: int, of: str = PRODUCT, across: bool = False
+    call: Call, rows: int, columns: int, of: str = MATMUL, across: bool = False
 ) -> tuple[str, ...]:
     """Returns the variants that can compute a call as a product with such a result: of codes, or of
     float16. across: whether the factors are float16 and one lies across k, in memory.
     """
-    if min(rows, columns) < LEAST_SIDE or not (of == OF_CODES or rounds(call)):
+    if min(rows, columns) < LEAST_SIDE or not (of == INT8_MATMUL or rounds(call)):
         return ()
     return tuple(
         name for name, tile in _tiles(call.limits, of).items() if across or not tile.untransposed

@@ -27,7 +27,7 @@ from ...ir.attrs import Attrs
 from ...ir.op import OUTPUT, SCRATCH, Call, Dispatch, Kernel
 from ...topology.limits import Limits
 from ..lowering.strides import LOOP_STEPS, MAX_DISPATCHES
-from .coopmat import OF_CODES, coopmat_tile, coopmat_variants
+from .coopmat import INT8_MATMUL, coopmat_tile, coopmat_variants
 from .int8_weights import PER_WORD, SHIFT, TILE, depth_of
 from .matmul_kernels import DISPATCH_FLOPS, product
 from .matmul_kernels import SHADERS as MATMUL_SHADERS
@@ -136,7 +136,7 @@ def _variants(call: Call, own: Unfolded) -> tuple[str, ...]:
     """Returns the variants, the best guess first: dot products where they are one instruction,
     cooperative matrices last.
     """
-    units = coopmat_variants(call, own.rows, own.columns, OF_CODES) if own.depth else ()
+    units = coopmat_variants(call, own.rows, own.columns, INT8_MATMUL) if own.depth else ()
     few = "rows 1" if own.rows == 1 else "rows 8"
     kinds: tuple[str, ...] = (few,)
     if not call.limits.software:
@@ -165,7 +165,11 @@ def _rows_at_once(call: Call, own: Unfolded) -> int:
 
 def _tile_of(call: Call) -> tuple[int, int]:
     """Returns the rows and columns of the tile of a group."""
-    name, limits, unit = call.variant.removesuffix(DOT), call.limits, coopmat_tile(call, OF_CODES)
+    name, limits, unit = (
+        call.variant.removesuffix(DOT),
+        call.limits,
+        coopmat_tile(call, INT8_MATMUL),
+    )
     if unit is not None:
         return unit.rows, unit.columns
     if name == TILED:
@@ -281,7 +285,7 @@ def _words(
 
 
 def _product(call: Call, own: Unfolded, image: int, row: int, rows: int) -> Dispatch:
-    limits, tile, unit = call.limits, _tile_of(call), coopmat_tile(call, OF_CODES)
+    limits, tile, unit = call.limits, _tile_of(call), coopmat_tile(call, INT8_MATMUL)
     tiles = -(-own.columns // tile[1])
     across, down = min(tiles, limits.max_groups[0]), -(-rows // tile[0])
     if limits.software and -(-tiles // across) * (own.depth + 1) > LOOP_STEPS:

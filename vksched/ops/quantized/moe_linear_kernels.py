@@ -31,11 +31,11 @@ from ..linalg.matmul_kernels import (
     tilings,
 )
 from ..lowering.strides import LOOP_STEPS, spread
-from .quantized_linear import GEMV, ROWS, gemv_dispatch, has_rows, unpack_rows
+from .quantized_linear import GEMV, ROWS, dequantize_rows, gemv_dispatch, has_rows
 
 PLAN, PICKED, MADE, VALUES = (SCRATCH - i for i in range(4))
 """Scratch buffers: the plan, rows in tiles, their products, and values of quantized weights."""
-UNPACKED = "dequantize "
+DEQUANTIZE = "dequantize "
 """How variants begin that unpack quantized weights for an ordinary product."""
 VALUE_BYTES, LEAST_COLUMNS = 64 << 20, 32
 """Of the values that are unpacked at a time, and columns of each matrix at least."""
@@ -113,9 +113,9 @@ def packed_variants(call: Call) -> tuple[str, ...]:
     if not call.output.size:
         return ()
     wide = [
-        name for name in variants(call) if _height(call, sizes, UNPACKED + name) > MAX_GEMV_ROWS
+        name for name in variants(call) if _height(call, sizes, DEQUANTIZE + name) > MAX_GEMV_ROWS
     ]
-    unpacked = [UNPACKED + name for name in wide]
+    unpacked = [DEQUANTIZE + name for name in wide]
     few: list[str] = []
     if not limits.software or has_rows(call):
         own = ROWS if limits.software else GEMV
@@ -136,7 +136,7 @@ def _height(call: Call, sizes: Sizes, variant: str) -> int:
     few = (GEMV | ROWS).get(variant)
     if few is not None and "format" in call.attrs:
         return few
-    return _fitting(call, sizes)[variant.removeprefix(UNPACKED)].rows
+    return _fitting(call, sizes)[variant.removeprefix(DEQUANTIZE)].rows
 
 
 # -- scratch memory ------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def scratch(call: Call) -> tuple[int, ...]:
     height = _height(call, sizes, call.variant)
     lines = sizes.tiles(height) * height
     moved = (lines * sizes.k, lines * sizes.n) if height > 1 else (1, 1)
-    unpacked = call.variant.startswith(UNPACKED)
+    unpacked = call.variant.startswith(DEQUANTIZE)
     values = sizes.matrices * _value_columns(call, sizes) * sizes.k if unpacked else 1
     return _plan(sizes, height).words, *moved, values
 
@@ -278,7 +278,7 @@ def _products(
         part = _Part(min(most, across - start), each, height, first, *places, shared)
         if "format" not in call.attrs:
             yield from _by_floats(call, sizes, part, 1, sizes.n)
-        elif call.variant.startswith(UNPACKED):
+        elif call.variant.startswith(DEQUANTIZE):
             yield from _by_unpacked(call, sizes, part)
         else:
             yield _by_words(call, sizes, part)
@@ -299,7 +299,7 @@ def _by_floats(
         Attrs({"transpose_a": False, "transpose_b": True}),
         call.limits,
     )
-    variant = call.variant.removeprefix(UNPACKED)
+    variant = call.variant.removeprefix(DEQUANTIZE)
     if variant in in_place_variants(ordinary):  # the last columns may be too few for it
         ordinary = replace(ordinary, variant=variant)
     matrix = ("b_batch", (columns * sizes.k, 0, 0, 0))
@@ -325,12 +325,12 @@ def _by_unpacked(call: Call, sizes: Sizes, part: _Part) -> Iterator[Dispatch]:
     row_words, step = call.inputs[1].shape[-1], _value_columns(call, sizes)
     for start in range(0, sizes.n, step):
         columns, matrices = min(step, sizes.n - start), (sizes.matrices, sizes.n * row_words)
-        made = unpack_rows(call, (1, VALUES), columns, sizes.k, *matrices)
+        made = dequantize_rows(call, (1, VALUES), columns, sizes.k, *matrices)
         yield replace(made, shifts=(start * row_words, 0))
         for one in _by_floats(call, sizes, part, VALUES, columns):
             a, b, number, out = one.shifts
             yield replace(one, shifts=(a, b, number, out + start))
 
 
-GROUPING = ("moe_scatter_ids", "moe_count", "moe_sort_rows")
+MOE_SHADERS = ("moe_scatter_ids", "moe_count", "moe_sort_rows")
 """Shaders."""

@@ -59,15 +59,15 @@ def _unpack_reference(inputs: tuple[NDArray, ...], attrs: Attrs) -> NDArray:
     return unpacked(str(attrs["format"]), inputs[0], attrs.as_int("columns"))
 
 
-def _unpack_lower(call: Call) -> tuple[Dispatch, ...]:
+def _dequantize_lower(call: Call) -> tuple[Dispatch, ...]:
     (words,) = call.inputs
     if not call.output.size:
         return ()
     rows, columns = math.prod(words.shape[:-1]), call.output.shape[-1]
-    return (unpack_rows(call, (0, OUTPUT), rows, columns),)
+    return (dequantize_rows(call, (0, OUTPUT), rows, columns),)
 
 
-def unpack_rows(
+def dequantize_rows(
     call: Call,
     operands: tuple[int, int],
     rows: int,
@@ -93,14 +93,14 @@ def unpack_rows(
     return Dispatch(shader, operands, (groups, down, 1), push, constants)
 
 
-UNPACK_SHADERS = both_readings(f"dequantize_weights_{name.lower()}" for name in FORMATS)
+DEQUANTIZE_SHADERS = both_readings(f"dequantize_weights_{name.lower()}" for name in FORMATS)
 
 register(
     Op(
         "unpack",
         _unpack_infer,
         _unpack_reference,
-        Kernel(UNPACK_SHADERS, _unpack_lower),
+        Kernel(DEQUANTIZE_SHADERS, _dequantize_lower),
         attrs={"format": FORMAT, "columns": Whole(0)},
         operands=(1, 1),
         any_dtype=True,
@@ -149,11 +149,11 @@ WITH_DOT = ("q8_0", "q4_0", "q4_K", "q6_K")
 """Formats that have such kernels."""
 CODES_WORDS = 12
 """Of a run of x that is rounded: codes, the scale, sums of both halves, and one to fill up."""
-WHOLE = "dequantize"
+DEQUANTIZE = "dequantize"
 """The variant that unpacks into scratch memory, for an ordinary product: where rows are many. The
 name of the product's variant follows, "dequantize vec4 64x64"; without one it is the best guess.
 """
-HALVES = "f16", "bf16"
+FP16_FORMATS = "f16", "bf16"
 """The formats that tiles read as they lie, where rows are many."""
 SCRATCH_BYTES = {True: 16 << 20, False: 64 << 20}
 """Of the values that are unpacked at a time, by whether the device is a CPU driver: those of most
@@ -316,24 +316,24 @@ def _takes_dots(call: Call) -> bool:
 
 def _direct_variants(call: Call) -> tuple[str, ...]:
     """The variants that multiply by weights of 16 bits in tiles, for many rows."""
-    return fp16_weight_variants(_product_call(call)) if call.attrs["format"] in HALVES else ()
+    return fp16_weight_variants(_product_call(call)) if call.attrs["format"] in FP16_FORMATS else ()
 
 
 def _float_variants(call: Call) -> tuple[str, ...]:
     m, limits = _rows(call), call.limits
     if m > (MOST_ROWS if limits.software else MAX_GEMV_ROWS):
         if limits.software and not limits.matrices:
-            return (WHOLE,)  # without asking, as each start of a model asks for each product
+            return (DEQUANTIZE,)  # without asking, as each start of a model asks for each product
         names = in_place_variants(_part(call, _step(call)))
         if not limits.software:
-            return tuple(f"{WHOLE} {name}" for name in names)
-        return WHOLE, *(f"{WHOLE} {name}" for name in names if COOPMAT in name)
+            return tuple(f"{DEQUANTIZE} {name}" for name in names)
+        return DEQUANTIZE, *(f"{DEQUANTIZE} {name}" for name in names if COOPMAT in name)
     if not limits.software:
-        return "gemv 1" if m == 1 else "gemv 4", WHOLE
+        return "gemv 1" if m == 1 else "gemv 4", DEQUANTIZE
     if not has_rows(call) or m > limits.max_groups[0]:
-        return (WHOLE,)
+        return (DEQUANTIZE,)
     rows = "gemv_cpu 1" if m == 1 else "gemv_cpu 4"
-    return (rows, WHOLE) if m <= USUAL_ROWS else (WHOLE, rows)
+    return (rows, DEQUANTIZE) if m <= USUAL_ROWS else (DEQUANTIZE, rows)
 
 
 def _product_call(call: Call) -> Call:
@@ -367,7 +367,7 @@ def _step(call: Call) -> int:
 def _scratch(call: Call) -> tuple[int, ...]:
     if call.variant in DOT:
         return (_rows(call) * _codes_row(call),)
-    if not call.variant.startswith(WHOLE):
+    if not call.variant.startswith(DEQUANTIZE):
         return ()
     return (_step(call) * call.inputs[0].shape[-1],)
 
@@ -375,8 +375,8 @@ def _scratch(call: Call) -> tuple[int, ...]:
 def _linear_lower(call: Call) -> tuple[Dispatch, ...]:
     if not call.output.size:
         return ()
-    if call.variant.startswith(WHOLE):
-        return _unpack_first(call)
+    if call.variant.startswith(DEQUANTIZE):
+        return _dequantize_first(call)
     if call.variant not in (*GEMV, *ROWS, *DOT):
         return product(_product_call(call))
     bias, codes = len(call.inputs) > 2, call.variant in DOT
@@ -447,15 +447,19 @@ def _part(call: Call, count: int) -> Call:
     return Call(operands, TensorType((m, count)), attrs, call.limits)
 
 
-def _unpack_first(call: Call) -> tuple[Dispatch, ...]:
+def _dequantize_first(call: Call) -> tuple[Dispatch, ...]:
     """Unpacks some rows of the weight into scratch memory, makes their product, and so on."""
     x, words, *bias = call.inputs
-    n, k, variant = call.output.shape[-1], x.shape[-1], call.variant.removeprefix(WHOLE).strip()
+    n, k, variant = (
+        call.output.shape[-1],
+        x.shape[-1],
+        call.variant.removeprefix(DEQUANTIZE).strip(),
+    )
     row_words, step = words.shape[-1], _step(call)
     out: list[Dispatch] = []
     for start in range(0, n, step):
         count = min(step, n - start)
-        made = unpack_rows(call, (1, SCRATCH), count, k)
+        made = dequantize_rows(call, (1, SCRATCH), count, k)
         out.append(replace(made, shifts=(start * row_words, 0), barrier=bool(out)))
         part = _part(call, count)
         if variant and variant in in_place_variants(part):  # the last part may be too small for it
@@ -486,7 +490,7 @@ register(
             _linear_infer,
             _linear_reference,
             Kernel(
-                (*LINEAR_SHADERS, *DOT_SHADERS, *UNPACK_SHADERS, *SHADERS),
+                (*LINEAR_SHADERS, *DOT_SHADERS, *DEQUANTIZE_SHADERS, *SHADERS),
                 _linear_lower,
                 _scratch,
                 variants=_variants,
