@@ -20,7 +20,7 @@ _FOR_CPU_DRIVERS = (
 """Written for CPU drivers: for subgroups of 4 or 8 lanes, with more values than registers, which
 are on a stack there, or with neighbouring lanes far apart in memory.
 """
-COOPMAT = "_coopmat"
+COOPMAT_NAME = "_coopmat"
 """In the names of those written for cooperative matrices, which not every card has: in a table of
 their own.
 """
@@ -35,7 +35,7 @@ MOST_NAMED = 4
 def is_for_cards(variant: str) -> bool:
     """Whether a GPU may be given a shader; others are left out of the tables unless named."""
     others = variant.startswith(_FOR_CPU_DRIVERS) or variant.endswith(_READS_64)
-    return not others and COOPMAT not in variant
+    return not others and COOPMAT_NAME not in variant
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from setup_vulkan import ICD_FOLDERS
 from shader_cards import AMD, CARDS, UNITS, WITH_COOPMAT, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
-from shader_pipelines import COOPMAT, Pipeline, coopmat_pipelines, used_pipelines
+from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
@@ -203,7 +203,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
         "push_bytes": shader.push_bytes,
         "constants": values,
         "subgroup": pipeline.subgroup,
-        "assembly": pipeline.variant.startswith(WITH_LOOPS) or COOPMAT in pipeline.variant,
+        "assembly": pipeline.variant.startswith(WITH_LOOPS) or COOPMAT_NAME in pipeline.variant,
     }
 
 

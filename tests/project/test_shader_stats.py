@@ -16,7 +16,7 @@ import shader_cards
 import shader_stats
 from conftest import THOROUGH
 from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_COOPMAT, StatsError
-from shader_pipelines import COOPMAT, is_for_cards
+from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 
 from vksched.runtime.vulkan.shaders import left_out, load_manifest, load_shader
@@ -182,7 +182,7 @@ def test_page_names_every_variant_and_no_other() -> None:
     loops, units, table = (part.partition(shader_stats.END)[0] for part in parts)
     remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
     assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
-    for_units = {n for n in load_manifest() if COOPMAT in n}
+    for_units = {n for n in load_manifest() if COOPMAT_NAME in n}
     named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
     assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
     assert set(re.findall(r"^\| `(\w+)`", units, re.M)) == for_units, remedy
