@@ -20,18 +20,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from setup_vulkan import ICD_FOLDERS
-from shader_cards import AMD, CARDS, UNITS, WITH_UNITS, Card, Maker, StatsError
+from shader_cards import AMD, CARDS, UNITS, WITH_COOPMAT, Card, Maker, StatsError
 from shader_loops import Loop, busy_loops
-from shader_pipelines import FOR_UNITS, Pipeline, unit_pipelines, used_pipelines
+from shader_pipelines import COOPMAT_NAME, Pipeline, coopmat_pipelines, used_pipelines
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).resolve().parent / "vulkan_pipelines.py"
 WITH_LOOPS = (
-    *("matmul_tiled_float", "matmul_fours"),
-    *("matmul_few_float", "attention_tiled"),
+    *("matmul_tiled_float", "matmul_vec4"),
+    *("matmul_gemv_float", "attention_tiled"),
     *("conv_float32", "conv_transpose_float32"),
 )
-"""Kernels of GPUs that are made of multiply-adds in loops, with those for matrix units."""
+"""Kernels of GPUs that are made of multiply-adds in loops, with those for cooperative matrices."""
 CHILDREN = 2
 TIME_LIMIT_S = 900
 AT_ONCE = 40
@@ -203,7 +203,7 @@ def _request(pipeline: Pipeline, folder: str) -> dict[str, object]:
         "push_bytes": shader.push_bytes,
         "constants": values,
         "subgroup": pipeline.subgroup,
-        "assembly": pipeline.variant.startswith(WITH_LOOPS) or FOR_UNITS in pipeline.variant,
+        "assembly": pipeline.variant.startswith(WITH_LOOPS) or COOPMAT_NAME in pipeline.variant,
     }
 
 
@@ -334,9 +334,9 @@ def loops_as_markdown(report: Report) -> str:
     return "\n".join(lines)
 
 
-def units_as_markdown(report: Report) -> str:
-    """Returns a table of the kernels for matrix units: registers of each card, and of AMD's what
-    the loop holds beside a product of matrices.
+def coopmat_as_markdown(report: Report) -> str:
+    """Returns a table of the kernels for cooperative matrices: registers of each card, and of AMD's
+    what the loop holds beside a product of matrices.
     """
     lines = [
         report.made_by(report.results),
@@ -345,13 +345,13 @@ def units_as_markdown(report: Report) -> str:
         "|---|" + "--:|" * len(report.results),
     ]
     for pipeline in report.pipelines():
-        cells = [_unit_cell(results[pipeline]) for results in report.results.values()]
+        cells = [_coopmat_cell(results[pipeline]) for results in report.results.values()]
         named = f"`{pipeline.variant}`" + str(pipeline).removeprefix(pipeline.variant)
         lines.append(f"| {named} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _unit_cell(got: Statistics | str) -> str:
+def _coopmat_cell(got: Statistics | str) -> str:
     if isinstance(got, str):
         return "failed"
     registers = f"{got.vgprs}{'!' if got.spills else '~' if got.scratch_bytes else ''}"
@@ -381,8 +381,8 @@ def main(variants: Sequence[str], families: str, json_too: bool, page: Path | No
             raise StatsError("--write takes every variant and every family")
         report = measure(used_pipelines(variants), chosen)
         if page:
-            units = (measure(unit_pipelines(*of), cards, WITH_UNITS) for *of, cards in UNITS)
-            of_units = "\n\n".join(map(units_as_markdown, units))
+            units = (measure(coopmat_pipelines(*of), cards, WITH_COOPMAT) for *of, cards in UNITS)
+            of_units = "\n\n".join(map(coopmat_as_markdown, units))
             tables = (loops_as_markdown(report), of_units, as_markdown(report))
             write_page(page, *tables)
         elif json_too:

@@ -61,7 +61,7 @@ def test_without_a_loop_there_is_nothing(text: str) -> None:
 
 @needs_driver
 def test_products_are_nearly_nothing_but_multiply_adds() -> None:
-    wanted = Pipeline("matmul_fours_float32")
+    wanted = Pipeline("matmul_vec4_float32")
     report = shader_stats.measure([wanted, Pipeline("copy")], FAMILIES)
     for results in report.results.values():
         product, copy = results[wanted], results[Pipeline("copy")]
@@ -72,5 +72,5 @@ def test_products_are_nearly_nothing_but_multiply_adds() -> None:
     assert (
         shader_stats.loops_as_markdown(report)
         .splitlines()[4]
-        .startswith("| `matmul_fours_float32` | ")
+        .startswith("| `matmul_vec4_float32` | ")
     )

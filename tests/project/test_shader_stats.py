@@ -15,8 +15,8 @@ import pytest
 import shader_cards
 import shader_stats
 from conftest import THOROUGH
-from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_UNITS, StatsError
-from shader_pipelines import FOR_UNITS, is_for_cards
+from shader_cards import AMD, CARDS, NVIDIA, UNITS, WITH_COOPMAT, StatsError
+from shader_pipelines import COOPMAT_NAME, is_for_cards
 from shader_stats import Pipeline, Report, Statistics
 
 from vksched.runtime.vulkan.shaders import left_out, load_manifest, load_shader
@@ -36,7 +36,7 @@ needs_compiler = pytest.mark.skipif(
     shutil.which("glslangValidator") is None, reason="glslangValidator is not installed"
 )
 # Of Mesa 25: finished results, where long steps follow. Mesa 26 keeps them in registers.
-LOCAL_BYTES_25 = {"matmul_tiled_float32": 64, "matmul_few_float32": 64}
+LOCAL_BYTES_25 = {"matmul_tiled_float32": 64, "matmul_gemv_float32": 64}
 # Each of 1024 threads holds 128 values over a barrier; a card has registers for 64 to 96 of them.
 SPILLS = """#version 450
 layout(local_size_x = 1024) in;
@@ -182,7 +182,7 @@ def test_page_names_every_variant_and_no_other() -> None:
     loops, units, table = (part.partition(shader_stats.END)[0] for part in parts)
     remedy = "run: python build_shaders.py --stats --write docs/shaders.md"
     assert re.findall(r"^\| `(\w+)`", table, re.M) == sorted(on_cards()), remedy
-    for_units = {n for n in load_manifest() if FOR_UNITS in n}
+    for_units = {n for n in load_manifest() if COOPMAT_NAME in n}
     named = {n for n in on_cards() if n.startswith(shader_stats.WITH_LOOPS)}
     assert set(re.findall(r"^\| `(\w+)`", loops, re.M)) == named, remedy
     assert set(re.findall(r"^\| `(\w+)`", units, re.M)) == for_units, remedy
@@ -190,29 +190,31 @@ def test_page_names_every_variant_and_no_other() -> None:
 
 @pytest.mark.skipif(bool(left_out()), reason="the shaders for matrix units were left out")
 def test_matrix_units_compile_without_spills() -> None:
-    there = [name for name, card in WITH_UNITS.items() if card.is_there()]
+    there = [name for name, card in WITH_COOPMAT.items() if card.is_there()]
     known = []
     for name in there:
         with contextlib.suppress(StatsError):  # an older Mesa does not know the card
-            driver = shader_stats.measure([], [name], WITH_UNITS).drivers[name]
+            driver = shader_stats.measure([], [name], WITH_COOPMAT).drivers[name]
             known += [name] if int(re.findall(r"Mesa (\d+)", driver)[0]) >= 25 else []
     if not known:
         pytest.skip("no Mesa from 25 on here, or no card of its that has matrix units")
     for lanes, code_depth, cards in UNITS:
         if here := [name for name in cards if name in known]:
-            compile_without_spills(shader_stats.unit_pipelines(lanes, code_depth), here)
+            compile_without_spills(shader_stats.coopmat_pipelines(lanes, code_depth), here)
 
 
 def compile_without_spills(pipelines: list[Pipeline], cards: list[str]) -> None:
     assert len(pipelines) > 20
-    report = shader_stats.measure(pipelines, cards, WITH_UNITS)
+    report = shader_stats.measure(pipelines, cards, WITH_COOPMAT)
     assert report.problems() == []
     for pipeline in report.pipelines():
-        most = 16 if ("KEPT", 1) in pipeline.constants else 12  # values of 16 bits are read singly
+        most = (
+            16 if ("UNTRANSPOSED", 1) in pipeline.constants else 12
+        )  # values of 16 bits are read singly
         for got in (results[pipeline] for results in report.results.values()):
             assert isinstance(got, Statistics) and got.scratch_bytes == 0, pipeline
             assert all(loop.shared_reads <= most * loop.multiply_adds for loop in got.loops)
-    assert shader_stats.units_as_markdown(report).count("_matrices") == len(report.pipelines())
+    assert shader_stats.coopmat_as_markdown(report).count("_coopmat") == len(report.pipelines())
 
 
 def test_page_is_written_between_its_marks(tmp_path: Path) -> None:

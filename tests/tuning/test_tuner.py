@@ -404,8 +404,8 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
     product = apply("matmul", (x, w), {**vs.matmul(x, w).attrs, PRECISION: word})
     (known,) = calls_of(vs.build_graph(product)[0], spec).values()
     values = np.ones(64, np.float32)
-    results = {v: values * (1 + 3e-3 * v.startswith("packed")) for v in known.names}
-    told = Told({v: 0.001 + 0.001 * v.startswith("packed") for v in known.names}, results)
+    results = {v: values * (1 + 3e-3 * v.startswith("fp16acc")) for v in known.names}
+    told = Told({v: 0.001 + 0.001 * v.startswith("fp16acc") for v in known.names}, results)
 
     @contextmanager
     def bench(device: Device, call: Tunable) -> Iterator[Told]:
@@ -413,8 +413,8 @@ def test_exact_kernels_are_right_beside_those_that_sum_in_float16(word: str) -> 
 
     found = tuner_module._measure(CpuDevice(spec), known, {}, bench, Attempt(None), lambda: 9)
     assert found is not None and found.dropped == {}
-    assert not found.best.startswith("packed")
-    assert known.names[0].startswith("packed") == (word == HALF)
+    assert not found.best.startswith("fp16acc")
+    assert known.names[0].startswith("fp16acc") == (word == HALF)
 
 
 class OnDirtyMemory(CallBench):

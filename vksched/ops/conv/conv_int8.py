@@ -5,7 +5,7 @@
 
 Codes of x are held as int32, of which 8 bits count. Words of w are those of a matrix of taps * C'
 rows, C' being C up to fours: a window reads four channels of a place at once. How devices compute
-it: integer_kernels.py.
+it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .window import (
 
 
 def rows_of(channels: int, taps: int) -> int:
-    """Returns the rows of the matrix of weights: channels in fours, tap by tap."""
+    """Returns the rows of the matrix of weights: channels in vec4s, tap by tap."""
     return taps * depth_of(channels) * PER_WORD
 
 

@@ -3,7 +3,7 @@
     a (..., m, k), words of b, a zero point, one for each column -> (a - a_zero) @ (b - b_zero)
 
 Codes of a are held as int32, of which 8 bits count; b lies as `pack_codes` leaves it, which takes
-products of four codes at once. How devices compute it: integer_kernels.py.
+products of four codes at once. How devices compute it: int8_matmul_kernels.py.
 """
 
 from __future__ import annotations

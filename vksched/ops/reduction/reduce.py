@@ -1,6 +1,6 @@
 """Reductions over any axes: sum, mean, product, largest, least, any, all, norms, variance.
 
-How they run on devices: reduction.py.
+How they run on devices: reduce_launch.py.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STATE_WORDS = {
     "logsumexp": 3,
     "var": 4,
 }
-"""STATE_WORDS in shaders/rows/reduce_state.glsl for float32; 1 for the other variants."""
+"""STATE_WORDS in shaders/reduction/reduce_state.glsl for float32; 1 for the other variants."""
 ROUNDED_KINDS = ("logsumexp", "var")
 """States whose sums are rounded each time, without their rounding errors."""
 NEEDS_VALUES = ("reduce_max", "reduce_min")

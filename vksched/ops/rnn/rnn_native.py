@@ -15,7 +15,7 @@ from .cell import cell_of, operands_of
 
 SEQUENCES = 4
 """So many sequences are taken side by side. Of more, pieces are sequences too: see the host kernel
-(recurrent_host.py).
+(rnn_cpu.py).
 """
 
 
