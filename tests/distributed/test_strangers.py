@@ -384,7 +384,7 @@ def test_nobody_there_says_how_to_start_a_node() -> None:
     free = socket.create_server(LOOPBACK)
     address = free.getsockname()
     free.close()
-    with pytest.raises(DeviceError, match="vksched node --listen"):
+    with pytest.raises(DeviceError, match="vksched worker --listen"):
         Security(clusters.made()).connect(address, WAIT_S)
 
 

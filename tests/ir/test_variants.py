@@ -20,7 +20,7 @@ from vksched.testing.op_cases.linalg.attention import attributes
 from vksched.testing.op_table import CASES
 from vksched.topology.device_spec import DeviceSpec
 from vksched.topology.limits import Limits
-from vksched.topology.topology import Machine
+from vksched.topology.topology import Topology
 from vksched.topology.tuned_variants import Choices, like_key
 
 SOFTWARE = Limits(software=True, subgroup_size=8, subgroup_shuffle=True, int64=True)
@@ -156,32 +156,32 @@ def test_plan_tells_which_variant_runs_and_why() -> None:
     outputs = vs.matmul(x, w, name="product")
     spec = DeviceSpec("sw", "null", limits=SOFTWARE)
     rest = DeviceSpec("cpu", "cpu")
-    plan = make_plan(outputs, {}, Machine((spec, rest)))
+    plan = make_plan(outputs, {}, Topology((spec, rest)))
     guess = f"  variant: {FIRST}, static guess of {NAMES}"
     assert guess in plan.explain("product").splitlines()
     found = replace(spec, limits=tuned(call_of(8, 16, 32), SECOND))
-    plan = make_plan(outputs, {}, Machine((found, rest)))
+    plan = make_plan(outputs, {}, Topology((found, rest)))
     line = f"  variant: {SECOND}, tuned of {NAMES}"
     assert line in plan.explain("product").splitlines()
     told = plan.node_as_dict("product")
     assert (told["variant"], told["why_variant"]) == (SECOND, TUNED)
     assert told["variants"] == [FIRST, SECOND, *OTHERS]
-    on_cpu = make_plan(outputs, {"product": "cpu"}, Machine((spec, rest)))
+    on_cpu = make_plan(outputs, {"product": "cpu"}, Topology((spec, rest)))
     assert "variant" not in on_cpu.explain("product")
 
 
 def test_machine_with_choices_goes_through_json() -> None:
     spec = DeviceSpec("sw", "null", limits=tuned(call_of(8, 16, 32), SECOND))
-    machine = Machine((spec, DeviceSpec("cpu", "cpu")))
-    again = Machine.from_dict(json.loads(json.dumps(machine.as_dict())))
-    assert again == machine and hash(again) == hash(machine)
-    assert again != replace(machine, devices=(DeviceSpec("sw", "null"), machine.devices[1]))
-    data = machine.as_dict()
+    topology = Topology((spec, DeviceSpec("cpu", "cpu")))
+    again = Topology.from_dict(json.loads(json.dumps(topology.as_dict())))
+    assert again == topology and hash(again) == hash(topology)
+    assert again != replace(topology, devices=(DeviceSpec("sw", "null"), topology.devices[1]))
+    data = topology.as_dict()
     data["devices"][0]["limits"]["tuned"] = {"matmul": 3}
     with pytest.raises(vs.PlanError, match="calls to names of variants as tuned of the limits"):
-        Machine.from_dict(data)
+        Topology.from_dict(data)
     del data["devices"][0]["limits"]["tuned"]
-    assert not Machine.from_dict(data).devices[0].limits.tuned
+    assert not Topology.from_dict(data).devices[0].limits.tuned
 
 
 LARGE_GPU = Limits(max_invocations=1024, max_local_size=(1024, 1024, 64), shared_bytes=49152)

@@ -1,4 +1,4 @@
-"""`vksched node`: this computer's devices for callers elsewhere."""
+"""`vksched worker`: this computer's devices for callers elsewhere."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     help="What weights of callers may take on disk.",
 )
 @click.option(
-    "--models",
+    "--weight-dir",
     "folders",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     multiple=True,
@@ -74,8 +74,8 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     "wherever a caller says that another node is.",
 )
 @click.option(
-    "--silent",
-    "silent_s",
+    "--heartbeat-timeout",
+    "heartbeat_timeout_s",
     type=click.FloatRange(1, 3600),
     callback=_number,
     default=2.0,
@@ -83,7 +83,7 @@ def _number(_: click.Context, option: click.Parameter, value: float) -> float:
     metavar="SECONDS",
     help="After so long without a sign of life a caller or another node is lost.",
 )
-def node(
+def worker(
     listen: str,
     name: str | None,
     credentials: Path,
@@ -93,7 +93,7 @@ def node(
     folders: tuple[Path, ...],
     onnx_ops: bool,
     peers: str | None,
-    silent_s: float,
+    heartbeat_timeout_s: float,
 ) -> None:
     """Serve this computer's devices to callers of the same cluster, until Ctrl-C.
 
@@ -103,7 +103,7 @@ def node(
     from ...distributed.wire.credentials import Credentials
     from ...distributed.wire.heartbeat import PULSE
 
-    PULSE.silent_s = silent_s
+    PULSE.silent_s = heartbeat_timeout_s
     _allow_files()
     ended: list[int] = []  # no event: a signal may come while this thread holds its lock
     signal.signal(signal.SIGTERM, lambda number, _: ended.append(number))
